@@ -1,0 +1,150 @@
+"""Errors at the border: each names the argument, what was expected and what came."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+
+_DTYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.float64))
+
+
+def is_concrete(x: Any) -> bool:
+    """Whether the values of `x` can be looked at: not under `jit`, `vmap` or `grad`."""
+    return not isinstance(x, jax.core.Tracer)
+
+
+def describe(x: Any) -> str:
+    """A short description of what came: shape and dtype for arrays, type and value otherwise."""
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        return f"an array of shape {tuple(x.shape)} and dtype {x.dtype}"
+    return f"{x!r} of type {type(x).__name__}"
+
+
+def parameter(name: str, x: Any) -> Array:
+    """Converts a model parameter to a float32 or float64 array, or raises `TypeError`."""
+    try:
+        array = jnp.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"`{name}` must be an array of floats, got {describe(x)}.") from error
+    if array.dtype not in _DTYPES:
+        raise TypeError(f"`{name}` must have dtype float32 or float64, got {describe(array)}.")
+    return array
+
+
+def finite(**parameters: Array) -> None:
+    """Raises `ValueError` if a parameter whose values are known holds a NaN or an infinity."""
+    for name, x in parameters.items():
+        if is_concrete(x) and not bool(jnp.isfinite(x).all()):
+            kind = "NaN" if bool(jnp.isnan(x).any()) else "infinity"
+            raise ValueError(f"`{name}` must be finite, got {describe(x)} that holds {kind}.")
+
+
+def one_dtype(**parameters: Array) -> None:
+    """Raises `TypeError` unless all parameters have the same dtype."""
+    if len({x.dtype for x in parameters.values()}) > 1:
+        got = ", ".join(f"`{name}` {x.dtype}" for name, x in parameters.items())
+        raise TypeError(f"All parameters must have one dtype, got {got}.")
+
+
+def trailing(name: str, x: Array, shape: tuple[int, ...], meaning: str) -> None:
+    """Raises `ValueError` unless the last axes of `x` are `shape`."""
+    if x.shape[max(x.ndim - len(shape), 0) :] != shape:
+        wanted = ", ".join(map(str, shape))
+        raise ValueError(f"`{name}` must have shape (..., {wanted}), {meaning}, got {describe(x)}.")
+
+
+def exact_shape(name: str, x: Array, shape: tuple[int, ...], meaning: str) -> None:
+    """Raises `ValueError` unless the shape of `x` is `shape`."""
+    if x.shape != shape:
+        raise ValueError(f"`{name}` must have shape {shape}, {meaning}, got {describe(x)}.")
+
+
+def rank(name: str, x: Array, ndim: int, meaning: str) -> None:
+    """Raises `ValueError` unless `x` has `ndim` axes."""
+    if x.ndim != ndim:
+        raise ValueError(f"`{name}` must have {ndim} axes, {meaning}, got {describe(x)}.")
+
+
+def broadcastable(**shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape of the leading (batch) axes, or `ValueError`."""
+    try:
+        return np.broadcast_shapes(*shapes.values())
+    except ValueError as error:
+        got = ", ".join(f"`{name}` {shape}" for name, shape in shapes.items())
+        raise ValueError(f"The leading (batch) axes must broadcast together, got {got}.") from error
+
+
+def symmetric(name: str, x: Array) -> None:
+    """Raises `ValueError` unless `x` is a square, symmetric matrix with zero diagonal."""
+    if x.ndim != 2 or x.shape[0] != x.shape[1]:
+        raise ValueError(f"`{name}` must be a square matrix, got {describe(x)}.")
+    if is_concrete(x):
+        gap = float(jnp.abs(x - x.T).max(initial=0))
+        if gap > 0:
+            raise ValueError(
+                f"`{name}` must be symmetric, got {describe(x)} whose entries (i, j) and (j, i)"
+                f" differ by up to {gap:.3g}."
+            )
+        peak = float(jnp.abs(jnp.diagonal(x)).max(initial=0))
+        if peak > 0:
+            raise ValueError(
+                f"`{name}` must have a zero diagonal, got {describe(x)} with a diagonal entry of"
+                f" magnitude {peak:.3g}."
+            )
+
+
+def typed_key(key: Any) -> None:
+    """Raises `TypeError` unless `key` is one typed PRNG key, as `jax.random.key` makes them."""
+    if not (hasattr(key, "dtype") and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise TypeError(
+            f"`key` must be a typed key from `jax.random.key(seed)`, got {describe(key)}."
+        )
+    if key.shape != ():
+        raise ValueError(f"`key` must be a single key, got {describe(key)}.")
+
+
+def count(name: str, x: Any, least: int = 1) -> None:
+    """Raises unless `x` is a Python integer of at least `least`."""
+    if isinstance(x, bool) or not isinstance(x, (int, np.integer)):
+        raise TypeError(f"`{name}` must be an integer, got {describe(x)}.")
+    if x < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {x}.")
+
+
+def steps(name: str, x: Any) -> None:
+    """Raises unless `x` is a nonnegative integer, in Python or as a scalar array."""
+    if isinstance(x, bool) or not (
+        isinstance(x, (int, np.integer))
+        or (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.integer) and jnp.shape(x) == ())
+    ):
+        raise TypeError(f"`{name}` must be an integer, got {describe(x)}.")
+    if is_concrete(x) and int(x) < 0:
+        raise ValueError(f"`{name}` must not be negative, got {int(x)}.")
+
+
+def number(name: str, x: Any, low: float, high: float, interval: str) -> None:
+    """Raises unless `x` is a real scalar inside `interval`; its brackets say which ends count."""
+    if isinstance(x, (bool, str, complex)) or not (
+        isinstance(x, (int, float, np.number)) or hasattr(x, "dtype")
+    ):
+        raise TypeError(f"`{name}` must be a number in {interval}, got {describe(x)}.")
+    if jnp.shape(x) != ():
+        raise ValueError(f"`{name}` must be a scalar in {interval}, got {describe(x)}.")
+    if is_concrete(x):
+        value = float(x)
+        above = value > low or (interval[0] == "[" and value == low)
+        below = value < high or (interval[-1] == "]" and value == high)
+        if not (above and below):
+            raise ValueError(f"`{name}` must lie in {interval}, got {value}.")
+
+
+def choice(name: str, x: Any, options: Iterable[str]) -> None:
+    """Raises `ValueError` unless `x` is one of `options`."""
+    if x not in tuple(options):
+        wanted = ", ".join(repr(option) for option in options)
+        raise ValueError(f"`{name}` must be one of {wanted}, got {x!r}.")

@@ -1,0 +1,9 @@
+from ._base import (
+    AbstractBeliefs as AbstractBeliefs,
+    AbstractInference as AbstractInference,
+    Statistics as Statistics,
+)
+from ._bp import BP as BP
+from ._exact import Exact as Exact
+from ._mean_field import MeanField as MeanField
+from ._query import query as query

@@ -1,0 +1,324 @@
+from collections.abc import Callable
+from typing import Any, get_args, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Num, PyTree
+
+from .. import _checks
+from .._types import AnyArray
+from ..models import AbstractPairwiseModel
+from ..models._messages import RATIONAL_LIMIT
+from ..models._view import Form, Instance, PairwiseView, Product, Schedule, Start, State
+from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
+from ._instances import chunk_of, each, each_and_mean, instances
+from ._iterate import change, check_limits, Limits
+
+
+class BP(AbstractInference):
+    """
+    Belief propagation on all edges at once, by matrices (Ping & Ihler 2017, Algorithm 1).
+
+    - `product="sum"` estimates marginals, `product="max"` the most likely configuration, and
+      `product="mixed"` the most likely visible configuration with the hidden units summed out
+      (marginal MAP; for bipartite models, that is RBM and DBM).
+    - `temperature` lies between the first two, as in PGMax: 1 is sum-product, and towards 0 it
+      becomes max-product. Log-odds at temperature $T$ are $T$ times those of the model of
+      $p(x)^{1/T}$; `log_partition` is $T \\log \\sum_x \\tilde p(x)^{1/T}$.
+
+    !!! example
+
+        ```python
+        beliefs = ebmlearn.BP(iterations=50, tol=1e-5)(rbm)
+        beliefs.visible, beliefs.hidden, beliefs.pairwise, beliefs.log_partition
+        assert beliefs.converged
+        ```
+    """
+
+    iterations: int | Int[Array, ""]
+    product: Product = eqx.field(static=True, default="sum")
+    temperature: float | Float[Array, ""] = 1.0
+    damping: float | Float[Array, ""] = 0.0
+    tol: float | Float[Array, ""] | None = None
+    start: Start = eqx.field(static=True, default="centred")
+    schedule: Schedule | None = eqx.field(static=True, default=None)
+    unroll: bool = eqx.field(static=True, default=False)
+    chunk: int | None = eqx.field(static=True, default=None)
+
+    def __init__(
+        self,
+        iterations: int | Int[Array, ""],
+        product: Product = "sum",
+        temperature: float | Float[Array, ""] = 1.0,
+        damping: float | Float[Array, ""] = 0.0,
+        tol: float | Float[Array, ""] | None = None,
+        start: Start = "centred",
+        schedule: Schedule | None = None,
+        unroll: bool = False,
+        chunk: int | None = None,
+    ):
+        """
+        **Arguments:**
+
+        - `iterations`: how many sweeps, at most. Another number compiles nothing anew.
+        - `product`: `"sum"`, `"max"` or `"mixed"`.
+        - `temperature`: a positive number.
+        - `damping`: the share of its old value that a message keeps, from 0 up to but not 1.
+        - `tol`: stop an instance once no probability has changed by more in a sweep. Without it
+          all sweeps are done, and `converged` is judged by 1e-3.
+        - `start`: `"centred"`, without messages in ±1 form, so that exchanging 0 and 1 changes
+          nothing; or `"plain"`, without messages in {0, 1} form, as in the paper.
+        - `schedule`: `"layers"`, even layers send, then odd layers: the default where the model is
+          bipartite; or `"flooding"`, everybody sends at once.
+        - `unroll`: a fixed number of sweeps that can be differentiated in reverse mode. Memory is
+          bounded by recomputing each sweep. `iterations` must then be a Python integer.
+        - `chunk`: how many instances are treated at once; by default, what fits in 256 MiB of
+          messages. Messages of a larger batch are not kept, and `pairwise` and `log_partition`
+          run the inference again.
+        """
+        self.iterations = iterations
+        self.product = product
+        self.temperature = temperature
+        self.damping = damping
+        self.tol = tol
+        self.start = start
+        self.schedule = schedule
+        self.unroll = unroll
+        self.chunk = chunk
+
+    def __check_init__(self):
+        _checks.choice("product", self.product, get_args(Product))
+        _checks.choice("start", self.start, get_args(Start))
+        if self.schedule is not None:
+            _checks.choice("schedule", self.schedule, get_args(Schedule))
+        check_limits(self.iterations, self.damping, self.tol)
+        _checks.number("temperature", self.temperature, 0, float("inf"), "(0, inf)")
+        if self.chunk is not None:
+            _checks.count("chunk", self.chunk)
+        if self.unroll and self.tol is not None:
+            raise ValueError(f"`unroll` does all sweeps: `tol` must be None, got {self.tol}.")
+        if self.unroll and not isinstance(self.iterations, int):
+            got = _checks.describe(self.iterations)
+            raise TypeError(f"`iterations` must be a Python integer with `unroll`, got {got}.")
+
+    def __call__(
+        self,
+        model: AbstractPairwiseModel,
+        evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None = None,
+        observed: Bool[AnyArray, "*batch units"] | None = None,
+    ) -> "BPBeliefs":
+        batch, shape = instances(model, evidence, observed)
+        return _beliefs(self._settings(model), model, batch, shape)
+
+    def statistics(
+        self,
+        model: AbstractPairwiseModel,
+        evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None = None,
+        observed: Bool[AnyArray, "*batch units"] | None = None,
+    ) -> Statistics:
+        batch, shape = instances(model, evidence, observed)
+        return _statistics(self._settings(model), model, batch, shape)
+
+    def _settings(self, model: AbstractPairwiseModel) -> "_Settings":
+        kind = type(model).__name__
+        bipartite = model.is_bipartite
+        if self.product == "mixed" and not bipartite:
+            raise ValueError(f'`product="mixed"` needs a bipartite model, got a {kind}.')
+        if self.schedule == "layers" and not bipartite:
+            raise ValueError(f'`schedule="layers"` needs a bipartite model, got a {kind}.')
+        dtype = model.unary()[0].dtype
+        undamped = isinstance(self.damping, (int, float)) and self.damping == 0
+        return _Settings(
+            limits=Limits(self.iterations, self.tol, dtype, self.unroll),
+            temperature=jnp.asarray(self.temperature, dtype),
+            damping=None if undamped else jnp.asarray(self.damping, dtype),
+            product=self.product,
+            start=self.start,
+            schedule=self.schedule or ("layers" if bipartite else "flooding"),
+            unroll=self.unroll,
+            chunk=self.chunk or chunk_of(model),
+        )
+
+
+class BPBeliefs(AbstractBeliefs):
+    """The beliefs that [`ebmlearn.BP`][] returns."""
+
+    log_odds: Any
+    converged: Bool[Array, "*batch"]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    _settings: "_Settings"
+    _model: AbstractPairwiseModel
+    _batch: Instance
+    _shape: tuple[int, ...] = eqx.field(static=True)
+    _kept: State | None
+
+    @property
+    def pairwise(self) -> Any:
+        """
+        The belief that both ends of an edge are 1: [*batch, visible, hidden] for an RBM,
+        [*batch, n, n] for a BoltzmannMachine (marginals on its diagonal), a tuple in the order of
+        the weights for a DBM, and the pair (weights, couplings) for a SemiRestrictedBM.
+        """
+        return self._model.factors(_derived(self, "pairwise"))
+
+    @property
+    def log_partition(self) -> Float[Array, "*batch"]:
+        """
+        The Bethe approximation of log Z, exact on trees. For max-product it is that of the
+        largest log-potential, for mixed-product that of the chosen visible configuration.
+        """
+        return _derived(self, "log_partition")
+
+    def decode(self) -> Any:
+        return most_likely(self.log_odds)
+
+
+class _Settings(eqx.Module):
+    """A BP fitted to one model, its numbers as arrays so that new values compile nothing."""
+
+    limits: Limits
+    temperature: Float[Array, ""]
+    damping: Float[Array, ""] | None
+    product: Product = eqx.field(static=True)
+    start: Start = eqx.field(static=True)
+    schedule: Schedule = eqx.field(static=True)
+    unroll: bool = eqx.field(static=True)
+    chunk: int = eqx.field(static=True)
+
+    def view(self, model: AbstractPairwiseModel, form: Form) -> PairwiseView:
+        # BP at temperature T is T times BP at 1 on the parameters divided by T.
+        model = model.tempered(1 / self.temperature)
+        return model.view(self.product, form, self.schedule, self.damping)
+
+    def tempered(self, instance: Instance) -> Instance:
+        return instance._replace(unary=tuple(u / self.temperature for u in instance.unary))
+
+    def rational(self, model: AbstractPairwiseModel) -> Bool[Array, ""]:
+        """Whether the fast form of the messages is exact enough for these weights."""
+        peaks = [jnp.abs(block.weights).max(initial=0) for block in model.blocks()]
+        return jnp.stack(peaks).max() <= RATIONAL_LIMIT * self.temperature
+
+    def in_form(self, model: AbstractPairwiseModel, run: Callable[[Form], PyTree]) -> PyTree:
+        """Runs in the fast form of the messages where it serves, else in the general one."""
+        if self.product == "max" or self.damping is not None:
+            return run("log-odds")
+        return jax.lax.cond(self.rational(model), lambda: run("rational"), lambda: run("log-odds"))
+
+    def run(
+        self, view: PairwiseView, instance: Instance
+    ) -> tuple[State, Int[Array, ""], Float[Array, ""]]:
+        def sweep(state: State) -> tuple[State, Float[Array, ""]]:
+            new = view.update(state, instance)
+            return new, change(view.beliefs(state, instance), view.beliefs(new, instance))
+
+        return self.limits.iterate(sweep, view.start(instance, self.start))
+
+
+def _in_log_odds(state: State, rational: bool | Bool[Array, ""]) -> State:
+    """The messages of a state as log-odds, whichever form they have."""
+
+    def convert(x: Array) -> Array:
+        inside = jnp.where(rational, x, jnp.zeros_like(x))
+        return jnp.where(rational, jnp.log((1 + inside) / (1 - inside)), x)
+
+    return state._replace(messages=jax.tree.map(convert, state.messages))
+
+
+@eqx.filter_jit
+def _beliefs(
+    settings: _Settings, model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...]
+) -> BPBeliefs:
+    keep = int(np.prod(shape)) <= settings.chunk
+
+    def run(form: Form) -> PyTree:
+        view = settings.view(model, form)
+
+        def one(instance: Instance) -> PyTree:
+            instance = settings.tempered(instance)
+            state, iterations, residual = settings.run(view, instance)
+            log_odds = view.beliefs(state, instance)
+            return log_odds, iterations, residual, state if keep else None
+
+        return each(one, batch, shape, settings.chunk)
+
+    log_odds, iterations, residual, kept = settings.in_form(model, run)
+    return BPBeliefs(
+        log_odds=model.units(tuple(settings.temperature * x for x in log_odds)),
+        converged=residual <= settings.limits.tol,
+        iterations=iterations,
+        residual=residual,
+        _settings=settings,
+        _model=model,
+        _batch=batch,
+        _shape=shape,
+        _kept=kept,
+    )
+
+
+@eqx.filter_jit
+def _derived(beliefs: BPBeliefs, what: Literal["pairwise", "log_partition"]) -> PyTree:
+    """`pairwise` or `log_partition` from the kept messages, or from a second run if none were."""
+    settings, model, shape = beliefs._settings, beliefs._model, beliefs._shape
+    view = settings.view(model, "log-odds")
+
+    def finish(state: State, instance: Instance) -> PyTree:
+        if what == "pairwise":
+            return view.pairwise(state, instance, settings.temperature)
+        if not settings.unroll:
+            # The Bethe free energy is stationary in the messages at a fixed point, so its gradient
+            # needs none through them.
+            state = jax.lax.stop_gradient(state)
+        return settings.temperature * view.log_partition(state, instance)
+
+    if beliefs._kept is not None:
+        fast = settings.product != "max" and settings.damping is None
+        rational = settings.rational(model) if fast else False
+
+        def one(kept: tuple[Instance, State]) -> PyTree:
+            instance, state = kept
+            return finish(_in_log_odds(state, rational), settings.tempered(instance))
+
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(shape) :]), beliefs._kept)
+        return each(one, (beliefs._batch, flat), shape, settings.chunk)
+
+    def run(form: Form) -> PyTree:
+        sweeping = settings.view(model, form)
+
+        def one(instance: Instance) -> PyTree:
+            instance = settings.tempered(instance)
+            state, _, _ = settings.run(sweeping, instance)
+            return finish(_in_log_odds(state, form == "rational"), instance)
+
+        return each(one, beliefs._batch, shape, settings.chunk)
+
+    return settings.in_form(model, run)
+
+
+@eqx.filter_jit
+def _statistics(
+    settings: _Settings, model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...]
+) -> Statistics:
+    view = settings.view(model, "log-odds")
+
+    def run(form: Form) -> PyTree:
+        sweeping = settings.view(model, form)
+
+        def one(instance: Instance) -> PyTree:
+            instance = settings.tempered(instance)
+            state, iterations, residual = settings.run(sweeping, instance)
+            units, pairs = view.statistics(_in_log_odds(state, form == "rational"), instance)
+            return (units, iterations, residual), pairs
+
+        return each_and_mean(one, batch, shape, settings.chunk)
+
+    (units, iterations, residual), pairs = settings.in_form(model, run)
+    return Statistics(
+        units=model.units(units),
+        pairwise=model.factors(pairs),
+        converged=residual <= settings.limits.tol,
+        iterations=iterations,
+        residual=residual,
+    )

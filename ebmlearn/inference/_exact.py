@@ -1,0 +1,243 @@
+from typing import Any, get_args, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Num, PyTree
+
+from .. import _checks
+from .._types import AnyArray
+from ..models import AbstractPairwiseModel
+from ..models._view import Instance, Product
+from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
+from ._enumeration import blocks, CHUNK, pair_maxima, Sides, Table
+from ._instances import each, each_and_mean, instances
+
+
+class Exact(AbstractInference):
+    """
+    Exact inference by enumeration, the oracle for all others.
+
+    Of a bipartite model only the smaller side is enumerated, since given it the units of the other
+    side are independent; of a [`ebmlearn.SemiRestrictedBM`][] the visible units, and of a
+    [`ebmlearn.BoltzmannMachine`][] all units. Memory is one number a configuration.
+
+    - `product="sum"` gives marginals and log Z.
+    - `product="max"` gives the most likely configuration, its log-potential as `log_partition`, and
+      as log-odds the difference between the best configurations with a unit at 1 and at 0.
+    - `product="mixed"` does so for the visible units with the hidden units summed out (marginal
+      MAP); it enumerates the side of the visible units.
+
+    !!! example
+
+        ```python
+        ebmlearn.Exact()(rbm).log_partition
+        ebmlearn.Exact(product="max")(rbm).decode().visible
+        ```
+    """
+
+    product: Product = eqx.field(static=True, default="sum")
+    max_units: int = eqx.field(static=True, default=24)
+
+    def __init__(self, product: Product = "sum", max_units: int = 24):
+        """
+        **Arguments:**
+
+        - `product`: `"sum"`, `"max"` or `"mixed"`.
+        - `max_units`: refuse to enumerate the states of more units than this.
+        """
+        self.product = product
+        self.max_units = max_units
+
+    def __check_init__(self):
+        _checks.choice("product", self.product, get_args(Product))
+        _checks.count("max_units", self.max_units)
+        if self.max_units > 30:
+            raise ValueError(f"`max_units` must be at most 30, got {self.max_units}.")
+
+    def __call__(
+        self,
+        model: AbstractPairwiseModel,
+        evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None = None,
+        observed: Bool[AnyArray, "*batch units"] | None = None,
+    ) -> "ExactBeliefs":
+        batch, shape = instances(model, evidence, observed)
+        sides = self._sides(model)
+        return _beliefs(model, batch, shape, sides)
+
+    def statistics(
+        self,
+        model: AbstractPairwiseModel,
+        evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None = None,
+        observed: Bool[AnyArray, "*batch units"] | None = None,
+    ) -> Statistics:
+        batch, shape = instances(model, evidence, observed)
+        return _statistics(model, batch, shape, self._sides(model))
+
+    def _sides(self, model: AbstractPairwiseModel) -> Sides:
+        sizes = tuple(bias.shape[-1] for bias in model.unary())
+        layers = range(len(sizes))
+        even = tuple(layer for layer in layers if layer % 2 == 0)
+        odd = tuple(layer for layer in layers if layer % 2)
+        if not model.is_bipartite and self.product == "mixed":
+            kind = type(model).__name__
+            raise ValueError(f'`product="mixed"` needs a bipartite model, got a {kind}.')
+        few = sum(sizes[k] for k in odd) < sum(sizes[k] for k in even)
+        if few and model.is_bipartite and self.product != "mixed":
+            even, odd = odd, even
+        units = sum(sizes[k] for k in even)
+        if units > self.max_units:
+            raise ValueError(
+                f"`model` needs the enumeration of {units} units, at most `max_units` ="
+                f" {self.max_units} are allowed, got a {type(model).__name__} with layers of"
+                f" {', '.join(map(str, sizes))} units."
+            )
+        return Sides(even, odd, sizes, self.product)
+
+
+class ExactBeliefs(AbstractBeliefs):
+    """The exact answers that [`ebmlearn.Exact`][] returns."""
+
+    log_odds: Any
+    converged: Bool[Array, "*batch"]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    _states: Any
+    _value: Float[Array, "*batch"]
+    _model: AbstractPairwiseModel
+    _batch: Instance
+    _shape: tuple[int, ...] = eqx.field(static=True)
+    _sides: Sides = eqx.field(static=True)
+
+    @property
+    def pairwise(self) -> Any:
+        """
+        The probability that both ends of an edge are 1, shaped as for [`ebmlearn.BP`][]. For
+        `product="max"` it is normalised from the best configurations with each pair of states.
+        """
+        pairs = _pairwise(self._model, self._batch, self._shape, self._sides)
+        return self._model.factors(pairs)
+
+    @property
+    def log_partition(self) -> Float[Array, "*batch"]:
+        """Log Z, or for an inference that maximises the logarithm of what it maximised."""
+        return self._value
+
+    def decode(self) -> Any:
+        return self._states
+
+
+class _Answer(NamedTuple):
+    log_odds: tuple[Array, ...]
+    states: tuple[Array, ...]
+    value: Float[Array, ""]
+
+
+def _weights(table: Table, sides: Sides) -> tuple[Array, Array, Array]:
+    """
+    Normalised weights of the configurations (for mixed-product, of those that agree with the
+    best visible states), what they are normalised by, and for mixed-product the scores of the
+    visible configurations.
+    """
+    scores = table.scores()
+    visible = sides.sizes[0] if sides.product == "mixed" else 0
+    groups = jax.nn.logsumexp(scores.reshape(2**visible, -1), axis=1)
+    best = jnp.argmax(groups)
+    chosen = jnp.repeat(jnp.arange(groups.size) == best, scores.size // groups.size)
+    value = groups[best]
+    weights = jnp.where(chosen, jnp.exp(scores - value), jnp.zeros_like(scores))
+    return weights, value, groups
+
+
+def _answer(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> _Answer:
+    table = Table(model, instance, sides)
+    if sides.product == "max":
+        scores = table.scores()
+        best = jnp.argmax(scores)
+        s = table.configurations(best[None].astype(jnp.int32))
+        r = jnp.where(table.free_clamp == 0, table.fields(s)[0], table.free_clamp) > 0
+        listed = table.listed_maxima(scores)
+        at_zero, at_one = table.free_maxima(scores)
+        states = sides.scatter(s[0].astype(jnp.int32), r.astype(jnp.int32))
+        return _Answer(sides.scatter(listed, at_one - at_zero), states, scores[best])
+    weights, value, groups = _weights(table, sides)
+    one, zero, free_one, free_zero, _, _ = table.moments(weights)
+    listed = jnp.log(one) - jnp.log(zero)
+    if sides.product == "mixed":
+        listed = jnp.concatenate([table.listed_maxima(groups), listed[sides.sizes[0] :]])
+    log_odds = sides.scatter(listed, jnp.log(free_one) - jnp.log(free_zero))
+    states = most_likely(log_odds)
+    if sides.product == "mixed":
+        best = table.configurations(
+            (jnp.argmax(groups) * (weights.size // groups.size))[None].astype(jnp.int32)
+        )
+        visible = best[0, : sides.sizes[0]].astype(jnp.int32)
+        states = (visible, *states[1:])
+    return _Answer(log_odds, states, value)
+
+
+def _pairs(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> tuple[Array, ...]:
+    table = Table(model, instance, sides)
+    if sides.product == "max":
+        inner, cross = pair_maxima(table)
+    else:
+        weights, _, _ = _weights(table, sides)
+        *_, inner, cross = table.moments(weights)
+    return blocks(model, sides, inner, cross)
+
+
+def _chunk(sides: Sides) -> int:
+    return max(1, CHUNK // 2 ** sides.units("listed"))
+
+
+@eqx.filter_jit
+def _beliefs(
+    model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...], sides: Sides
+) -> ExactBeliefs:
+    answer = each(lambda instance: _answer(model, instance, sides), batch, shape, _chunk(sides))
+    dtype = batch.unary[0].dtype
+    return ExactBeliefs(
+        log_odds=model.units(answer.log_odds),
+        converged=jnp.ones(shape, bool),
+        iterations=jnp.zeros(shape, jnp.int32),
+        residual=jnp.zeros(shape, dtype),
+        _states=model.units(answer.states),
+        _value=answer.value,
+        _model=model,
+        _batch=batch,
+        _shape=shape,
+        _sides=sides,
+    )
+
+
+@eqx.filter_jit
+def _pairwise(
+    model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...], sides: Sides
+) -> PyTree:
+    return each(lambda instance: _pairs(model, instance, sides), batch, shape, _chunk(sides))
+
+
+@eqx.filter_jit
+def _statistics(
+    model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...], sides: Sides
+) -> Statistics:
+    def one(instance: Instance) -> PyTree:
+        answer = _answer(model, instance, sides)
+        units = tuple(jax.nn.sigmoid(x) for x in answer.log_odds)
+        if sides.product == "sum":
+            return units, _pairs(model, instance, sides)
+        if sides.product == "max":
+            units = tuple(x.astype(instance.unary[0].dtype) for x in answer.states)
+            pairs = ((units[block.first], units[block.second]) for block in model.blocks())
+            return units, tuple(a[:, None] * b[None, :] for a, b in pairs)
+        visible = answer.states[0].astype(instance.unary[0].dtype)
+        return (visible, *units[1:]), _pairs(model, instance, sides)
+
+    units, pairs = each_and_mean(one, batch, shape, _chunk(sides))
+    return Statistics(
+        units=model.units(units),
+        pairwise=model.factors(pairs),
+        converged=jnp.ones(shape, bool),
+        iterations=jnp.zeros(shape, jnp.int32),
+        residual=jnp.zeros(shape, batch.unary[0].dtype),
+    )

@@ -1,0 +1,140 @@
+import abc
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Num, PRNGKeyArray, PyTree, Shaped
+
+from .._checks import broadcastable, describe, number, typed_key
+from .._types import AnyArray
+from ._view import Block, Form, PairwiseView, Product, Schedule
+
+
+Model = TypeVar("Model")
+
+
+class Layers(NamedTuple):
+    """
+    One value for each unit of a layered model: states, probabilities or log-odds.
+
+    `hidden` is an array, or a tuple of arrays from the lowest layer up for a [`ebmlearn.DBM`][].
+    """
+
+    visible: Any
+    hidden: Any
+
+
+class Units(NamedTuple):
+    """One value for each unit of a model without layers: states, probabilities or log-odds."""
+
+    x: Any
+
+
+class AbstractPairwiseModel(eqx.Module):
+    """
+    Binary units in layers, whose energy holds products of one or two units:
+    $E(x) = -\\sum_i b_i x_i - \\sum_{i<j} W_{ij} x_i x_j$ with $x_i \\in \\{0, 1\\}$.
+
+    Subclasses say which layers and which blocks of weights they have; every inference works on
+    that alone.
+    """
+
+    @abc.abstractmethod
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of weights, each between two layers or inside one."""
+
+    @abc.abstractmethod
+    def unary(self) -> tuple[Float[Array, "*batch _"], ...]:
+        """The biases of each layer, the visible layer first."""
+
+    @abc.abstractmethod
+    def units(self, layers: tuple[Any, ...]) -> Layers | Units:
+        """Names the layers: [`ebmlearn.Layers`][] or [`ebmlearn.Units`][]."""
+
+    @abc.abstractmethod
+    def factors(self, blocks: tuple[Any, ...]) -> Any:
+        """Names the blocks: one array, or a tuple of arrays in the order of the weights."""
+
+    def view(
+        self,
+        product: Product,
+        form: Form,
+        schedule: Schedule,
+        damping: Float[Array, ""] | None = None,
+    ) -> PairwiseView:
+        """The message-passing view of this model."""
+        sizes = tuple(bias.shape[-1] for bias in self.unary())
+        return PairwiseView(self.blocks(), sizes, product, form, schedule, damping)
+
+    def tempered(self: Model, beta: float | Float[Array, ""]) -> Model:
+        """The model of $p(x)^\\beta$: every parameter times `beta`."""
+        return scaled(self, beta)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the biases: `()` for a single model."""
+        return jnp.broadcast_shapes(*(bias.shape[:-1] for bias in self.unary()))
+
+    @property
+    def is_bipartite(self) -> bool:
+        """Whether units of even layers are joined to units of odd layers only."""
+        return all((block.first - block.second) % 2 for block in self.blocks())
+
+
+def scaled(model: Model, beta: float | Float[Array, ""]) -> Model:
+    """Multiplies every array of a pytree by a scalar, keeping dtypes."""
+    return jax.tree.map(lambda leaf: leaf * jnp.asarray(beta, leaf.dtype), model)
+
+
+def states(name: str, x: Shaped[AnyArray, "..."], size: int, dtype: Any) -> Num[Array, "..."]:
+    """Checks the last axis of an array of states and casts it to the dtype of the model."""
+    x = jnp.asarray(x)
+    if x.ndim == 0 or x.shape[-1] != size:
+        raise ValueError(
+            f"`{name}` must have shape (..., {size}), one value a unit, got {describe(x)}."
+        )
+    return x.astype(dtype)
+
+
+def instancewise(fn: Callable) -> Callable:
+    """Lifts a function of vectors to arrays of vectors, whose leading axes broadcast."""
+
+    @functools.wraps(fn)
+    def lifted(*args: Array) -> PyTree:
+        shape = broadcastable(**{f"argument {k}": x.shape[:-1] for k, x in enumerate(args)})
+        if shape == ():
+            return fn(*args)
+        axes = tuple(None if x.ndim == 1 else 0 for x in args)
+        flat = tuple(
+            x
+            if x.ndim == 1
+            else jnp.broadcast_to(x, (*shape, x.shape[-1])).reshape(-1, x.shape[-1])
+            for x in args
+        )
+        out = jax.vmap(fn, axes)(*flat)
+        return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), out)
+
+    return lifted
+
+
+def gaussian(
+    shape: tuple[int, ...], scale: float, dtype: DTypeLike | None, key: PRNGKeyArray
+) -> Float[Array, "..."]:
+    """Normal random weights of standard deviation `scale`."""
+    typed_key(key)
+    number("scale", scale, 0, float("inf"), "[0, inf)")
+    dtype = jax.dtypes.canonicalize_dtype(float if dtype is None else dtype)
+    return jnp.asarray(scale, dtype) * jax.random.normal(key, shape, dtype)
+
+
+def symmetrised(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """
+    The symmetric part without its diagonal: what the energy means, also after an update that
+    broke the symmetry or while differentiating.
+    """
+    n = couplings.shape[0]
+    mean = (couplings + couplings.T) / 2
+    return jnp.where(jnp.eye(n, dtype=bool), jnp.zeros((), couplings.dtype), mean)

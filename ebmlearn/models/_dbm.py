@@ -1,0 +1,235 @@
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from ._base import AbstractPairwiseModel, gaussian, instancewise, Layers, states
+from ._rbm import RBM
+from ._view import Block
+
+
+class DBM(AbstractPairwiseModel):
+    """
+    A deep Boltzmann machine: layers of binary units $x_0 = v, x_1, \\ldots, x_L$, each joined to
+    the next,
+
+    $E(x) = -\\sum_k x_k^\\top W_k x_{k+1} - \\sum_k b_k^\\top x_k$.
+
+    Parameters are tuples from the visible layer up. Even layers meet odd layers only, so a DBM of
+    any depth is bipartite; with two hidden layers `to_rbm` gives it as an RBM.
+
+    !!! example
+
+        ```python
+        dbm = ebmlearn.DBM.init(visible=784, hidden=(500, 500), key=jax.random.key(0))
+        ```
+    """
+
+    weights: tuple[Float[Array, "_ _"], ...]
+    biases: tuple[Float[Array, "*batch _"], ...]
+
+    def __init__(self, weights: Sequence[Any], biases: Sequence[Any]):
+        """
+        **Arguments:**
+
+        - `weights`: arrays of shapes `[n_0, n_1]`, `[n_1, n_2]`, ...
+        - `biases`: arrays of shapes `[*batch, n_0]`, `[*batch, n_1]`, ...
+        """
+        for name, value in (("weights", weights), ("biases", biases)):
+            if not isinstance(value, (tuple, list)):
+                got = _checks.describe(value)
+                raise TypeError(f"`{name}` must be a tuple of arrays, got {got}.")
+        self.weights = tuple(_checks.parameter(f"weights[{k}]", w) for k, w in enumerate(weights))
+        self.biases = tuple(_checks.parameter(f"biases[{k}]", b) for k, b in enumerate(biases))
+
+    def __check_init__(self):
+        if not self.weights or len(self.biases) != len(self.weights) + 1:
+            raise ValueError(
+                "`weights` must hold at least one array and `biases` one more, got"
+                f" {len(self.weights)} and {len(self.biases)}."
+            )
+        names = {f"weights[{k}]": w for k, w in enumerate(self.weights)}
+        names |= {f"biases[{k}]": b for k, b in enumerate(self.biases)}
+        for k, w in enumerate(self.weights):
+            _checks.rank(f"weights[{k}]", w, 2, "[lower, upper]")
+            if k and w.shape[0] != self.weights[k - 1].shape[1]:
+                raise ValueError(
+                    f"`weights[{k}]` must have {self.weights[k - 1].shape[1]} rows, as"
+                    f" `weights[{k - 1}]` has columns, got {_checks.describe(w)}."
+                )
+        sizes = (self.weights[0].shape[0], *(w.shape[1] for w in self.weights))
+        for k, b in enumerate(self.biases):
+            _checks.trailing(f"biases[{k}]", b, (sizes[k],), "as `weights` has units in that layer")
+        _checks.broadcastable(**{f"biases[{k}]": b.shape[:-1] for k, b in enumerate(self.biases)})
+        _checks.one_dtype(**names)
+        _checks.finite(**names)
+
+    @classmethod
+    def init(
+        cls,
+        visible: int,
+        hidden: Sequence[int],
+        *,
+        key: PRNGKeyArray,
+        scale: float = 0.01,
+        dtype: DTypeLike | None = None,
+    ) -> "DBM":
+        """
+        A random DBM.
+
+        **Arguments:**
+
+        - `visible`: the number of visible units.
+        - `hidden`: the numbers of units of the hidden layers, from the lowest up.
+        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `scale`: standard deviation of the weights. Biases are zero.
+        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        """
+        if not isinstance(hidden, (tuple, list)) or not hidden:
+            got = _checks.describe(hidden)
+            raise TypeError(f"`hidden` must be a tuple of numbers of units, got {got}.")
+        sizes = (visible, *hidden)
+        for k, size in enumerate(sizes):
+            _checks.count("visible" if k == 0 else f"hidden[{k - 1}]", size)
+        _checks.typed_key(key)
+        keys = jax.random.split(key, len(hidden))
+        shapes = zip(sizes[:-1], sizes[1:], keys, strict=True)
+        weights = tuple(gaussian((m, n), scale, dtype, k) for m, n, k in shapes)
+        return cls(weights, tuple(jnp.zeros(size, weights[0].dtype) for size in sizes))
+
+    @classmethod
+    def from_spins(cls, couplings: Sequence[Any], fields: Sequence[Any]) -> "DBM":
+        """
+        The DBM whose energy, up to a constant, is $-\\sum_k s_k^\\top J_k s_{k+1} - \\sum_k
+        f_k^\\top s_k$ on spins ±1.
+
+        **Arguments:**
+
+        - `couplings`: the $J_k$, shaped as `weights`.
+        - `fields`: the $f_k$, shaped as `biases`.
+        """
+        spins = cls(couplings, fields)
+        return cls(
+            tuple(4 * w for w in spins.weights),
+            tuple(
+                2 * (f - jnp.broadcast_to(total, f.shape))
+                for f, total in zip(spins.biases, spins._weight_sums(), strict=True)
+            ),
+        )
+
+    def to_spins(
+        self,
+    ) -> tuple[tuple[Float[Array, "_ _"], ...], tuple[Float[Array, "*batch _"], ...]]:
+        """
+        The couplings and the fields of the same distribution on spins ±1, as
+        `DBM.from_spins` takes them.
+        """
+        fields = tuple(
+            b / 2 + jnp.broadcast_to(total, b.shape) / 4
+            for b, total in zip(self.biases, self._weight_sums(), strict=True)
+        )
+        return tuple(w / 4 for w in self.weights), fields
+
+    def to_rbm(self) -> RBM:
+        """
+        The same model as an RBM, for two hidden layers: `[v, h2]` against `h1`. With one hidden
+        layer, a DBM is an RBM as it stands.
+        """
+        if len(self.weights) == 1:
+            return RBM(self.weights[0], *self.biases)
+        if len(self.weights) > 2:
+            raise ValueError(
+                f"`to_rbm` needs at most two hidden layers, this DBM has {len(self.weights)}."
+            )
+        lower, upper = self.weights[0], self.weights[1]
+        shape = self.batch_shape
+        outer = [jnp.broadcast_to(b, (*shape, b.shape[-1])) for b in self.biases[::2]]
+        return RBM(
+            jnp.concatenate([lower, upper.T]), jnp.concatenate(outer, axis=-1), self.biases[1]
+        )
+
+    @property
+    def num_visible(self) -> int:
+        return self.weights[0].shape[0]
+
+    @property
+    def num_hidden(self) -> tuple[int, ...]:
+        """The numbers of units of the hidden layers, from the lowest up."""
+        return tuple(w.shape[1] for w in self.weights)
+
+    def energy(
+        self,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        hidden: Sequence[Shaped[AnyArray, "*#batch _"]],
+    ) -> Float[Array, "*batch"]:
+        """The energy of configurations; `hidden` is a tuple from the lowest layer up."""
+        layers = self._layers(visible, hidden)
+
+        @instancewise
+        def energy(*args):
+            x, b = args[: len(layers)], args[len(layers) :]
+            pairs = zip(x[:-1], self.weights, x[1:], strict=True)
+            out = sum(low @ w @ high for low, w, high in pairs)
+            return -(out + sum(xk @ bk for xk, bk in zip(x, b, strict=True)))
+
+        return energy(*layers, *self.biases)
+
+    def layer_given(
+        self,
+        layer: int,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        hidden: Sequence[Shaped[AnyArray, "*#batch _"]],
+    ) -> Float[Array, "*batch _"]:
+        """
+        The probability of 1 of each unit of one layer (0: visible) given the layers beside it.
+        What stands for the layer itself is not used.
+        """
+        if not 0 <= layer < len(self.biases):
+            raise ValueError(f"`layer` must lie in [0, {len(self.biases) - 1}], got {layer}.")
+        layers = self._layers(visible, hidden)
+
+        @instancewise
+        def conditional(bias, below, above):
+            field = bias
+            if layer:
+                field = field + below @ self.weights[layer - 1]
+            if layer < len(self.weights):
+                field = field + self.weights[layer] @ above
+            return jax.nn.sigmoid(field)
+
+        below, above = layers[max(layer - 1, 0)], layers[min(layer + 1, len(layers) - 1)]
+        return conditional(self.biases[layer], below, above)
+
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(Block(k, k + 1, w) for k, w in enumerate(self.weights))
+
+    def unary(self) -> tuple[Float[Array, "*batch _"], ...]:
+        return self.biases
+
+    def units(self, layers: tuple[Any, ...]) -> Layers:
+        return Layers(layers[0], tuple(layers[1:]))
+
+    def factors(self, blocks: tuple[Any, ...]) -> Any:
+        return tuple(blocks)
+
+    def _weight_sums(self) -> list[Float[Array, " _"]]:
+        """The sum of all weights at each unit, a layer at a time."""
+        below = [jnp.zeros_like(self.weights[0][:, 0])] + [w.sum(0) for w in self.weights]
+        above = [w.sum(1) for w in self.weights] + [jnp.zeros_like(self.weights[-1][0])]
+        return [low + high for low, high in zip(below, above, strict=True)]
+
+    def _layers(self, visible: Any, hidden: Any) -> list[Float[Array, "..."]]:
+        if not isinstance(hidden, (tuple, list)) or len(hidden) != len(self.weights):
+            raise ValueError(
+                f"`hidden` must be a tuple of {len(self.weights)} arrays, one a hidden layer, got"
+                f" {_checks.describe(hidden)}."
+            )
+        dtype = self.weights[0].dtype
+        out = [states("visible", visible, self.num_visible, dtype)]
+        for k, x in enumerate(hidden):
+            out.append(states(f"hidden[{k}]", x, self.num_hidden[k], dtype))
+        return out

@@ -1,0 +1,196 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from ._base import AbstractPairwiseModel, gaussian, instancewise, Layers, states
+from ._view import Block
+
+
+class RBM(AbstractPairwiseModel):
+    """
+    A restricted Boltzmann machine: binary visible units $v$ joined to binary hidden units $h$,
+
+    $E(v, h) = -v^\\top W h - b^\\top v - c^\\top h$  (Ping & Ihler 2017, eq. (1)),
+
+    with weights $W$, visible biases $b$ and hidden biases $c$. The biases may carry leading batch
+    axes: one model per instance with shared weights, as [`ebmlearn.CRBM`][]`.condition` gives them.
+
+    !!! example
+
+        ```python
+        rbm = ebmlearn.RBM.init(visible=784, hidden=500, key=jax.random.key(0))
+        ```
+    """
+
+    weights: Float[Array, "visible hidden"]
+    visible_bias: Float[Array, "*batch visible"]
+    hidden_bias: Float[Array, "*batch hidden"]
+
+    def __init__(self, weights: Any, visible_bias: Any, hidden_bias: Any):
+        """
+        **Arguments:**
+
+        - `weights`: array of shape `[visible, hidden]`.
+        - `visible_bias`: array of shape `[*batch, visible]`.
+        - `hidden_bias`: array of shape `[*batch, hidden]`.
+        """
+        self.weights = _checks.parameter("weights", weights)
+        self.visible_bias = _checks.parameter("visible_bias", visible_bias)
+        self.hidden_bias = _checks.parameter("hidden_bias", hidden_bias)
+
+    def __check_init__(self):
+        _checks.rank("weights", self.weights, 2, "[visible, hidden]")
+        visible, hidden = self.weights.shape
+        _checks.trailing("visible_bias", self.visible_bias, (visible,), "as `weights` has rows")
+        _checks.trailing("hidden_bias", self.hidden_bias, (hidden,), "as `weights` has columns")
+        _checks.broadcastable(
+            visible_bias=self.visible_bias.shape[:-1], hidden_bias=self.hidden_bias.shape[:-1]
+        )
+        _checks.one_dtype(**vars(self))
+        _checks.finite(**vars(self))
+
+    @classmethod
+    def init(
+        cls,
+        visible: int,
+        hidden: int,
+        *,
+        key: PRNGKeyArray,
+        scale: float = 0.01,
+        dtype: DTypeLike | None = None,
+    ) -> "RBM":
+        """
+        A random RBM.
+
+        **Arguments:**
+
+        - `visible`, `hidden`: the numbers of units.
+        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `scale`: standard deviation of the weights. Biases are zero.
+        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        """
+        _checks.count("visible", visible)
+        _checks.count("hidden", hidden, 0)
+        weights = gaussian((visible, hidden), scale, dtype, key)
+        return cls(weights, jnp.zeros(visible, weights.dtype), jnp.zeros(hidden, weights.dtype))
+
+    @classmethod
+    def from_spins(cls, couplings: Any, visible_field: Any, hidden_field: Any) -> "RBM":
+        """
+        The RBM whose energy, up to a constant, is $-s^\\top J t - f^\\top s - g^\\top t$ on
+        spins $s, t \\in \\{-1, 1\\}$.
+
+        **Arguments:**
+
+        - `couplings`: $J$, of shape `[visible, hidden]`.
+        - `visible_field`, `hidden_field`: $f$ and $g$.
+        """
+        couplings = _checks.parameter("couplings", couplings)
+        visible_field = _checks.parameter("visible_field", visible_field)
+        hidden_field = _checks.parameter("hidden_field", hidden_field)
+        _checks.rank("couplings", couplings, 2, "[visible, hidden]")
+        _checks.exact_shape(
+            "visible_field", visible_field, couplings.shape[:1], "one a visible unit"
+        )
+        _checks.exact_shape("hidden_field", hidden_field, couplings.shape[1:], "one a hidden unit")
+        return cls(
+            4 * couplings,
+            2 * (visible_field - couplings.sum(1)),
+            2 * (hidden_field - couplings.sum(0)),
+        )
+
+    def to_spins(
+        self,
+    ) -> tuple[
+        Float[Array, "visible hidden"],
+        Float[Array, "*batch visible"],
+        Float[Array, "*batch hidden"],
+    ]:
+        """
+        The couplings and the fields of the same distribution on spins ±1, as
+        `RBM.from_spins` takes them.
+        """
+
+        @instancewise
+        def fields(visible_bias, hidden_bias):
+            return (
+                visible_bias / 2 + self.weights.sum(1) / 4,
+                hidden_bias / 2 + self.weights.sum(0) / 4,
+            )
+
+        return self.weights / 4, *fields(self.visible_bias, self.hidden_bias)
+
+    @property
+    def num_visible(self) -> int:
+        return self.weights.shape[0]
+
+    @property
+    def num_hidden(self) -> int:
+        return self.weights.shape[1]
+
+    def energy(
+        self,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        hidden: Shaped[AnyArray, "*#batch hidden"],
+    ) -> Float[Array, "*batch"]:
+        """The energy $E(v, h)$ of configurations; leading axes broadcast."""
+
+        @instancewise
+        def energy(v, h, b, c):
+            return -(v @ self.weights @ h) - v @ b - h @ c
+
+        v, h = self._visible(visible), self._hidden(hidden)
+        return energy(v, h, self.visible_bias, self.hidden_bias)
+
+    def free_energy(self, visible: Shaped[AnyArray, "*#batch visible"]) -> Float[Array, "*batch"]:
+        """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$ (eq. (4))."""
+
+        @instancewise
+        def free_energy(v, b, c):
+            return -(v @ b) - jax.nn.softplus(v @ self.weights + c).sum()
+
+        return free_energy(self._visible(visible), self.visible_bias, self.hidden_bias)
+
+    def hidden_given(
+        self, visible: Shaped[AnyArray, "*#batch visible"]
+    ) -> Float[Array, "*batch hidden"]:
+        """$p(h_j = 1 \\mid v)$ for every hidden unit (eq. (3))."""
+
+        @instancewise
+        def conditional(v, c):
+            return jax.nn.sigmoid(v @ self.weights + c)
+
+        return conditional(self._visible(visible), self.hidden_bias)
+
+    def visible_given(
+        self, hidden: Shaped[AnyArray, "*#batch hidden"]
+    ) -> Float[Array, "*batch visible"]:
+        """$p(v_i = 1 \\mid h)$ for every visible unit (eq. (3))."""
+
+        @instancewise
+        def conditional(h, b):
+            return jax.nn.sigmoid(self.weights @ h + b)
+
+        return conditional(self._hidden(hidden), self.visible_bias)
+
+    def blocks(self) -> tuple[Block, ...]:
+        return (Block(0, 1, self.weights),)
+
+    def unary(self) -> tuple[Float[Array, "*batch _"], ...]:
+        return self.visible_bias, self.hidden_bias
+
+    def units(self, layers: tuple[Any, ...]) -> Layers:
+        return Layers(*layers)
+
+    def factors(self, blocks: tuple[Any, ...]) -> Any:
+        return blocks[0]
+
+    def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
+        return states("visible", x, self.num_visible, self.weights.dtype)
+
+    def _hidden(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
+        return states("hidden", x, self.num_hidden, self.weights.dtype)

@@ -1,0 +1,208 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from ._base import AbstractPairwiseModel, gaussian, instancewise, Layers, states, symmetrised
+from ._view import Block
+
+
+class SemiRestrictedBM(AbstractPairwiseModel):
+    """
+    A semi-restricted Boltzmann machine: an RBM whose visible units are also joined to each other,
+
+    $E(v, h) = -v^\\top W h - \\tfrac12 v^\\top L v - b^\\top v - c^\\top h$
+
+    (Salakhutdinov 2009), with $L$ symmetric and zero on its diagonal.
+    """
+
+    weights: Float[Array, "visible hidden"]
+    couplings: Float[Array, "visible visible"]
+    visible_bias: Float[Array, "*batch visible"]
+    hidden_bias: Float[Array, "*batch hidden"]
+
+    def __init__(self, weights: Any, couplings: Any, visible_bias: Any, hidden_bias: Any):
+        """
+        **Arguments:**
+
+        - `weights`: $W$, of shape `[visible, hidden]`.
+        - `couplings`: $L$, of shape `[visible, visible]`, symmetric, zero on the diagonal.
+        - `visible_bias`: array of shape `[*batch, visible]`.
+        - `hidden_bias`: array of shape `[*batch, hidden]`.
+        """
+        self.weights = _checks.parameter("weights", weights)
+        self.couplings = _checks.parameter("couplings", couplings)
+        self.visible_bias = _checks.parameter("visible_bias", visible_bias)
+        self.hidden_bias = _checks.parameter("hidden_bias", hidden_bias)
+
+    def __check_init__(self):
+        _checks.rank("weights", self.weights, 2, "[visible, hidden]")
+        visible, hidden = self.weights.shape
+        _checks.finite(**vars(self))
+        _checks.symmetric("couplings", self.couplings)
+        rows = "as `weights` has rows"
+        _checks.exact_shape("couplings", self.couplings, (visible, visible), rows)
+        _checks.trailing("visible_bias", self.visible_bias, (visible,), rows)
+        _checks.trailing("hidden_bias", self.hidden_bias, (hidden,), "as `weights` has columns")
+        _checks.broadcastable(
+            visible_bias=self.visible_bias.shape[:-1], hidden_bias=self.hidden_bias.shape[:-1]
+        )
+        _checks.one_dtype(**vars(self))
+
+    @classmethod
+    def init(
+        cls,
+        visible: int,
+        hidden: int,
+        *,
+        key: PRNGKeyArray,
+        scale: float = 0.01,
+        dtype: DTypeLike | None = None,
+    ) -> "SemiRestrictedBM":
+        """
+        A random semi-restricted Boltzmann machine.
+
+        **Arguments:**
+
+        - `visible`, `hidden`: the numbers of units.
+        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `scale`: standard deviation of weights and couplings. Biases are zero.
+        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        """
+        _checks.count("visible", visible)
+        _checks.count("hidden", hidden)
+        _checks.typed_key(key)
+        one, two = jax.random.split(key)
+        weights = gaussian((visible, hidden), scale, dtype, one)
+        upper = jnp.triu(gaussian((visible, visible), scale, dtype, two), 1)
+        zeros = jnp.zeros(visible, upper.dtype), jnp.zeros(hidden, upper.dtype)
+        return cls(weights, upper + upper.T, *zeros)
+
+    @classmethod
+    def from_spins(
+        cls, weights: Any, couplings: Any, visible_field: Any, hidden_field: Any
+    ) -> "SemiRestrictedBM":
+        """
+        The model whose energy, up to a constant, is $-s^\\top J t - \\tfrac12 s^\\top K s -
+        f^\\top s - g^\\top t$ on spins ±1.
+
+        **Arguments:**
+
+        - `weights`: $J$, of shape `[visible, hidden]`.
+        - `couplings`: $K$, of shape `[visible, visible]`, symmetric, zero on the diagonal.
+        - `visible_field`, `hidden_field`: $f$ and $g$.
+        """
+        spins = cls(weights, couplings, visible_field, hidden_field)
+        visible, hidden = spins._weight_sums()
+        return cls(
+            4 * spins.weights,
+            4 * spins.couplings,
+            2 * (spins.visible_bias - visible),
+            2 * (spins.hidden_bias - hidden),
+        )
+
+    def to_spins(
+        self,
+    ) -> tuple[
+        Float[Array, "visible hidden"],
+        Float[Array, "visible visible"],
+        Float[Array, "*batch visible"],
+        Float[Array, "*batch hidden"],
+    ]:
+        """
+        The parameters of the same distribution on spins ±1, as `SemiRestrictedBM.from_spins`
+        takes them.
+        """
+        visible, hidden = self._weight_sums()
+        return (
+            self.weights / 4,
+            self.couplings / 4,
+            self.visible_bias / 2 + visible / 4,
+            self.hidden_bias / 2 + hidden / 4,
+        )
+
+    @property
+    def num_visible(self) -> int:
+        return self.weights.shape[0]
+
+    @property
+    def num_hidden(self) -> int:
+        return self.weights.shape[1]
+
+    def energy(
+        self,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        hidden: Shaped[AnyArray, "*#batch hidden"],
+    ) -> Float[Array, "*batch"]:
+        """The energy $E(v, h)$ of configurations; leading axes broadcast."""
+
+        @instancewise
+        def energy(v, h, b, c):
+            lateral = v @ symmetrised(self.couplings) @ v / 2
+            return -(v @ self.weights @ h) - lateral - v @ b - h @ c
+
+        v, h = self._visible(visible), self._hidden(hidden)
+        return energy(v, h, self.visible_bias, self.hidden_bias)
+
+    def free_energy(self, visible: Shaped[AnyArray, "*#batch visible"]) -> Float[Array, "*batch"]:
+        """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$."""
+
+        @instancewise
+        def free_energy(v, b, c):
+            lateral = v @ symmetrised(self.couplings) @ v / 2
+            return -lateral - v @ b - jax.nn.softplus(v @ self.weights + c).sum()
+
+        return free_energy(self._visible(visible), self.visible_bias, self.hidden_bias)
+
+    def hidden_given(
+        self, visible: Shaped[AnyArray, "*#batch visible"]
+    ) -> Float[Array, "*batch hidden"]:
+        """$p(h_j = 1 \\mid v)$ for every hidden unit."""
+
+        @instancewise
+        def conditional(v, c):
+            return jax.nn.sigmoid(v @ self.weights + c)
+
+        return conditional(self._visible(visible), self.hidden_bias)
+
+    def visible_given(
+        self,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        hidden: Shaped[AnyArray, "*#batch hidden"],
+    ) -> Float[Array, "*batch visible"]:
+        """$p(v_i = 1 \\mid h, v_j, j \\ne i)$ for every visible unit."""
+
+        @instancewise
+        def conditional(v, h, b):
+            return jax.nn.sigmoid(self.weights @ h + symmetrised(self.couplings) @ v + b)
+
+        return conditional(self._visible(visible), self._hidden(hidden), self.visible_bias)
+
+    def blocks(self) -> tuple[Block, ...]:
+        return Block(0, 1, self.weights), Block(0, 0, symmetrised(self.couplings))
+
+    def unary(self) -> tuple[Float[Array, "*batch _"], ...]:
+        return self.visible_bias, self.hidden_bias
+
+    def units(self, layers: tuple[Any, ...]) -> Layers:
+        return Layers(*layers)
+
+    def factors(self, blocks: tuple[Any, ...]) -> Any:
+        return tuple(blocks)
+
+    def _weight_sums(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """The sum of all weights at each unit, shaped as the biases."""
+        visible = self.weights.sum(1) + self.couplings.sum(1)
+        return (
+            jnp.broadcast_to(visible, self.visible_bias.shape),
+            jnp.broadcast_to(self.weights.sum(0), self.hidden_bias.shape),
+        )
+
+    def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
+        return states("visible", x, self.num_visible, self.weights.dtype)
+
+    def _hidden(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
+        return states("hidden", x, self.num_hidden, self.weights.dtype)

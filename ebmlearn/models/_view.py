@@ -1,0 +1,325 @@
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ._messages import hard, log_odds_total, rational, RATIONAL_LIMIT, soft, split, total
+
+
+Product = Literal["sum", "max", "mixed"]
+Form = Literal["rational", "log-odds"]
+Schedule = Literal["layers", "flooding"]
+Start = Literal["centred", "plain"]
+
+# The log-odds of a clamped unit. Finite, so that nothing becomes NaN, and beyond any message.
+CLAMPED = 1e30
+
+
+class Block(NamedTuple):
+    """The weights between the layers `first` and `second`, which may be one and the same."""
+
+    first: int
+    second: int
+    weights: Float[Array, "m n"]
+
+
+class Instance(NamedTuple):
+    """
+    What may differ between instances of one model: the unary log-odds of each layer, and for
+    layers with observed units an array that is 1 or -1 where a unit is held at 1 or 0, else 0.
+    """
+
+    unary: tuple[Float[Array, " _"], ...]
+    clamp: tuple[Float[Array, " _"] | None, ...]
+
+
+class State(NamedTuple):
+    """
+    Messages of each block, and the log-odds of each layer that they add up to.
+
+    A block holds the pair (messages towards its first layer, messages towards its second layer).
+    Two cases need only one array: undamped layers take turns, so that each message is overwritten
+    by its answer; and inside a layer the two directions are one matrix and its transpose.
+    """
+
+    messages: tuple[tuple[Float[Array, "m n"], ...], ...]
+    fields: tuple[Float[Array, " _"], ...]
+
+
+class PairwiseView(eqx.Module):
+    """
+    Message passing on binary units in layers, written for one instance.
+
+    Belief propagation, max-product and mixed-product differ only in the rule by which each layer
+    sends: `sum` and `max` as their names say, `plug` as if the layer were held at its most likely
+    state (the visible units of mixed-product, Ping & Ihler 2017, eq. (15)).
+    """
+
+    weights: tuple[Float[Array, "m n"], ...]
+    shifts: tuple[Float[Array, "2 _"], ...]
+    damping: Float[Array, ""] | None
+    edges: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    product: Product = eqx.field(static=True)
+    form: Form = eqx.field(static=True)
+    schedule: Schedule = eqx.field(static=True)
+
+    def __init__(
+        self,
+        blocks: tuple[Block, ...],
+        sizes: tuple[int, ...],
+        product: Product,
+        form: Form,
+        schedule: Schedule,
+        damping: Float[Array, ""] | None = None,
+    ):
+        if form == "rational":
+            # Outside its range this form is not used; there, the clip keeps gradients finite.
+            limit = RATIONAL_LIMIT
+            self.weights = tuple(jnp.tanh(jnp.clip(b.weights, -limit, limit) / 4) for b in blocks)
+        else:
+            self.weights = tuple(b.weights / 2 for b in blocks)
+        shifts = [jnp.zeros((2, size), blocks[0].weights.dtype) for size in sizes]
+        for block in blocks:
+            shifts[block.first] += total(block.weights / 2, 1)
+            if block.first != block.second:
+                shifts[block.second] += total(block.weights / 2, 0)
+        self.shifts = tuple(shifts)
+        self.damping = damping
+        self.edges = tuple((block.first, block.second) for block in blocks)
+        self.product = product
+        self.form = form
+        self.schedule = schedule
+
+    def start(self, instance: Instance, start: Start) -> State:
+        """No messages in ±1 form (`centred`), or no messages in {0, 1} form (`plain`)."""
+        messages = []
+        for (first, second), w in zip(self.edges, self.weights, strict=True):
+            message = jnp.zeros_like(w) if start == "centred" else -w
+            single = first == second or self._in_place
+            messages.append((message,) if single else (message, message))
+        layers = range(len(instance.unary))
+        sent = [] if start == "centred" else messages
+        fields = tuple(self._field(layer, sent, instance) for layer in layers)
+        return State(tuple(messages), fields)
+
+    def update(self, state: State, instance: Instance) -> State:
+        """One sweep: every message is sent once."""
+        messages, fields = list(state.messages), list(state.fields)
+        if self.schedule == "layers":
+            for turn in (0, 1):
+                self._send_layers(turn, messages, fields, instance)
+        else:
+            held = [self._held(layer, fields, instance) for layer in range(len(fields))]
+            for k, (first, second) in enumerate(self.edges):
+                if first == second:
+                    (to,) = messages[k]
+                    messages[k] = (self._damped(to, self._sent(k, 1, held[first], to.T)),)
+                else:
+                    to_first, to_second = messages[k]
+                    messages[k] = (
+                        self._damped(to_first, self._sent(k, 1, held[second], to_second)),
+                        self._damped(to_second, self._sent(k, 0, held[first], to_first)),
+                    )
+            for layer in range(len(fields)):
+                fields[layer] = self._field(layer, messages, instance)
+        return State(tuple(messages), tuple(fields))
+
+    def beliefs(self, state: State, instance: Instance) -> tuple[Float[Array, " _"], ...]:
+        """The log-odds of every unit."""
+        layers = range(len(state.fields))
+        return tuple(self._held(layer, list(state.fields), instance) for layer in layers)
+
+    def log_partition(self, state: State, instance: Instance) -> Float[Array, ""]:
+        """
+        The Bethe approximation of log Z, or of the largest log-potential for max-product, over
+        the configurations that agree with the clamped units.
+        """
+        pairs, fields, instance = self._both_ways(state, instance)
+        masks = [_mask(clamp, field) for clamp, field in zip(instance.clamp, fields, strict=True)]
+        single = [self._reduce(_states(*unit)) for unit in zip(fields, masks, strict=True)]
+        out = sum(scores.sum() for scores in single)
+        for (first, second), w, (to_first, to_second) in zip(
+            self.edges, self.weights, pairs, strict=True
+        ):
+            scores = self._pair_scores(first, second, w, to_first, to_second, fields, masks)
+            edge = self._reduce(scores.reshape(4, *w.shape))
+            edge = edge - _column(single[first]) - _row(single[second])
+            if first == second:
+                edge = jnp.triu(edge, 1)
+            out = out + edge.sum()
+        return jnp.asarray(out)
+
+    def pairwise(
+        self, state: State, instance: Instance, temperature: Float[Array, ""]
+    ) -> tuple[Float[Array, "m n"], ...]:
+        """The belief that both units of an edge are 1, for every block."""
+        pairs, fields, instance = self._both_ways(state, instance)
+        masks = [_mask(clamp, field) for clamp, field in zip(instance.clamp, fields, strict=True)]
+        out = []
+        for (first, second), w, (to_first, to_second) in zip(
+            self.edges, self.weights, pairs, strict=True
+        ):
+            scores = self._pair_scores(first, second, w, to_first, to_second, fields, masks)
+            both = jax.nn.softmax(temperature * scores.reshape(4, *w.shape), axis=0)[3]
+            if first == second:
+                alone = jax.nn.softmax(temperature * _states(fields[first], masks[first]), axis=0)
+                both = jnp.where(jnp.eye(w.shape[0], dtype=bool), _column(alone[1]), both)
+            out.append(both)
+        return tuple(out)
+
+    def statistics(
+        self, state: State, instance: Instance
+    ) -> tuple[tuple[Float[Array, " _"], ...], tuple[Float[Array, "m n"], ...]]:
+        """
+        The gradient of `log_partition` at a fixed point: probabilities of units, and of pairs.
+
+        Where layers take turns, P(both) = P(odd = 1) · P(even = 1 | odd = 1) needs one sigmoid an
+        edge. What is maximised is 0 or 1.
+        """
+        if self.product == "max":
+            units = tuple(
+                (field > 0).astype(field.dtype) for field in self.beliefs(state, instance)
+            )
+            pairs = tuple(_column(units[a]) * _row(units[b]) for a, b in self.edges)
+            return units, pairs
+        if not self._in_place:
+            one = jnp.ones((), self.weights[0].dtype)
+            units = tuple(jax.nn.sigmoid(field) for field in self.beliefs(state, instance))
+            return units, self.pairwise(state, instance, one)
+        fields, instance = list(state.fields), self._plugged(state, instance)
+        self._send_layers(0, list(state.messages), fields, instance)
+        fields = [self._held(layer, fields, instance) for layer in range(len(fields))]
+        pairs = []
+        for (first, second), w, (message,) in zip(
+            self.edges, self.weights, state.messages, strict=True
+        ):
+            if first % 2:
+                odd, even = _column(fields[first]), _row(fields[second])
+            else:
+                odd, even = _row(fields[second]), _column(fields[first])
+            pairs.append(jax.nn.sigmoid(odd) * jax.nn.sigmoid(even - message + w))
+        return tuple(jax.nn.sigmoid(field) for field in fields), tuple(pairs)
+
+    @property
+    def _in_place(self) -> bool:
+        return self.schedule == "layers" and self.damping is None
+
+    def _rule(self, layer: int) -> Literal["sum", "max", "plug"]:
+        if self.product == "mixed":
+            return "plug" if layer == 0 else "sum"
+        return self.product
+
+    def _send_layers(self, turn: int, messages: list, fields: list, instance: Instance) -> None:
+        """Sends from the even (0) or the odd (1) layers to the others, changing the lists."""
+        for k, edge in enumerate(self.edges):
+            sender = 0 if edge[0] % 2 == turn else 1
+            field = self._held(edge[sender], fields, instance)
+            if self._in_place:
+                messages[k] = (self._sent(k, sender, field, messages[k][0]),)
+            else:
+                pair = list(messages[k])
+                sent = self._sent(k, sender, field, pair[sender])
+                pair[1 - sender] = self._damped(pair[1 - sender], sent)
+                messages[k] = tuple(pair)
+        for layer in range(1 - turn, len(fields), 2):
+            fields[layer] = self._field(layer, messages, instance)
+
+    def _sent(self, k: int, sender: int, field: Array, incoming: Array) -> Array:
+        """The messages that one end of a block sends, given those that came to it."""
+        w, rule = self.weights[k], self._rule(self.edges[k][sender])
+        align = _row if sender else _column
+        if rule == "plug":
+            return w * jnp.sign(align(field))
+        if self.form == "rational":
+            return rational(w, jnp.tanh(align(field) / 2), incoming)
+        return (soft if rule == "sum" else hard)(w, align(field) - incoming)
+
+    def _damped(self, old: Array, new: Array) -> Array:
+        return new if self.damping is None else self.damping * old + (1 - self.damping) * new
+
+    def _field(self, layer: int, messages: list, instance: Instance) -> Array:
+        """The log-odds of a layer: its unary terms and all messages towards it."""
+        add = log_odds_total if self.form == "rational" else total
+        out = split(instance.unary[layer]) + self.shifts[layer]
+        for edge, message in zip(self.edges, messages, strict=False):
+            if layer in edge:
+                end = edge.index(layer)
+                out = out + add(message[min(end, len(message) - 1)], 1 - end)
+        return out.sum(0)
+
+    def _held(self, layer: int, fields: list, instance: Instance) -> Array:
+        """The log-odds of a layer, those of clamped units far beyond any message."""
+        field, clamp = fields[layer], instance.clamp[layer]
+        return field if clamp is None else jnp.where(clamp == 0, field, clamp * CLAMPED)
+
+    def _plugged(self, state: State, instance: Instance) -> Instance:
+        """Mixed-product: the visible units held at their most likely states."""
+        if self.product != "mixed":
+            return instance
+        held = self._held(0, list(state.fields), instance)
+        clamp = jnp.where(held > 0, 1.0, -1.0).astype(held.dtype)
+        return instance._replace(clamp=(clamp, *instance.clamp[1:]))
+
+    def _both_ways(self, state: State, instance: Instance) -> tuple[list, list, Instance]:
+        """
+        The messages in both directions, with the fields that they add up to. The fields are
+        added up anew, so that a gradient with the messages held fixed is complete.
+        """
+        messages = list(state.messages)
+        layers = range(len(state.fields))
+        fields = [self._field(layer, messages, instance) for layer in layers]
+        instance = self._plugged(state, instance)
+        if not self._in_place:
+            pairs = [pair if len(pair) == 2 else (pair[0], pair[0].T) for pair in messages]
+            return pairs, fields, instance
+        self._send_layers(0, messages, fields, instance)
+        pairs = []
+        for (first, _), (to_even,), (to_odd,) in zip(
+            self.edges, state.messages, messages, strict=True
+        ):
+            pairs.append((to_odd, to_even) if first % 2 else (to_even, to_odd))
+        return pairs, fields, instance
+
+    def _pair_scores(
+        self,
+        first: int,
+        second: int,
+        w: Array,
+        to_first: Array,
+        to_second: Array,
+        fields: list,
+        masks: list,
+    ) -> Float[Array, "2 2 m n"]:
+        """The logarithm of the unnormalised belief of each pair of states of each edge."""
+        one = _states(_column(fields[first]) - to_first - w, masks[first][:, :, None])
+        two = _states(_row(fields[second]) - to_second - w, masks[second][:, None, :])
+        return (one[:, None] + two[None, :]).at[1, 1].add(2 * w)
+
+    def _reduce(self, scores: Float[Array, "s *shape"]) -> Float[Array, "*shape"]:
+        return scores.max(0) if self.product == "max" else jax.nn.logsumexp(scores, axis=0)
+
+
+def _column(x: Float[Array, " n"]) -> Float[Array, "n 1"]:
+    return x[:, None]
+
+
+def _row(x: Float[Array, " n"]) -> Float[Array, "1 n"]:
+    return x[None, :]
+
+
+def _mask(clamp: Float[Array, " n"] | None, like: Float[Array, " n"]) -> Float[Array, "2 n"]:
+    """What is added to the scores of the states 0 and 1: minus infinity excludes a state."""
+    if clamp is None:
+        return jnp.zeros((2, *like.shape), like.dtype)
+    infinite = jnp.asarray(-jnp.inf, like.dtype)
+    zero = jnp.zeros((), like.dtype)
+    return jnp.stack([jnp.where(clamp > 0, infinite, zero), jnp.where(clamp < 0, infinite, zero)])
+
+
+def _states(log_odds: Float[Array, "*n"], mask: Float[Array, "2 *m"]) -> Float[Array, "2 *n"]:
+    """The scores of the states 0 and 1."""
+    return jnp.stack([jnp.zeros_like(log_odds), log_odds]) + jnp.broadcast_to(
+        mask, (2, *log_odds.shape)
+    )

@@ -1,0 +1,488 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import ebmlearn as ebm
+
+
+def logit(p):
+    return np.log(p) - np.log1p(-p)
+
+
+def test_exact_on_two_hundred_trees(dtype):
+    rng = np.random.default_rng(0)
+    atol = 1e-5 if dtype == "float32" else 1e-10
+    bp, maximum = ebm.BP(iterations=12), ebm.BP(iterations=12, product="max")
+    for _ in range(200):
+        rbm, edges = oracle.random_tree_rbm(rng, 6, 5, dtype=dtype)
+        t = oracle.truth(rbm)
+        beliefs = bp(rbm)
+        np.testing.assert_allclose(beliefs.visible, t.marginals[0], atol=atol)
+        np.testing.assert_allclose(beliefs.hidden, t.marginals[1], atol=atol)
+        pairs = oracle.pair_blocks(rbm, t.pairwise)[0]
+        np.testing.assert_allclose(beliefs.pairwise[edges], pairs[edges], atol=atol)
+        np.testing.assert_allclose(beliefs.log_partition, t.log_z, atol=atol)
+        assert beliefs.converged
+        best = maximum(rbm)
+        states = np.concatenate(oracle.layers(best.decode()))
+        np.testing.assert_array_equal(states, t.states[t.scores.argmax()])
+        np.testing.assert_allclose(best.log_partition, t.scores.max(), atol=atol)
+
+
+@pytest.mark.parametrize("schedule", ["layers", "flooding"])
+@pytest.mark.parametrize("damping", [0.0, 0.3])
+@pytest.mark.parametrize("start", ["centred", "plain"])
+@pytest.mark.parametrize("scale", [1.5, 15.0])
+def test_every_schedule_is_exact_on_trees(schedule, damping, start, scale):
+    rbm, edges = oracle.random_tree_rbm(np.random.default_rng(1), 6, 5, scale=scale)
+    t = oracle.truth(rbm)
+    bp = ebm.BP(150, damping=damping, start=start, schedule=schedule, tol=1e-7)
+    beliefs = bp(rbm)
+    np.testing.assert_allclose(beliefs.visible, t.marginals[0], atol=1e-5)
+    np.testing.assert_allclose(beliefs.hidden, t.marginals[1], atol=1e-5)
+    pairs = oracle.pair_blocks(rbm, t.pairwise)[0]
+    np.testing.assert_allclose(beliefs.pairwise[edges], pairs[edges], atol=1e-5)
+    np.testing.assert_allclose(beliefs.log_partition, t.log_z, atol=2e-5)
+    statistics = bp.statistics(rbm)
+    np.testing.assert_allclose(statistics.pairwise[edges], pairs[edges], atol=1e-5)
+    np.testing.assert_allclose(statistics.units.hidden, t.marginals[1], atol=1e-5)
+
+
+def test_exact_on_trees_without_layers(dtype):
+    rng = np.random.default_rng(2)
+    atol = 1e-5 if dtype == "float32" else 1e-10
+    for _ in range(20):
+        model, edges = oracle.random_tree_boltzmann(rng, 9, dtype=dtype)
+        t = oracle.truth(model)
+        beliefs = ebm.BP(iterations=12)(model)
+        np.testing.assert_allclose(beliefs.x, t.marginals[0], atol=atol)
+        kept = edges | np.eye(9, dtype=bool)
+        np.testing.assert_allclose(beliefs.pairwise[kept], t.pairwise[kept], atol=atol)
+        np.testing.assert_allclose(beliefs.log_partition, t.log_z, atol=atol)
+        best = ebm.BP(iterations=12, product="max")(model)
+        np.testing.assert_array_equal(best.decode().x, t.states[t.scores.argmax()])
+
+
+def tree_shaped(kind, rng):
+    """A DBM or a SemiRestrictedBM whose nonzero weights are a tree."""
+    if kind == "dbm":
+        masks = [np.array([[1, 0], [1, 1], [0, 1]]), np.array([[1, 0], [0, 0]]), np.ones((2, 1))]
+        masks[1][0, 1] = 1
+        biases = [rng.normal(size=n) for n in (3, 2, 2, 1)]
+        masks[2][1, 0] = 0
+        weights = [2 * rng.normal(size=m.shape) * m for m in masks]
+        cast = [jnp.asarray(w, jnp.float32) for w in weights]
+        return ebm.DBM(cast, [jnp.asarray(b, jnp.float32) for b in biases]), masks
+    weights = np.zeros((4, 3))
+    couplings = np.zeros((4, 4))
+    for i, j in [(0, 0), (1, 0), (2, 1), (3, 2)]:
+        weights[i, j] = 2 * rng.normal()
+    for i, j in [(0, 2), (2, 3)]:
+        couplings[i, j] = couplings[j, i] = 2 * rng.normal()
+    parts = weights, couplings, rng.normal(size=4), rng.normal(size=3)
+    model = ebm.SemiRestrictedBM(*(jnp.asarray(x, jnp.float32) for x in parts))
+    return model, [weights != 0, (couplings != 0) | np.eye(4, dtype=bool)]
+
+
+@pytest.mark.parametrize("kind", ["dbm", "semi_restricted"])
+def test_exact_on_trees_of_other_models(kind):
+    model, masks = tree_shaped(kind, np.random.default_rng(3))
+    t = oracle.truth(model)
+    bp = ebm.BP(iterations=20)
+    beliefs = bp(model)
+    for got, want in zip(oracle.layers(beliefs.log_odds), t.marginals, strict=True):
+        np.testing.assert_allclose(jax.nn.sigmoid(got), want, atol=1e-5)
+    blocks = oracle.pair_blocks(model, t.pairwise)
+    both = oracle.arrays(beliefs.pairwise), oracle.arrays(bp.statistics(model).pairwise)
+    for got, other, want, mask in zip(*both, blocks, masks, strict=True):
+        mask = np.asarray(mask, bool)
+        np.testing.assert_allclose(got[mask], want[mask], atol=1e-5)
+        np.testing.assert_allclose(other[mask], want[mask], atol=1e-5)
+    np.testing.assert_allclose(beliefs.log_partition, t.log_z, atol=1e-5)
+    best = ebm.BP(iterations=20, product="max")(model)
+    got = np.concatenate(oracle.layers(best.decode()))
+    np.testing.assert_array_equal(got, t.states[t.scores.argmax()])
+    np.testing.assert_allclose(best.log_partition, t.scores.max(), atol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 0.5, 2.0])
+def test_temperature_gives_soft_max_marginals(temperature):
+    # As PGMax defines them: p_T(x_i) ∝ (Σ p(x)^(1/T))^T.
+    rbm, edges = oracle.random_tree_rbm(np.random.default_rng(4), 6, 5)
+    cold = oracle.truth(rbm, temperature=temperature)
+    beliefs = ebm.BP(iterations=12, temperature=temperature)(rbm)
+    want = temperature * logit(np.concatenate(cold.marginals))
+    np.testing.assert_allclose(np.concatenate(oracle.layers(beliefs.log_odds)), want, atol=1e-4)
+    np.testing.assert_allclose(beliefs.log_partition, temperature * cold.log_z, rtol=1e-5)
+    x = cold.states
+    i, j = np.argwhere(edges)[0]
+    scores = [
+        temperature * np.logaddexp.reduce(cold.scores[(x[:, i] == a) & (x[:, 6 + j] == b)], axis=0)
+        for a in (0, 1)
+        for b in (0, 1)
+    ]
+    both = np.exp(scores[3] - np.logaddexp.reduce(scores))
+    np.testing.assert_allclose(beliefs.pairwise[i, j], both, atol=1e-5)
+    # Statistics are those of p^(1/T).
+    statistics = ebm.BP(iterations=12, temperature=temperature).statistics(rbm)
+    pairs = oracle.pair_blocks(rbm, cold.pairwise)[0]
+    np.testing.assert_allclose(statistics.pairwise[edges], pairs[edges], atol=1e-5)
+
+
+def test_low_temperature_becomes_max_product():
+    rbm = oracle.random_rbm(np.random.default_rng(5))
+    cold = ebm.BP(iterations=10, temperature=1e-3)(rbm)
+    best = ebm.BP(iterations=10, product="max")(rbm)
+    np.testing.assert_allclose(cold.visible, best.visible, atol=1e-2)
+    np.testing.assert_array_equal(cold.decode().visible, best.decode().visible)
+
+
+@pytest.mark.parametrize("kind", ["rbm", "dbm"])
+@pytest.mark.parametrize("scale", [1.0, 12.0])
+def test_flooding_twice_is_one_sweep_of_layers(kind, scale):
+    model = oracle.MODELS[kind](np.random.default_rng(6), scale=scale)
+    layers = ebm.BP(iterations=4)(model)
+    flooding = ebm.BP(iterations=8, schedule="flooding")(model)
+    np.testing.assert_allclose(layers.visible, flooding.visible, atol=1e-5)
+
+
+def relabelled(rbm, visible, hidden):
+    """Exchanges 0 and 1 of some units, up to a constant in the energy."""
+    couplings, f, g = rbm.to_spins()
+    s, t = np.where(visible, -1, 1), np.where(hidden, -1, 1)
+    cast = [np.asarray(x, np.float32) for x in (s[:, None] * t * couplings, s * f, t * g)]
+    return ebm.RBM.from_spins(*cast)
+
+
+@pytest.mark.parametrize("product", ["sum", "max", "mixed"])
+@pytest.mark.parametrize("schedule", ["layers", "flooding"])
+def test_centred_start_knows_no_zero_or_one(product, schedule):
+    rng = np.random.default_rng(7)
+    rbm = oracle.random_rbm(rng, scale=1.5)
+    visible, hidden = rng.random(5) < 0.5, rng.random(4) < 0.5
+    mirror = relabelled(rbm, visible, hidden)
+    for iterations in (1, 2, 3):
+        bp = ebm.BP(iterations, product, schedule=schedule)
+        one, two = bp(rbm).log_odds, bp(mirror).log_odds
+        np.testing.assert_allclose(
+            np.where(visible, -two.visible, two.visible), one.visible, atol=1e-5
+        )
+        np.testing.assert_allclose(np.where(hidden, -two.hidden, two.hidden), one.hidden, atol=1e-5)
+    plain = ebm.BP(1, product, schedule=schedule, start="plain")
+    one, two = plain(rbm).log_odds, plain(mirror).log_odds
+    assert np.abs(np.where(visible, -two.visible, two.visible) - one.visible).max() > 1e-2
+
+
+def test_plain_start_is_algorithm_1_of_the_paper():
+    # Its messages from zero, in probabilities, visible units first.
+    rbm = oracle.random_rbm(np.random.default_rng(8))
+    w, b, c = (np.asarray(x, np.float64) for x in (rbm.weights, rbm.visible_bias, rbm.hidden_bias))
+    to_v = np.full_like(w, 0.5)
+    tau_v = 1 / (1 + np.exp(-b))
+    for _ in range(3):
+        one, two = (1 - to_v) * tau_v[:, None], to_v * (1 - tau_v[:, None])
+        to_h = 1 / (1 + (one + two) / (np.exp(w) * one + two))
+        tau_h = 1 / (1 + np.exp(-c - logit(to_h).sum(0)))
+        one, two = (1 - to_h) * tau_h, to_h * (1 - tau_h)
+        to_v = 1 / (1 + (one + two) / (np.exp(w) * one + two))
+        tau_v = 1 / (1 + np.exp(-b - logit(to_v).sum(1)))
+    beliefs = ebm.BP(iterations=3, start="plain")(rbm)
+    np.testing.assert_allclose(beliefs.visible, tau_v, atol=1e-6)
+    np.testing.assert_allclose(beliefs.hidden, tau_h, atol=1e-6)
+
+
+def test_mixed_product_finds_local_optima():
+    rng = np.random.default_rng(9)
+    bp = ebm.BP(iterations=100, product="mixed", tol=1e-6)
+    converged = 0
+    for _ in range(60):
+        rbm = oracle.random_rbm(rng, 8, 5, scale=2.0)
+        beliefs = bp(rbm)
+        v = beliefs.decode().visible
+        flips = jnp.where(jnp.eye(8, dtype=bool), 1 - v[None], v[None])
+        if beliefs.converged:
+            converged += 1
+            value = rbm.free_energy(v)
+            assert (rbm.free_energy(flips) >= value - 1e-5).all()
+            np.testing.assert_allclose(beliefs.log_partition, -value, rtol=1e-5)
+            pairs = np.outer(v, rbm.hidden_given(v))
+            np.testing.assert_allclose(beliefs.pairwise, pairs, atol=1e-5)
+            statistics = bp.statistics(rbm)
+            np.testing.assert_allclose(statistics.pairwise, pairs, atol=1e-5)
+            np.testing.assert_array_equal(statistics.units.visible, v)
+    assert converged >= 40
+
+
+def test_mixed_product_on_a_deep_model():
+    # One weight between the hidden layers: given the visible units the rest is a tree.
+    rng = np.random.default_rng(10)
+    model, _ = tree_shaped("dbm", rng)
+    beliefs = ebm.BP(iterations=30, product="mixed", tol=1e-6)(model)
+    given = oracle.truth(model, dict(enumerate(np.asarray(beliefs.decode().visible).tolist())))
+    assert beliefs.converged
+    for got, want in zip(beliefs.hidden, given.marginals[1:], strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+    np.testing.assert_allclose(beliefs.log_partition, given.log_z, rtol=1e-5)
+
+
+def test_max_product_statistics_are_the_decoded_states():
+    rbm = oracle.random_rbm(np.random.default_rng(11))
+    bp = ebm.BP(iterations=30, product="max")
+    decoded = bp(rbm).decode()
+    want = np.outer(decoded.visible, decoded.hidden)
+    np.testing.assert_array_equal(bp.statistics(rbm).pairwise, want)
+
+
+@pytest.mark.parametrize("kind", oracle.MODELS)
+@pytest.mark.parametrize("product", ["sum", "max"])
+def test_evidence(kind, product):
+    # Whatever is left of a model once all but one of its visible units are known is a tree here.
+    model = oracle.MODELS[kind](np.random.default_rng(12), scale=1.0)
+    sizes = oracle.flat(model).sizes
+    if len(sizes) > 2:
+        model = ebm.DBM(model.weights[:1], model.biases[:2])
+        sizes = sizes[:2]
+    known = np.arange(1, sizes[0])
+    states = np.arange(known.size) % 2
+    t = oracle.truth(model, dict(zip(known.tolist(), states.tolist(), strict=True)))
+    evidence = np.zeros(sizes[0], np.float32)
+    evidence[known] = states
+    observed = np.arange(sizes[0]) > 0
+    beliefs = ebm.BP(iterations=30, product=product)(model, evidence, observed)
+    got = np.concatenate([jax.nn.sigmoid(x) for x in oracle.layers(beliefs.log_odds)])
+    if product == "sum":
+        np.testing.assert_allclose(got, np.concatenate(t.marginals), atol=1e-5)
+        np.testing.assert_allclose(beliefs.log_partition, t.log_z, atol=2e-5)
+        blocks = oracle.pair_blocks(model, t.pairwise)
+        statistics = ebm.BP(iterations=30).statistics(model, evidence, observed)
+        both = oracle.arrays(beliefs.pairwise), oracle.arrays(statistics.pairwise)
+        for one, two, want in zip(*both, blocks, strict=True):
+            np.testing.assert_allclose(one, want, atol=1e-5)
+            np.testing.assert_allclose(two, want, atol=1e-5)
+    else:
+        decoded = np.concatenate(oracle.layers(beliefs.decode()))
+        np.testing.assert_array_equal(decoded, t.states[t.scores.argmax()])
+        np.testing.assert_allclose(beliefs.log_partition, t.scores.max(), atol=2e-5)
+
+
+def test_soft_evidence_is_a_likelihood():
+    rbm, _ = oracle.random_tree_rbm(np.random.default_rng(13), 6, 5)
+    extra = np.zeros(11)
+    extra[2] = logit(0.9)
+    t = oracle.truth(rbm, {4: 0}, extra)
+    evidence = jnp.array([jnp.nan, 3.0, 0.9, 0.0, 0.0, 0.0])
+    observed = jnp.array([False, False, True, False, True, False])
+    beliefs = ebm.BP(iterations=20)(rbm, evidence, observed)
+    np.testing.assert_allclose(beliefs.visible, t.marginals[0], atol=1e-5)
+    np.testing.assert_allclose(beliefs.log_partition, t.log_z, atol=1e-5)
+    answer = ebm.query(rbm, evidence, observed, ebm.BP(iterations=20))
+    np.testing.assert_array_equal(answer, beliefs.visible)
+
+
+@pytest.mark.parametrize("magnitude", [0.0, 1.0, 30.0, 1000.0])
+def test_clamped_units_stay_whatever_pulls_at_them(magnitude):
+    weights = jnp.full((3, 20), magnitude, jnp.float32)
+    rbm = ebm.RBM(weights, jnp.full(3, 5e3, jnp.float32), jnp.zeros(20, jnp.float32))
+    evidence, observed = jnp.zeros(3), jnp.array([True, True, False])
+    answer = ebm.query(rbm, evidence, observed, ebm.BP(iterations=10))
+    np.testing.assert_array_equal(answer, [0, 0, 1])
+
+
+def test_unrolled_gradient_against_finite_differences():
+    with jax.enable_x64(True):
+        for scale, product in [(1.0, "sum"), (12.0, "sum"), (1.0, "max"), (0.0, "sum")]:
+            rbm = oracle.random_rbm(np.random.default_rng(14), scale=scale, dtype="float64")
+            bp = ebm.BP(iterations=4, product=product, unroll=True, temperature=0.8)
+
+            def belief(m, bp=bp):
+                return bp(m).visible[0]
+
+            gradient = jax.grad(belief)(rbm)
+            for field in ("weights", "visible_bias", "hidden_bias"):
+                x = getattr(rbm, field)
+                for index in [(0, 0), (1, 2)] if x.ndim == 2 else [(0,), (1,)]:
+                    step = 1e-6
+
+                    def moved(sign, x=x, index=index, field=field, step=step):
+                        new = x.at[index].add(sign * step)
+                        return eqx.tree_at(lambda m: getattr(m, field), rbm, new)
+
+                    slope = (belief(moved(1)) - belief(moved(-1))) / (2 * step)
+                    got = getattr(gradient, field)[index]
+                    np.testing.assert_allclose(got, slope, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", oracle.MODELS)
+@pytest.mark.parametrize("unroll", [False, True])
+def test_bethe_gradient_is_the_expected_statistics(kind, unroll):
+    with jax.enable_x64(True):
+        model = oracle.MODELS[kind](np.random.default_rng(15), scale=0.3, dtype="float64")
+        # 80 sweeps are a fixed point to machine precision at this coupling.
+        bp = ebm.BP(iterations=80, unroll=unroll)
+        assert bp(model).residual < 1e-14
+        gradient = jax.grad(lambda m: bp(m).log_partition)(model)
+        statistics = bp.statistics(model)
+        bias = {"boltzmann": ["bias"], "dbm": []}.get(kind, ["visible_bias", "hidden_bias"])
+        got = [getattr(gradient, name) for name in bias] or gradient.biases
+        for a, b in zip(got, oracle.layers(statistics.units), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-12)
+        pairs = oracle.arrays(statistics.pairwise)
+        if kind == "dbm":
+            weights = gradient.weights
+        elif kind == "boltzmann":
+            weights = [gradient.couplings]
+        else:
+            weights = [gradient.weights]
+        if kind == "semi_restricted":
+            weights.append(gradient.couplings)
+        for a, b in zip(weights, pairs, strict=True):
+            if kind in ("boltzmann", "semi_restricted") and a.shape[0] == a.shape[1]:
+                # Half of an edge's gradient stands at each of its two entries.
+                a, b = 2 * a, b * (1 - np.eye(b.shape[0]))
+            np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+def test_reverse_mode_needs_unroll():
+    rbm = oracle.random_rbm(np.random.default_rng(16))
+    with pytest.raises(ValueError, match="Reverse-mode differentiation"):
+        jax.grad(lambda m: ebm.BP(iterations=3)(m).visible.sum())(rbm)
+
+
+def test_unrolled_memory_is_bounded():
+    rbm = oracle.random_rbm(np.random.default_rng(17), 200, 100, scale=0.1)
+
+    def memory(iterations):
+        bp = ebm.BP(iterations=iterations, unroll=True)
+        compiled = jax.jit(jax.grad(lambda m: bp(m).visible.sum())).lower(rbm).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    message = 200 * 100 * 4
+    # One message array a sweep is kept, nothing else that grows.
+    assert memory(40) - memory(20) < 20 * 1.1 * message
+
+
+def test_convergence_is_reported():
+    rng = np.random.default_rng(18)
+    easy = oracle.random_rbm(rng, scale=0.3)
+    hard = ebm.RBM(
+        jnp.array([[9.0, -9.0], [9.0, 9.0]]), jnp.array([-9.0, 0.1]), jnp.array([-9.0, 0.0])
+    )
+    beliefs = ebm.BP(iterations=100, tol=1e-6)(easy)
+    assert beliefs.converged
+    assert 1 < beliefs.iterations < 100
+    assert beliefs.residual <= 1e-6
+    frustrated = ebm.BoltzmannMachine.from_spins(
+        jnp.where(jnp.eye(4, dtype=bool), 0.0, -3.0), jnp.full(4, 0.1)
+    )
+    beliefs = ebm.BP(iterations=50, tol=1e-6)(frustrated)
+    assert not beliefs.converged
+    assert beliefs.iterations == 50
+    assert beliefs.residual > 1e-6
+    none = ebm.BP(iterations=0)(hard)
+    assert not none.converged
+    assert none.iterations == 0
+    assert none.residual == np.inf
+
+
+def test_nan_never_converges():
+    rbm = eqx.tree_at(
+        lambda m: m.visible_bias, oracle.random_rbm(np.random.default_rng(19)), jnp.full(5, jnp.nan)
+    )
+    beliefs = ebm.BP(iterations=5, tol=1.0)(rbm)
+    assert not beliefs.converged
+    assert beliefs.iterations == 5
+
+
+def test_an_instance_does_not_depend_on_its_batch():
+    rng = np.random.default_rng(20)
+    one = oracle.random_rbm(rng, scale=1.5)
+    biases = jnp.asarray(rng.normal(size=(7, 5)) * np.logspace(-1, 1, 7)[:, None], jnp.float32)
+    batch = ebm.RBM(one.weights, biases, one.hidden_bias)
+    bp = ebm.BP(iterations=200, tol=1e-5)
+    together = bp(batch)
+    assert len(set(together.iterations.tolist())) > 1
+    for k in range(7):
+        alone = bp(ebm.RBM(one.weights, biases[k], one.hidden_bias))
+        assert together.iterations[k] == alone.iterations
+        np.testing.assert_allclose(together.visible[k], alone.visible, atol=1e-6)
+        np.testing.assert_allclose(together.pairwise[k], alone.pairwise, atol=1e-6)
+        np.testing.assert_allclose(together.log_partition[k], alone.log_partition, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 12.0])
+def test_chunks_change_nothing(scale):
+    rng = np.random.default_rng(21)
+    one = oracle.random_rbm(rng, scale=scale)
+    biases = jnp.asarray(rng.normal(size=(11, 5)), jnp.float32)
+    batch = ebm.RBM(one.weights, biases, one.hidden_bias)
+    whole, parts = ebm.BP(iterations=5), ebm.BP(iterations=5, chunk=4)
+    a, b = whole(batch), parts(batch)
+    np.testing.assert_allclose(a.visible, b.visible, atol=1e-6)
+    np.testing.assert_allclose(a.pairwise, b.pairwise, atol=1e-5)
+    np.testing.assert_allclose(a.log_partition, b.log_partition, rtol=1e-5)
+    one, two = whole.statistics(batch), parts.statistics(batch)
+    np.testing.assert_allclose(one.pairwise, two.pairwise, atol=1e-6)
+    np.testing.assert_allclose(one.units.hidden, two.units.hidden, atol=1e-6)
+
+
+def test_batch_axes_broadcast():
+    rng = np.random.default_rng(22)
+    one = oracle.random_rbm(rng)
+    batch = ebm.RBM(
+        one.weights, jnp.asarray(rng.normal(size=(2, 1, 5)), jnp.float32), one.hidden_bias
+    )
+    evidence = (rng.random((3, 5)) < 0.5).astype(np.float32)
+    observed = np.arange(5) < 2
+    beliefs = ebm.BP(iterations=5)(batch, evidence, observed)
+    assert beliefs.visible.shape == (2, 3, 5)
+    assert beliefs.hidden.shape == (2, 3, 4)
+    assert beliefs.pairwise.shape == (2, 3, 5, 4)
+    assert beliefs.log_partition.shape == beliefs.converged.shape == (2, 3)
+    np.testing.assert_array_equal(beliefs.visible[1, :, :2], evidence[:, :2])
+
+
+def test_no_hidden_units_are_logistic_units():
+    crbm = ebm.CRBM.init(visible=4, hidden=0, features=3, key=jax.random.key(0), scale=1.0)
+    x = jax.random.normal(jax.random.key(1), (6, 3))
+    beliefs = ebm.BP(iterations=3)(crbm.condition(x))
+    np.testing.assert_allclose(
+        beliefs.visible, jax.nn.sigmoid(x @ crbm.visible_features.T), atol=1e-6
+    )
+    assert beliefs.hidden.shape == (6, 0)
+    assert beliefs.pairwise.shape == (6, 4, 0)
+
+
+def test_models_can_be_mapped_over():
+    rng = np.random.default_rng(23)
+    models = [oracle.random_rbm(rng, scale=scale) for scale in (1.0, 30.0)]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *models)
+    beliefs = eqx.filter_vmap(lambda m: ebm.BP(iterations=6)(m).visible)(stacked)
+    for k, model in enumerate(models):
+        np.testing.assert_allclose(beliefs[k], ebm.BP(iterations=6)(model).visible, atol=1e-5)
+
+
+def test_new_numbers_compile_nothing():
+    rng = np.random.default_rng(24)
+    rbm = oracle.random_rbm(rng, 7, 6)
+    ebm.BP(3, temperature=1.0, damping=0.1, tol=1e-3)(rbm)
+    other = oracle.random_rbm(rng, 7, 6, scale=20.0)
+    jax.block_until_ready(other)
+    with count_compilations() as count:
+        ebm.BP(8, temperature=0.7, damping=0.5, tol=1e-5)(other)
+        ebm.BP(jnp.asarray(9), temperature=0.7, damping=0.5, tol=1e-5)(rbm)
+    assert count() == 0
+    with count_compilations() as count:
+        ebm.BP(3, product="max", damping=0.1, tol=1e-3)(rbm)
+    assert count() > 0
+
+
+def count_compilations():
+    import contextlib
+
+    import jax._src.test_util as test_util
+
+    del contextlib
+    return test_util.count_jit_compilation_cache_miss()

@@ -1,0 +1,159 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import ebmlearn as ebm
+
+
+@pytest.mark.parametrize("kind", oracle.MODELS)
+@pytest.mark.parametrize("scale", [0.5, 3.0])
+def test_sum(kind, scale, dtype):
+    model = oracle.MODELS[kind](np.random.default_rng(0), scale=scale, dtype=dtype)
+    atol = 2e-6 if dtype == "float32" else 1e-13
+    t = oracle.truth(model)
+    beliefs = ebm.Exact()(model)
+    for got, want in zip(oracle.layers(beliefs.log_odds), t.marginals, strict=True):
+        np.testing.assert_allclose(jax.nn.sigmoid(got), want, atol=atol)
+    blocks = oracle.pair_blocks(model, t.pairwise)
+    for got, want in zip(oracle.arrays(beliefs.pairwise), blocks, strict=True):
+        np.testing.assert_allclose(got, want, atol=atol)
+    np.testing.assert_allclose(beliefs.log_partition, t.log_z, rtol=1e-6 if atol > 1e-7 else 1e-13)
+    assert bool(beliefs.converged)
+
+
+@pytest.mark.parametrize("kind", oracle.MODELS)
+def test_max(kind):
+    model = oracle.MODELS[kind](np.random.default_rng(1))
+    t = oracle.truth(model)
+    beliefs = ebm.Exact(product="max")(model)
+    best = oracle.flat(model).cut(t.states[t.scores.argmax()])
+    for got, want in zip(oracle.layers(beliefs.decode()), best, strict=True):
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(beliefs.log_partition, t.scores.max(), rtol=1e-5)
+    log_odds = np.concatenate(oracle.layers(beliefs.log_odds))
+    np.testing.assert_allclose(log_odds, oracle.max_marginals(t), atol=2e-5)
+    n = t.states.shape[1]
+    best = np.array(
+        [
+            [
+                [[t.scores[(t.states[:, i] == a) & (t.states[:, j] == b)].max(initial=-np.inf)
+                  for b in (0, 1)] for a in (0, 1)]
+                for j in range(n)
+            ]
+            for i in range(n)
+        ]
+    )  # fmt: skip
+    both = np.exp(best[:, :, 1, 1]) / np.exp(best).sum((2, 3))
+    blocks = oracle.pair_blocks(model, both)
+    for got, want in zip(oracle.arrays(beliefs.pairwise), blocks, strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["rbm", "wide_rbm", "dbm"])
+def test_marginal_map(kind):
+    model = oracle.MODELS[kind](np.random.default_rng(2), scale=2.0)
+    t = oracle.truth(model)
+    v = oracle.flat(model).sizes[0]
+    groups = np.logaddexp.reduce(t.scores.reshape(2**v, -1), axis=1)
+    beliefs = ebm.Exact(product="mixed")(model)
+    best = t.states.reshape(2**v, -1, t.states.shape[1])[groups.argmax(), 0, :v]
+    np.testing.assert_array_equal(beliefs.decode().visible, best)
+    np.testing.assert_allclose(beliefs.log_partition, groups.max(), rtol=1e-5)
+    given = oracle.truth(model, dict(enumerate(best.astype(int))))
+    hidden = oracle.layers(ebm.Layers(None, beliefs.hidden))[1:]
+    for got, want in zip(hidden, given.marginals[1:], strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-6)
+    blocks = oracle.pair_blocks(model, given.pairwise)
+    for got, want in zip(oracle.arrays(beliefs.pairwise), blocks, strict=True):
+        np.testing.assert_allclose(got, want, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", oracle.MODELS)
+@pytest.mark.parametrize("product", ["sum", "max"])
+def test_evidence(kind, product):
+    model = oracle.MODELS[kind](np.random.default_rng(3))
+    n = oracle.flat(model).sizes[0]
+    observed = np.zeros(n, bool)
+    observed[[0, 2]] = True
+    evidence = jnp.array([1.0, jnp.nan, 0.0, *[7.0] * (n - 3)])
+    t = oracle.truth(model, {0: 1, 2: 0})
+    beliefs = ebm.Exact(product=product)(model, evidence, jnp.asarray(observed))
+    if product == "sum":
+        want, value = np.concatenate(t.marginals), t.log_z
+    else:
+        want, value = 1 / (1 + np.exp(-oracle.max_marginals(t))), t.scores.max()
+    got = np.concatenate([jax.nn.sigmoid(x) for x in oracle.layers(beliefs.log_odds)])
+    np.testing.assert_allclose(got, want, atol=5e-6)
+    np.testing.assert_allclose(beliefs.log_partition, value, rtol=1e-5, atol=1e-5)
+    decoded = np.concatenate(oracle.layers(beliefs.decode()))
+    np.testing.assert_array_equal(decoded[[0, 2]], [1, 0])
+
+
+def test_soft_evidence():
+    model = oracle.random_rbm(np.random.default_rng(4))
+    extra = np.zeros(9)
+    extra[1] = np.log(0.2 / 0.8)
+    t = oracle.truth(model, {3: 1}, extra)
+    evidence = jnp.array([0.0, 0.2, 0.0, 1.0, 0.0])
+    observed = jnp.array([False, True, False, True, False])
+    beliefs = ebm.Exact()(model, evidence, observed)
+    np.testing.assert_allclose(beliefs.visible, t.marginals[0], atol=2e-6)
+    np.testing.assert_allclose(beliefs.log_partition, t.log_z, rtol=1e-6)
+
+
+def test_statistics_are_the_gradient_of_log_z():
+    model = oracle.random_rbm(np.random.default_rng(5))
+    gradient = jax.grad(lambda m: ebm.Exact()(m).log_partition)(model)
+    statistics = ebm.Exact().statistics(model)
+    np.testing.assert_allclose(gradient.weights, statistics.pairwise, atol=1e-6)
+    np.testing.assert_allclose(gradient.visible_bias, statistics.units.visible, atol=1e-6)
+    np.testing.assert_allclose(gradient.hidden_bias, statistics.units.hidden, atol=1e-6)
+
+
+@pytest.mark.parametrize("product", ["max", "mixed"])
+def test_statistics_of_a_maximum_are_hard(product):
+    model = oracle.random_rbm(np.random.default_rng(6))
+    statistics = ebm.Exact(product=product).statistics(model)
+    decoded = ebm.Exact(product=product)(model).decode()
+    v = np.asarray(decoded.visible, np.float32)
+    h = model.hidden_given(decoded.visible) if product == "mixed" else decoded.hidden
+    np.testing.assert_array_equal(statistics.units.visible, v)
+    np.testing.assert_allclose(statistics.pairwise, np.outer(v, h), atol=1e-6)
+
+
+def test_twenty_units_in_little_memory():
+    # 2^20 configurations of 20 hidden units above 30 visible ones: a table of them would be 200 MB.
+    model = oracle.random_rbm(np.random.default_rng(7), 30, 20, scale=0.3)
+    beliefs = ebm.Exact()(model)
+    # Second formulation: hidden unit 0 fixed at 0 and at 1, the visible side made smaller.
+    small = ebm.RBM(model.weights[:12], model.visible_bias[:12], model.hidden_bias)
+    by_visible = ebm.Exact()(small)
+    assert small.num_visible < small.num_hidden
+    numbers = np.arange(2**12)
+    v = ((numbers[:, None] >> np.arange(12)) & 1).astype(np.float32)
+    scores = -np.asarray(small.free_energy(v), np.float64)
+    np.testing.assert_allclose(by_visible.log_partition, np.logaddexp.reduce(scores), rtol=1e-6)
+    memory = jax.jit(lambda m: ebm.Exact()(m).visible).lower(model).compile().memory_analysis()
+    assert memory is not None
+    assert memory.temp_size_in_bytes < 60e6
+    assert np.isfinite(beliefs.log_partition)
+
+
+def test_batches_agree_with_single_instances():
+    rng = np.random.default_rng(8)
+    one = oracle.random_rbm(rng)
+    biases = jnp.asarray(rng.normal(size=(2, 3, 5)), jnp.float32)
+    batch = ebm.RBM(one.weights, biases, one.hidden_bias)
+    beliefs = ebm.Exact()(batch)
+    assert beliefs.visible.shape == (2, 3, 5)
+    assert beliefs.hidden.shape == (2, 3, 4)
+    assert beliefs.pairwise.shape == (2, 3, 5, 4)
+    assert beliefs.log_partition.shape == (2, 3)
+    single = ebm.Exact()(ebm.RBM(one.weights, biases[1, 2], one.hidden_bias))
+    np.testing.assert_allclose(beliefs.visible[1, 2], single.visible, atol=1e-6)
+    np.testing.assert_allclose(beliefs.pairwise[1, 2], single.pairwise, atol=1e-6)
+    mean = ebm.Exact().statistics(batch)
+    np.testing.assert_allclose(mean.pairwise, beliefs.pairwise.mean((0, 1)), atol=1e-6)
+    assert mean.units.visible.shape == (2, 3, 5)
