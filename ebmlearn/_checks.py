@@ -9,13 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ._types import AnyArray
+
 
 _DTYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.float64))
 
 
 def is_concrete(x: Any) -> bool:
-    """Whether the values of `x` can be looked at: not under `jit`, `vmap` or `grad`."""
-    return not isinstance(x, jax.core.Tracer)
+    """Whether the values in a pytree can be looked at: not under `jit`, `vmap` or `grad`."""
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
 
 
 def describe(x: Any) -> str:
@@ -51,20 +53,20 @@ def one_dtype(**parameters: Array) -> None:
         raise TypeError(f"All parameters must have one dtype, got {got}.")
 
 
-def trailing(name: str, x: Array, shape: tuple[int, ...], meaning: str) -> None:
+def trailing(name: str, x: AnyArray, shape: tuple[int, ...], meaning: str) -> None:
     """Raises `ValueError` unless the last axes of `x` are `shape`."""
     if x.shape[max(x.ndim - len(shape), 0) :] != shape:
         wanted = ", ".join(map(str, shape))
         raise ValueError(f"`{name}` must have shape (..., {wanted}), {meaning}, got {describe(x)}.")
 
 
-def exact_shape(name: str, x: Array, shape: tuple[int, ...], meaning: str) -> None:
+def exact_shape(name: str, x: AnyArray, shape: tuple[int, ...], meaning: str) -> None:
     """Raises `ValueError` unless the shape of `x` is `shape`."""
     if x.shape != shape:
         raise ValueError(f"`{name}` must have shape {shape}, {meaning}, got {describe(x)}.")
 
 
-def rank(name: str, x: Array, ndim: int, meaning: str) -> None:
+def rank(name: str, x: AnyArray, ndim: int, meaning: str) -> None:
     """Raises `ValueError` unless `x` has `ndim` axes."""
     if x.ndim != ndim:
         raise ValueError(f"`{name}` must have {ndim} axes, {meaning}, got {describe(x)}.")
@@ -127,7 +129,7 @@ def steps(name: str, x: Any) -> None:
         raise ValueError(f"`{name}` must not be negative, got {int(x)}.")
 
 
-def number(name: str, x: Any, low: float, high: float, interval: str) -> None:
+def number(name: str, x: Any, low: float | int, high: float | int, interval: str) -> None:
     """Raises unless `x` is a real scalar inside `interval`; its brackets say which ends count."""
     if isinstance(x, (bool, str, complex)) or not (
         isinstance(x, (int, float, np.number)) or hasattr(x, "dtype")

@@ -11,8 +11,7 @@ from ..models import AbstractPairwiseModel, Layers, Units
 
 
 class AbstractBeliefs(eqx.Module):
-    """
-    What an inference says about a model, for each instance of the batch.
+    """What an inference says about a model, for each instance of the batch.
 
     `log_odds` holds one number a unit, named as the units of the model: `log_odds.visible` and
     `log_odds.hidden`, or `log_odds.x`. The same names on the beliefs themselves give probabilities.
@@ -27,8 +26,7 @@ class AbstractBeliefs(eqx.Module):
     @property
     @abc.abstractmethod
     def pairwise(self) -> Any:
-        """
-        The belief that both ends of an edge are 1, shaped as the weights of the model. Computed
+        """The belief that both ends of an edge are 1, shaped as the weights of the model. Computed
         at each access.
         """
 
@@ -39,8 +37,7 @@ class AbstractBeliefs(eqx.Module):
 
     @abc.abstractmethod
     def decode(self) -> Any:
-        """
-        The most likely states, 0 or 1: of each unit, or of all of them together if the
+        """The most likely states, 0 or 1: of each unit, or of all of them together if the
         inference maximises.
         """
 
@@ -69,8 +66,7 @@ class AbstractBeliefs(eqx.Module):
 
 
 class Statistics(eqx.Module):
-    """
-    Expected statistics of a batch, as learners need them: `units` for each instance, `pairwise`
+    """Expected statistics of a batch, as learners need them: `units` for each instance, `pairwise`
     averaged over the batch. They are the gradient of `log_partition`; what an inference maximises
     is 0 or 1.
     """
@@ -89,11 +85,10 @@ class AbstractInference(eqx.Module):
     def __call__(
         self,
         model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*batch units"] | None = None,
-        observed: Bool[AnyArray, "*batch units"] | None = None,
+        evidence: Num[AnyArray, "*#batch units"] | None = None,
+        observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> AbstractBeliefs:
-        """
-        Beliefs about all units of all instances of `model`.
+        """Beliefs about all units of all instances of `model`.
 
         **Arguments:**
 
@@ -110,11 +105,10 @@ class AbstractInference(eqx.Module):
     def statistics(
         self,
         model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*batch units"] | None = None,
-        observed: Bool[AnyArray, "*batch units"] | None = None,
+        evidence: Num[AnyArray, "*#batch units"] | None = None,
+        observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> Statistics:
-        """
-        Expected statistics, without keeping anything of the size of the batch times the weights.
+        """Expected statistics, without keeping anything of the size of the batch times the weights.
         The arguments are those of a call.
         """
 

@@ -1,25 +1,24 @@
+import math
 from collections.abc import Callable
 from typing import Any, get_args, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractPairwiseModel
-from ..models._messages import RATIONAL_LIMIT
+from ..models._messages import ODDS_LIMIT
 from ..models._view import Form, Instance, PairwiseView, Product, Schedule, Start, State
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
-from ._instances import chunk_of, each, each_and_mean, instances
-from ._iterate import change, check_limits, Limits
+from ._instances import chunk_of, each, each_and_mean, Problem
+from ._iterate import change, check_limits, Limits, traced
 
 
 class BP(AbstractInference):
-    """
-    Belief propagation on all edges at once, by matrices (Ping & Ihler 2017, Algorithm 1).
+    """Belief propagation on all edges at once, by matrices (Ping & Ihler 2017, Algorithm 1).
 
     - `product="sum"` estimates marginals, `product="max"` the most likely configuration, and
       `product="mixed"` the most likely visible configuration with the hidden units summed out
@@ -59,8 +58,7 @@ class BP(AbstractInference):
         unroll: bool = False,
         chunk: int | None = None,
     ):
-        """
-        **Arguments:**
+        """**Arguments:**
 
         - `iterations`: how many sweeps, at most. Another number compiles nothing anew.
         - `product`: `"sum"`, `"max"` or `"mixed"`.
@@ -106,20 +104,30 @@ class BP(AbstractInference):
     def __call__(
         self,
         model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None = None,
-        observed: Bool[AnyArray, "*batch units"] | None = None,
+        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
+        observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> "BPBeliefs":
-        batch, shape = instances(model, evidence, observed)
-        return _beliefs(self._settings(model), model, batch, shape)
+        problem = Problem(model, evidence, observed)
+        settings = self._settings(problem.model)
+        log_odds, converged, iterations, residual, kept = _solved(settings, problem)
+        return BPBeliefs(
+            log_odds=problem.model.units(log_odds),
+            converged=converged,
+            iterations=iterations,
+            residual=residual,
+            _settings=settings,
+            _problem=problem,
+            _kept=kept,
+        )
 
     def statistics(
         self,
         model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None = None,
-        observed: Bool[AnyArray, "*batch units"] | None = None,
+        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
+        observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> Statistics:
-        batch, shape = instances(model, evidence, observed)
-        return _statistics(self._settings(model), model, batch, shape)
+        problem = Problem(model, evidence, observed)
+        return _statistics(self._settings(problem.model), problem)
 
     def _settings(self, model: AbstractPairwiseModel) -> "_Settings":
         kind = type(model).__name__
@@ -130,10 +138,15 @@ class BP(AbstractInference):
             raise ValueError(f'`schedule="layers"` needs a bipartite model, got a {kind}.')
         dtype = model.unary()[0].dtype
         undamped = isinstance(self.damping, (int, float)) and self.damping == 0
+        temperature = traced(self.temperature, dtype)
+        form = None if undamped and self.product != "max" else "log-odds"
+        if form is None and _checks.is_concrete((model, temperature)):
+            form = "odds" if bool(_fits(model, temperature)) else "log-odds"
         return _Settings(
             limits=Limits(self.iterations, self.tol, dtype, self.unroll),
-            temperature=jnp.asarray(self.temperature, dtype),
-            damping=None if undamped else jnp.asarray(self.damping, dtype),
+            temperature=temperature,
+            damping=None if undamped else traced(self.damping, dtype),
+            form=form,
             product=self.product,
             start=self.start,
             schedule=self.schedule or ("layers" if bipartite else "flooding"),
@@ -150,24 +163,20 @@ class BPBeliefs(AbstractBeliefs):
     iterations: Int[Array, "*batch"]
     residual: Float[Array, "*batch"]
     _settings: "_Settings"
-    _model: AbstractPairwiseModel
-    _batch: Instance
-    _shape: tuple[int, ...] = eqx.field(static=True)
+    _problem: Problem
     _kept: State | None
 
     @property
     def pairwise(self) -> Any:
-        """
-        The belief that both ends of an edge are 1: [*batch, visible, hidden] for an RBM,
+        """The belief that both ends of an edge are 1: [*batch, visible, hidden] for an RBM,
         [*batch, n, n] for a BoltzmannMachine (marginals on its diagonal), a tuple in the order of
         the weights for a DBM, and the pair (weights, couplings) for a SemiRestrictedBM.
         """
-        return self._model.factors(_derived(self, "pairwise"))
+        return self._problem.model.factors(_derived(self, "pairwise"))
 
     @property
     def log_partition(self) -> Float[Array, "*batch"]:
-        """
-        The Bethe approximation of log Z, exact on trees. For max-product it is that of the
+        """The Bethe approximation of log Z, exact on trees. For max-product it is that of the
         largest log-potential, for mixed-product that of the chosen visible configuration.
         """
         return _derived(self, "log_partition")
@@ -180,8 +189,9 @@ class _Settings(eqx.Module):
     """A BP fitted to one model, its numbers as arrays so that new values compile nothing."""
 
     limits: Limits
-    temperature: Float[Array, ""]
-    damping: Float[Array, ""] | None
+    temperature: Float[AnyArray, ""]
+    damping: Float[AnyArray, ""] | None
+    form: Form | None = eqx.field(static=True)
     product: Product = eqx.field(static=True)
     start: Start = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
@@ -196,16 +206,20 @@ class _Settings(eqx.Module):
     def tempered(self, instance: Instance) -> Instance:
         return instance._replace(unary=tuple(u / self.temperature for u in instance.unary))
 
-    def rational(self, model: AbstractPairwiseModel) -> Bool[Array, ""]:
-        """Whether the fast form of the messages is exact enough for these weights."""
-        peaks = [jnp.abs(block.weights).max(initial=0) for block in model.blocks()]
-        return jnp.stack(peaks).max() <= RATIONAL_LIMIT * self.temperature
-
     def in_form(self, model: AbstractPairwiseModel, run: Callable[[Form], PyTree]) -> PyTree:
-        """Runs in the fast form of the messages where it serves, else in the general one."""
-        if self.product == "max" or self.damping is not None:
-            return run("log-odds")
-        return jax.lax.cond(self.rational(model), lambda: run("rational"), lambda: run("log-odds"))
+        """Runs in the fast form of the messages where it serves, else in the general one. While
+        the weights are traced the choice is made at run time.
+        """
+        if self.form is not None:
+            return run(self.form)
+        fits = _fits(model, self.temperature)
+        return jax.lax.cond(fits, lambda: run("odds"), lambda: run("log-odds"))
+
+    def in_log_odds(self, model: AbstractPairwiseModel, state: State) -> State:
+        """The messages of a state as log-odds, whichever form `in_form` chose for them."""
+        if self.form is None:
+            return _in_log_odds(state, _fits(model, self.temperature))
+        return _in_log_odds(state, self.form == "odds")
 
     def run(
         self, view: PairwiseView, instance: Instance
@@ -217,21 +231,28 @@ class _Settings(eqx.Module):
         return self.limits.iterate(sweep, view.start(instance, self.start))
 
 
-def _in_log_odds(state: State, rational: bool | Bool[Array, ""]) -> State:
-    """The messages of a state as log-odds, whichever form they have."""
+@jax.jit
+def _fits(model: AbstractPairwiseModel, temperature: Float[AnyArray, ""]) -> Bool[Array, ""]:
+    """Whether the fast form of the messages is exact enough for the weights."""
+    peaks = [jnp.maximum(w.max(initial=0), -w.min(initial=0)) for _, _, w in model.blocks()]
+    return jnp.stack(peaks).max() <= ODDS_LIMIT * temperature
+
+
+def _in_log_odds(state: State, odds: bool | Bool[Array, ""]) -> State:
+    if odds is False:
+        return state
 
     def convert(x: Array) -> Array:
-        inside = jnp.where(rational, x, jnp.zeros_like(x))
-        return jnp.where(rational, jnp.log((1 + inside) / (1 - inside)), x)
+        return jnp.where(odds, jnp.log(jnp.where(odds, x, jnp.ones_like(x))), x)
 
     return state._replace(messages=jax.tree.map(convert, state.messages))
 
 
 @eqx.filter_jit
-def _beliefs(
-    settings: _Settings, model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...]
-) -> BPBeliefs:
-    keep = int(np.prod(shape)) <= settings.chunk
+def _solved(settings: _Settings, problem: Problem) -> tuple[PyTree, Array, Array, Array, PyTree]:
+    """Log-odds, whether converged, sweeps, last change, and the messages if they may be kept."""
+    model, batch, shape = problem.model, problem.instances(), problem.shape
+    keep = math.prod(shape) <= settings.chunk
 
     def run(form: Form) -> PyTree:
         view = settings.view(model, form)
@@ -245,23 +266,15 @@ def _beliefs(
         return each(one, batch, shape, settings.chunk)
 
     log_odds, iterations, residual, kept = settings.in_form(model, run)
-    return BPBeliefs(
-        log_odds=model.units(tuple(settings.temperature * x for x in log_odds)),
-        converged=residual <= settings.limits.tol,
-        iterations=iterations,
-        residual=residual,
-        _settings=settings,
-        _model=model,
-        _batch=batch,
-        _shape=shape,
-        _kept=kept,
-    )
+    log_odds = tuple(settings.temperature * x for x in log_odds)
+    return log_odds, residual <= settings.limits.tol, iterations, residual, kept
 
 
 @eqx.filter_jit
 def _derived(beliefs: BPBeliefs, what: Literal["pairwise", "log_partition"]) -> PyTree:
     """`pairwise` or `log_partition` from the kept messages, or from a second run if none were."""
-    settings, model, shape = beliefs._settings, beliefs._model, beliefs._shape
+    settings, problem = beliefs._settings, beliefs._problem
+    model, batch, shape = problem.model, problem.instances(), problem.shape
     view = settings.view(model, "log-odds")
 
     def finish(state: State, instance: Instance) -> PyTree:
@@ -274,15 +287,14 @@ def _derived(beliefs: BPBeliefs, what: Literal["pairwise", "log_partition"]) -> 
         return settings.temperature * view.log_partition(state, instance)
 
     if beliefs._kept is not None:
-        fast = settings.product != "max" and settings.damping is None
-        rational = settings.rational(model) if fast else False
 
         def one(kept: tuple[Instance, State]) -> PyTree:
             instance, state = kept
-            return finish(_in_log_odds(state, rational), settings.tempered(instance))
+            return finish(settings.in_log_odds(model, state), settings.tempered(instance))
 
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(shape) :]), beliefs._kept)
-        return each(one, (beliefs._batch, flat), shape, settings.chunk)
+        size = math.prod(shape)
+        flat = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(shape) :]), beliefs._kept)
+        return each(one, (batch, flat), shape, settings.chunk)
 
     def run(form: Form) -> PyTree:
         sweeping = settings.view(model, form)
@@ -290,17 +302,16 @@ def _derived(beliefs: BPBeliefs, what: Literal["pairwise", "log_partition"]) -> 
         def one(instance: Instance) -> PyTree:
             instance = settings.tempered(instance)
             state, _, _ = settings.run(sweeping, instance)
-            return finish(_in_log_odds(state, form == "rational"), instance)
+            return finish(_in_log_odds(state, form == "odds"), instance)
 
-        return each(one, beliefs._batch, shape, settings.chunk)
+        return each(one, batch, shape, settings.chunk)
 
     return settings.in_form(model, run)
 
 
 @eqx.filter_jit
-def _statistics(
-    settings: _Settings, model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...]
-) -> Statistics:
+def _statistics(settings: _Settings, problem: Problem) -> Statistics:
+    model = problem.model
     view = settings.view(model, "log-odds")
 
     def run(form: Form) -> PyTree:
@@ -309,10 +320,10 @@ def _statistics(
         def one(instance: Instance) -> PyTree:
             instance = settings.tempered(instance)
             state, iterations, residual = settings.run(sweeping, instance)
-            units, pairs = view.statistics(_in_log_odds(state, form == "rational"), instance)
+            units, pairs = view.statistics(_in_log_odds(state, form == "odds"), instance)
             return (units, iterations, residual), pairs
 
-        return each_and_mean(one, batch, shape, settings.chunk)
+        return each_and_mean(one, problem.instances(), problem.shape, settings.chunk)
 
     (units, iterations, residual), pairs = settings.in_form(model, run)
     return Statistics(

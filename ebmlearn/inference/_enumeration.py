@@ -47,9 +47,8 @@ class Sides(NamedTuple):
 
 
 class Table(eqx.Module):
-    """
-    One instance laid out for enumeration: log-potential s·b + ½ s·J s + r·(c + sW) for the listed
-    units s and the free units r.
+    """One instance laid out for enumeration: the log-potential s·b + ½ s·J s + r·(c + sW) of the
+    listed units s and the free units r.
     """
 
     bias: Float[Array, " n"]
@@ -128,8 +127,7 @@ class Table(eqx.Module):
         )
 
     def moments(self, weights: Float[Array, " configurations"]) -> tuple[Array, ...]:
-        """
-        Expectations under weights of the configurations: the probabilities of 1 and of 0 of the
+        """Expectations under weights of the configurations: the probabilities of 1 and of 0 of the
         listed and of the free units, and of 1 for pairs (listed, listed) and (listed, free).
         """
 
@@ -148,8 +146,7 @@ class Table(eqx.Module):
         return out
 
     def listed_maxima(self, values: Float[Array, " configurations"]) -> Float[Array, " n"]:
-        """
-        The largest value with each unit at 1, less that with it at 0. `values` may belong to the
+        """The largest value with each unit at 1, less that with it at 0. `values` may belong to the
         first units only.
         """
         return jnp.stack(

@@ -11,12 +11,11 @@ from ..models import AbstractPairwiseModel
 from ..models._view import Instance, Product
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
 from ._enumeration import blocks, CHUNK, pair_maxima, Sides, Table
-from ._instances import each, each_and_mean, instances
+from ._instances import each, each_and_mean, Problem
 
 
 class Exact(AbstractInference):
-    """
-    Exact inference by enumeration, the oracle for all others.
+    """Exact inference by enumeration, the oracle for all others.
 
     Of a bipartite model only the smaller side is enumerated, since given it the units of the other
     side are independent; of a [`ebmlearn.SemiRestrictedBM`][] the visible units, and of a
@@ -40,8 +39,7 @@ class Exact(AbstractInference):
     max_units: int = eqx.field(static=True, default=24)
 
     def __init__(self, product: Product = "sum", max_units: int = 24):
-        """
-        **Arguments:**
+        """**Arguments:**
 
         - `product`: `"sum"`, `"max"` or `"mixed"`.
         - `max_units`: refuse to enumerate the states of more units than this.
@@ -58,21 +56,31 @@ class Exact(AbstractInference):
     def __call__(
         self,
         model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None = None,
-        observed: Bool[AnyArray, "*batch units"] | None = None,
+        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
+        observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> "ExactBeliefs":
-        batch, shape = instances(model, evidence, observed)
-        sides = self._sides(model)
-        return _beliefs(model, batch, shape, sides)
+        problem = Problem(model, evidence, observed)
+        sides, shape = self._sides(problem.model), problem.shape
+        answer = _solved(problem, sides)
+        return ExactBeliefs(
+            log_odds=problem.model.units(answer.log_odds),
+            converged=jnp.ones(shape, bool),
+            iterations=jnp.zeros(shape, jnp.int32),
+            residual=jnp.zeros_like(answer.value),
+            _states=problem.model.units(answer.states),
+            _value=answer.value,
+            _problem=problem,
+            _sides=sides,
+        )
 
     def statistics(
         self,
         model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None = None,
-        observed: Bool[AnyArray, "*batch units"] | None = None,
+        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
+        observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> Statistics:
-        batch, shape = instances(model, evidence, observed)
-        return _statistics(model, batch, shape, self._sides(model))
+        problem = Problem(model, evidence, observed)
+        return _statistics(problem, self._sides(problem.model))
 
     def _sides(self, model: AbstractPairwiseModel) -> Sides:
         sizes = tuple(bias.shape[-1] for bias in model.unary())
@@ -104,19 +112,15 @@ class ExactBeliefs(AbstractBeliefs):
     residual: Float[Array, "*batch"]
     _states: Any
     _value: Float[Array, "*batch"]
-    _model: AbstractPairwiseModel
-    _batch: Instance
-    _shape: tuple[int, ...] = eqx.field(static=True)
+    _problem: Problem
     _sides: Sides = eqx.field(static=True)
 
     @property
     def pairwise(self) -> Any:
-        """
-        The probability that both ends of an edge are 1, shaped as for [`ebmlearn.BP`][]. For
+        """The probability that both ends of an edge are 1, shaped as for [`ebmlearn.BP`][]. For
         `product="max"` it is normalised from the best configurations with each pair of states.
         """
-        pairs = _pairwise(self._model, self._batch, self._shape, self._sides)
-        return self._model.factors(pairs)
+        return self._problem.model.factors(_pairwise(self._problem, self._sides))
 
     @property
     def log_partition(self) -> Float[Array, "*batch"]:
@@ -134,8 +138,7 @@ class _Answer(NamedTuple):
 
 
 def _weights(table: Table, sides: Sides) -> tuple[Array, Array, Array]:
-    """
-    Normalised weights of the configurations (for mixed-product, of those that agree with the
+    """Normalised weights of the configurations (for mixed-product, of those that agree with the
     best visible states), what they are normalised by, and for mixed-product the scores of the
     visible configurations.
     """
@@ -191,53 +194,41 @@ def _chunk(sides: Sides) -> int:
 
 
 @eqx.filter_jit
-def _beliefs(
-    model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...], sides: Sides
-) -> ExactBeliefs:
-    answer = each(lambda instance: _answer(model, instance, sides), batch, shape, _chunk(sides))
-    dtype = batch.unary[0].dtype
-    return ExactBeliefs(
-        log_odds=model.units(answer.log_odds),
-        converged=jnp.ones(shape, bool),
-        iterations=jnp.zeros(shape, jnp.int32),
-        residual=jnp.zeros(shape, dtype),
-        _states=model.units(answer.states),
-        _value=answer.value,
-        _model=model,
-        _batch=batch,
-        _shape=shape,
-        _sides=sides,
-    )
+def _solved(problem: Problem, sides: Sides) -> _Answer:
+    def one(instance: Instance) -> _Answer:
+        return _answer(problem.model, instance, sides)
+
+    return each(one, problem.instances(), problem.shape, _chunk(sides))
 
 
 @eqx.filter_jit
-def _pairwise(
-    model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...], sides: Sides
-) -> PyTree:
-    return each(lambda instance: _pairs(model, instance, sides), batch, shape, _chunk(sides))
+def _pairwise(problem: Problem, sides: Sides) -> PyTree:
+    def one(instance: Instance) -> PyTree:
+        return _pairs(problem.model, instance, sides)
+
+    return each(one, problem.instances(), problem.shape, _chunk(sides))
 
 
 @eqx.filter_jit
-def _statistics(
-    model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...], sides: Sides
-) -> Statistics:
+def _statistics(problem: Problem, sides: Sides) -> Statistics:
+    model = problem.model
+
     def one(instance: Instance) -> PyTree:
         answer = _answer(model, instance, sides)
         units = tuple(jax.nn.sigmoid(x) for x in answer.log_odds)
-        if sides.product == "sum":
-            return units, _pairs(model, instance, sides)
+        states = tuple(x.astype(instance.unary[0].dtype) for x in answer.states)
         if sides.product == "max":
-            units = tuple(x.astype(instance.unary[0].dtype) for x in answer.states)
-            pairs = ((units[block.first], units[block.second]) for block in model.blocks())
-            return units, tuple(a[:, None] * b[None, :] for a, b in pairs)
-        visible = answer.states[0].astype(instance.unary[0].dtype)
-        return (visible, *units[1:]), _pairs(model, instance, sides)
+            pairs = ((states[block.first], states[block.second]) for block in model.blocks())
+            return states, tuple(a[:, None] * b[None, :] for a, b in pairs)
+        if sides.product == "mixed":
+            units = (states[0], *units[1:])
+        return units, _pairs(model, instance, sides)
 
-    units, pairs = each_and_mean(one, batch, shape, _chunk(sides))
+    units, pairs = each_and_mean(one, problem.instances(), problem.shape, _chunk(sides))
     return Statistics(
         units=model.units(units),
         pairwise=model.factors(pairs),
-        converged=jnp.ones(shape, bool),
-        iterations=jnp.zeros(shape, jnp.int32),
-        residual=jnp.zeros(shape, batch.unary[0].dtype),
+        converged=jnp.ones(problem.shape, bool),
+        iterations=jnp.zeros(problem.shape, jnp.int32),
+        residual=jnp.zeros(problem.shape, model.unary()[0].dtype),
     )

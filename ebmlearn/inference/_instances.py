@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,127 +14,162 @@ from ..models import AbstractPairwiseModel, CRBM
 from ..models._view import Instance
 
 
-def instances(
-    model: AbstractPairwiseModel,
-    evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None,
-    observed: Bool[AnyArray, "*batch units"] | None,
-) -> tuple[Instance, tuple[int, ...]]:
-    """
-    Lays out the instances of a model, given evidence on its first layer, along one leading axis.
+class Problem(eqx.Module):
+    """A model with evidence on its first layer, checked."""
 
-    **Returns:**
+    model: AbstractPairwiseModel
+    evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None
+    observed: Bool[AnyArray, "*#batch units"] | None
+    verified: bool = eqx.field(static=True)
 
-    The instances, and the batch shape that they had.
-    """
-    if isinstance(model, CRBM):
-        raise TypeError(
-            "`model` must be an RBM: call `crbm.condition(features)` first, got a CRBM."
+    def __init__(self, model: Any, evidence: Any = None, observed: Any = None):
+        self.model = model
+        self.evidence = evidence
+        self.observed = observed
+        # Whether the values of the evidence can be looked at before anything is traced.
+        self.verified = _checks.is_concrete(evidence) and _checks.is_concrete(observed)
+
+    def __check_init__(self):
+        if isinstance(self.model, CRBM):
+            raise TypeError(
+                "`model` must be an RBM: call `crbm.condition(features)` first, got a CRBM."
+            )
+        if not isinstance(self.model, AbstractPairwiseModel):
+            raise TypeError(
+                "`model` must be an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, got"
+                f" {_checks.describe(self.model)}."
+            )
+        if self.evidence is None and self.observed is None:
+            return
+        if self.evidence is None or self.observed is None:
+            missing = "evidence" if self.evidence is None else "observed"
+            raise ValueError(f"`evidence` and `observed` go together, got no `{missing}`.")
+        units = self.model.unary()[0].shape[-1]
+        for name, x in (("evidence", self.evidence), ("observed", self.observed)):
+            if not hasattr(x, "shape"):
+                raise TypeError(f"`{name}` must be an array, got {_checks.describe(x)}.")
+            _checks.trailing(name, x, (units,), "one value a unit")
+        if jnp.issubdtype(self.evidence.dtype, jnp.complexfloating):
+            raise TypeError(f"`evidence` must be real, got {_checks.describe(self.evidence)}.")
+        if self.observed.dtype != jnp.bool_:
+            got = _checks.describe(self.observed)
+            raise TypeError(f"`observed` must be a mask of booleans, got {got}.")
+        shape = self.shape
+        if self.verified:
+            evidence = np.broadcast_to(self.evidence, (*shape, units))
+            observed = np.broadcast_to(self.observed, (*shape, units))
+            wrong = observed & ~((evidence >= 0) & (evidence <= 1))
+            if wrong.any():
+                first = evidence[wrong][0]
+                raise ValueError(f"`evidence` must lie in [0, 1] where observed, got {first}.")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The batch shape."""
+        if self.evidence is None or self.observed is None:
+            return self.model.batch_shape
+        return _checks.broadcastable(
+            model=self.model.batch_shape,
+            evidence=self.evidence.shape[:-1],
+            observed=self.observed.shape[:-1],
         )
-    if not isinstance(model, AbstractPairwiseModel):
-        raise TypeError(
-            "`model` must be an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, got"
-            f" {_checks.describe(model)}."
+
+    def instances(self) -> Instance:
+        """The instances along one leading axis. Units known for sure are clamped, those known by a
+        likelihood have it added to their unary terms.
+        """
+        unary, clamp = self.model.unary(), [None] * len(self.model.unary())
+        shape = self.shape
+        if self.evidence is not None and self.observed is not None:
+            common = (*shape, unary[0].shape[-1])
+            bias = jnp.broadcast_to(unary[0], common)
+            observed = jnp.broadcast_to(self.observed, common)
+            evidence = jnp.broadcast_to(jnp.asarray(self.evidence, bias.dtype), common)
+            if not self.verified:
+                wrong = observed & ~((evidence >= 0) & (evidence <= 1))
+                message = "`evidence` must lie in [0, 1] where observed."
+                evidence = eqx.error_if(evidence, wrong, message)
+            sure = observed & ((evidence == 0) | (evidence == 1))
+            clamp[0] = jnp.where(sure, 2 * evidence - 1, jnp.zeros_like(evidence))
+            likely = jnp.where(observed & ~sure, evidence, jnp.full_like(evidence, 0.5))
+            unary = (bias + jax.scipy.special.logit(likely), *unary[1:])
+
+        def flat(x: Array) -> Array:
+            x = jnp.broadcast_to(x, (*shape, x.shape[-1]))
+            return x.reshape(math.prod(shape), x.shape[-1])
+
+        return Instance(
+            tuple(flat(x) for x in unary), tuple(None if x is None else flat(x) for x in clamp)
         )
-    unary = model.unary()
-    shape = model.batch_shape
-    clamp: list[Any] = [None] * len(unary)
-    if evidence is not None or observed is not None:
-        evidence, observed = _checked(unary[0].shape[-1], evidence, observed)
-        shape = _checks.broadcastable(
-            model=shape, evidence=evidence.shape[:-1], observed=observed.shape[:-1]
-        )
-        evidence = evidence.astype(unary[0].dtype)
-        common = (*shape, unary[0].shape[-1])
-        bias, evidence, observed = (
-            jnp.broadcast_to(x, common) for x in (unary[0], evidence, observed)
-        )
-        evidence = _in_range(evidence, observed)
-        sure = observed & ((evidence == 0) | (evidence == 1))
-        clamp[0] = jnp.where(sure, 2 * evidence - 1, jnp.zeros_like(evidence))
-        likely = jnp.where(observed & ~sure, evidence, jnp.full_like(evidence, 0.5))
-        unary = (bias + jax.scipy.special.logit(likely), *unary[1:])
-    size = int(np.prod(shape))
-
-    def flat(x: Array) -> Array:
-        return jnp.broadcast_to(x, (*shape, x.shape[-1])).reshape(size, x.shape[-1])
-
-    return Instance(
-        tuple(flat(x) for x in unary), tuple(None if x is None else flat(x) for x in clamp)
-    ), shape
-
-
-def _checked(units: int, evidence: Any, observed: Any) -> tuple[Array, Array]:
-    if evidence is None or observed is None:
-        missing = "evidence" if evidence is None else "observed"
-        raise ValueError(f"`evidence` and `observed` go together, got no `{missing}`.")
-    evidence, observed = jnp.asarray(evidence), jnp.asarray(observed)
-    if jnp.issubdtype(evidence.dtype, jnp.complexfloating):
-        raise TypeError(f"`evidence` must be real, got {_checks.describe(evidence)}.")
-    if observed.dtype != jnp.bool_:
-        raise TypeError(f"`observed` must be a mask of booleans, got {_checks.describe(observed)}.")
-    _checks.trailing("evidence", evidence, (units,), "one value a unit")
-    _checks.trailing("observed", observed, (units,), "one value a unit")
-    return evidence, observed
-
-
-def _in_range(evidence: Array, observed: Array) -> Array:
-    """Evidence in [0, 1], or an error. Units that are not observed may hold anything."""
-    wrong = observed & ~((evidence >= 0) & (evidence <= 1))
-    if not _checks.is_concrete(wrong):
-        return eqx.error_if(evidence, wrong, "`evidence` must lie in [0, 1] where observed.")
-    if bool(wrong.any()):
-        first = float(evidence[wrong][0])
-        raise ValueError(f"`evidence` must lie in [0, 1] where observed, got {first}.")
-    return evidence
 
 
 def chunk_of(model: AbstractPairwiseModel) -> int:
-    """
-    How many instances are treated at once, where each needs an array of the size of the weights:
+    """How many instances are treated at once, where each needs an array of the size of the weights:
     2**26 numbers are 256 MiB in float32.
     """
     return max(1, 2**26 // max(1, sum(block.weights.size for block in model.blocks())))
 
 
 def each(fn: Callable[[Any], PyTree], batch: PyTree, shape: tuple[int, ...], chunk: int) -> PyTree:
-    """Applies `fn` to every instance, `chunk` of them at a time, and restores the batch shape."""
-    size = int(np.prod(shape))
+    """Applies `fn` to every instance, at most `chunk` of them at a time, and restores the batch
+    shape.
+    """
     if shape == ():
         return fn(jax.tree.map(lambda x: x[0], batch))
-    out = jax.vmap(fn)(batch) if size <= chunk else jax.lax.map(fn, batch, batch_size=chunk)
+    size = math.prod(shape)
+    if size <= chunk:
+        out = jax.vmap(fn)(batch)
+    else:
+        out = jax.lax.map(jax.vmap(fn), _parts(batch, size, chunk)[0])
+        out = jax.tree.map(lambda x: _joined(x)[:size], out)
     return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), out)
 
 
 def each_and_mean(
-    fn: Callable[[Instance], tuple[PyTree, PyTree]],
-    batch: Instance,
+    fn: Callable[[Any], tuple[PyTree, PyTree]],
+    batch: PyTree,
     shape: tuple[int, ...],
     chunk: int,
 ) -> tuple[PyTree, PyTree]:
-    """
-    As `each` for the first result of `fn`; the second is averaged over all instances, without
+    """As `each` for the first result of `fn`; the second is averaged over all instances, without
     ever holding it for more than a chunk.
     """
-    size = int(np.prod(shape))
-    chunk = min(chunk, size)
-    full, rest = divmod(size, chunk)
+    if shape == ():
+        return fn(jax.tree.map(lambda x: x[0], batch))
+    size = math.prod(shape)
 
-    def some(part: Instance) -> tuple[PyTree, PyTree]:
-        single, summed = jax.vmap(fn)(part)
-        return single, jax.tree.map(lambda x: x.sum(0), summed)
-
-    def step(carry: PyTree, part: Instance) -> tuple[PyTree, PyTree]:
-        single, summed = some(part)
+    def step(carry: PyTree, part: tuple[PyTree, Array]) -> tuple[PyTree, PyTree]:
+        instances, real = part
+        single, summed = jax.vmap(fn)(instances)
+        summed = jax.tree.map(lambda x: jnp.tensordot(real.astype(x.dtype), x, 1), summed)
         return jax.tree.map(jnp.add, carry, summed), single
 
-    parts = jax.tree.map(lambda x: x[: full * chunk].reshape(full, chunk, *x.shape[1:]), batch)
-    like = jax.eval_shape(some, jax.tree.map(lambda x: x[0], parts))[1]
-    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-    summed, single = jax.lax.scan(step, zero, parts)
-    single = jax.tree.map(lambda x: x.reshape(full * chunk, *x.shape[2:]), single)
-    if rest:
-        last, more = some(jax.tree.map(lambda x: x[full * chunk :], batch))
-        summed = jax.tree.map(jnp.add, summed, more)
-        single = jax.tree.map(lambda *x: jnp.concatenate(x), single, last)
+    if size <= chunk:
+        single, summed = jax.vmap(fn)(batch)
+        summed = jax.tree.map(lambda x: x.sum(0), summed)
+    else:
+        like = jax.eval_shape(fn, jax.tree.map(lambda x: x[0], batch))[1]
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+        summed, single = jax.lax.scan(step, zero, _parts(batch, size, chunk))
+        single = jax.tree.map(lambda x: _joined(x)[:size], single)
     single = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), single)
     return single, jax.tree.map(lambda x: x / size, summed)
+
+
+def _parts(batch: PyTree, size: int, chunk: int) -> tuple[PyTree, Bool[Array, "parts chunk"]]:
+    """Cuts the leading axis into equal parts of at most `chunk`. The last instance is repeated to
+    fill them; the mask says which instances are real.
+    """
+    number = -(-size // chunk)
+    length = -(-size // number)
+
+    def cut(x: Array) -> Array:
+        fill = jnp.broadcast_to(x[-1:], (number * length - size, *x.shape[1:]))
+        return jnp.concatenate([x, fill]).reshape(number, length, *x.shape[1:])
+
+    real = jnp.arange(number * length) < size
+    return jax.tree.map(cut, batch), real.reshape(number, length)
+
+
+def _joined(x: Array) -> Array:
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])

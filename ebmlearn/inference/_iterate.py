@@ -4,9 +4,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
 from .. import _checks
+from .._types import AnyArray
 
 
 # Without a tolerance of its own, a run is judged by that of Ping & Ihler 2017, section 6.
@@ -21,27 +23,32 @@ def check_limits(iterations: Any, damping: Any, tol: Any) -> None:
         _checks.number("tol", tol, 0, float("inf"), "[0, inf)")
 
 
-class Limits(eqx.Module):
+def traced(x: Any, dtype: DTypeLike) -> AnyArray:
+    """A number as an array, so that a new value compiles nothing. Arrays of NumPy are cheaper to
+    make than those of JAX.
     """
-    When to stop: after a number of sweeps, or earlier once a sweep changes little. The numbers
+    return jnp.asarray(x, dtype) if isinstance(x, Array) else np.asarray(x, dtype)
+
+
+class Limits(eqx.Module):
+    """When to stop: after a number of sweeps, or earlier once a sweep changes little. The numbers
     are arrays, so that new values compile nothing; a Python integer is a loop that can be
     differentiated in reverse mode, recomputing each sweep instead of keeping it.
     """
 
-    iterations: int | Int[Array, ""]
-    tol: Float[Array, ""]
+    iterations: int | Int[AnyArray, ""]
+    tol: Float[AnyArray, ""]
     early: bool = eqx.field(static=True)
 
     def __init__(self, iterations: Any, tol: Any, dtype: DTypeLike, unroll: bool = False):
-        self.iterations = int(iterations) if unroll else jnp.asarray(iterations, jnp.int32)
-        self.tol = jnp.asarray(_JUDGED_BY if tol is None else tol, dtype)
+        self.iterations = int(iterations) if unroll else traced(iterations, jnp.int32)
+        self.tol = traced(_JUDGED_BY if tol is None else tol, dtype)
         self.early = tol is not None
 
     def iterate(
         self, sweep: Callable[[PyTree], tuple[PyTree, Float[Array, ""]]], start: PyTree
     ) -> tuple[PyTree, Int[Array, ""], Float[Array, ""]]:
-        """
-        Repeats `sweep`, which returns the new state and how much changed. Returns the last
+        """Repeats `sweep`, which returns the new state and how much changed. Returns the last
         state, the number of sweeps and the last change.
         """
         residual = jnp.asarray(jnp.inf, self.tol.dtype)

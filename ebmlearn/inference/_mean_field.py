@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +11,12 @@ from .._types import AnyArray
 from ..models import AbstractPairwiseModel
 from ..models._view import CLAMPED, Instance
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
-from ._instances import chunk_of, each, each_and_mean, instances
-from ._iterate import change, check_limits, Limits
+from ._instances import chunk_of, each, each_and_mean, Problem
+from ._iterate import change, check_limits, Limits, traced
 
 
 class MeanField(AbstractInference):
-    """
-    Naive mean field: the independent units that come closest to the model, found by coordinate
+    """Naive mean field: the independent units that come closest to the model, found by coordinate
     ascent on a lower bound of log Z.
 
     A sweep updates a layer at a time, from the uppermost down to the visible one, and inside a
@@ -41,8 +41,7 @@ class MeanField(AbstractInference):
         damping: float | Float[Array, ""] = 0.0,
         tol: float | Float[Array, ""] | None = None,
     ):
-        """
-        **Arguments:**
+        """**Arguments:**
 
         - `iterations`: how many sweeps, at most. Another number compiles nothing anew.
         - `damping`: the share of its old value that a probability keeps, from 0 up to but not 1.
@@ -59,25 +58,32 @@ class MeanField(AbstractInference):
     def __call__(
         self,
         model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None = None,
-        observed: Bool[AnyArray, "*batch units"] | None = None,
+        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
+        observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> "MeanFieldBeliefs":
-        batch, shape = instances(model, evidence, observed)
-        return _beliefs(self._settings(model), model, batch, shape)
+        problem = Problem(model, evidence, observed)
+        log_odds, converged, iterations, residual = _solved(self._settings(problem.model), problem)
+        return MeanFieldBeliefs(
+            log_odds=problem.model.units(tuple(log_odds)),
+            converged=converged,
+            iterations=iterations,
+            residual=residual,
+            _problem=problem,
+        )
 
     def statistics(
         self,
         model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*batch units"] | Bool[AnyArray, "*batch units"] | None = None,
-        observed: Bool[AnyArray, "*batch units"] | None = None,
+        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
+        observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> Statistics:
-        batch, shape = instances(model, evidence, observed)
-        return _statistics(self._settings(model), model, batch, shape)
+        problem = Problem(model, evidence, observed)
+        return _statistics(self._settings(problem.model), problem)
 
     def _settings(self, model: AbstractPairwiseModel) -> "_Settings":
         dtype = model.unary()[0].dtype
         limits = Limits(self.iterations, self.tol, dtype)
-        return _Settings(limits, jnp.asarray(self.damping, dtype))
+        return _Settings(limits, traced(self.damping, dtype))
 
 
 class MeanFieldBeliefs(AbstractBeliefs):
@@ -87,17 +93,14 @@ class MeanFieldBeliefs(AbstractBeliefs):
     converged: Bool[Array, "*batch"]
     iterations: Int[Array, "*batch"]
     residual: Float[Array, "*batch"]
-    _model: AbstractPairwiseModel
-    _batch: Instance
-    _shape: tuple[int, ...] = eqx.field(static=True)
+    _problem: Problem
 
     @property
     def pairwise(self) -> Any:
-        """
-        Products of the probabilities of the two ends of an edge, shaped as for
+        """Products of the probabilities of the two ends of an edge, shaped as for
         [`ebmlearn.BP`][].
         """
-        return self._model.factors(_derived(self, _pairwise))
+        return self._problem.model.factors(_derived(self, _pairwise))
 
     @property
     def log_partition(self) -> Float[Array, "*batch"]:
@@ -110,7 +113,7 @@ class MeanFieldBeliefs(AbstractBeliefs):
 
 class _Settings(eqx.Module):
     limits: Limits
-    damping: Float[Array, ""]
+    damping: Float[AnyArray, ""]
 
     def run(
         self, model: AbstractPairwiseModel, instance: Instance
@@ -208,46 +211,43 @@ def _bound(
 
 
 @eqx.filter_jit
-def _beliefs(
-    settings: _Settings, model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...]
-) -> MeanFieldBeliefs:
+def _solved(settings: _Settings, problem: Problem) -> tuple[PyTree, Array, Array, Array]:
+    """Log-odds, whether converged, sweeps, last change."""
+    model = problem.model
+
     def one(instance: Instance) -> PyTree:
         return settings.run(model, instance)
 
-    log_odds, iterations, residual = each(one, batch, shape, chunk_of(model))
-    return MeanFieldBeliefs(
-        log_odds=model.units(tuple(log_odds)),
-        converged=residual <= settings.limits.tol,
-        iterations=iterations,
-        residual=residual,
-        _model=model,
-        _batch=batch,
-        _shape=shape,
-    )
+    out = each(one, problem.instances(), problem.shape, chunk_of(model))
+    log_odds, iterations, residual = out
+    return log_odds, residual <= settings.limits.tol, iterations, residual
 
 
 @eqx.filter_jit
 def _derived(beliefs: MeanFieldBeliefs, what: Callable) -> PyTree:
     """Applies `what(model, log_odds, instance)` to every instance."""
+    problem = beliefs._problem
 
     def one(args: tuple[Instance, list[Array]]) -> PyTree:
         instance, log_odds = args
-        return what(beliefs._model, log_odds, instance)
+        return what(problem.model, log_odds, instance)
 
-    flat = [x.reshape(-1, x.shape[-1]) for x in jax.tree.leaves(beliefs.log_odds)]
-    return each(one, (beliefs._batch, flat), beliefs._shape, chunk_of(beliefs._model))
+    size = math.prod(problem.shape)
+    flat = [x.reshape(size, x.shape[-1]) for x in jax.tree.leaves(beliefs.log_odds)]
+    return each(one, (problem.instances(), flat), problem.shape, chunk_of(problem.model))
 
 
 @eqx.filter_jit
-def _statistics(
-    settings: _Settings, model: AbstractPairwiseModel, batch: Instance, shape: tuple[int, ...]
-) -> Statistics:
+def _statistics(settings: _Settings, problem: Problem) -> Statistics:
+    model = problem.model
+
     def one(instance: Instance) -> PyTree:
         log_odds, iterations, residual = settings.run(model, instance)
         units = tuple(jax.nn.sigmoid(x) for x in log_odds)
         return (units, iterations, residual), _pairwise(model, log_odds, instance)
 
-    (units, iterations, residual), pairs = each_and_mean(one, batch, shape, chunk_of(model))
+    out = each_and_mean(one, problem.instances(), problem.shape, chunk_of(model))
+    (units, iterations, residual), pairs = out
     return Statistics(
         units=model.units(units),
         pairwise=model.factors(pairs),

@@ -10,9 +10,8 @@ def query(
     evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"],
     observed: Bool[AnyArray, "*#batch units"],
     inference: AbstractInference,
-) -> Float[Array, "*batch units"]:
-    """
-    The probability that each visible unit is 1, given the observed ones.
+) -> Float[Array, "*#batch units"]:
+    """The probability that each visible unit is 1, given the observed ones.
 
     !!! example
 

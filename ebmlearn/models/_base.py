@@ -17,8 +17,7 @@ Model = TypeVar("Model")
 
 
 class Layers(NamedTuple):
-    """
-    One value for each unit of a layered model: states, probabilities or log-odds.
+    """One value for each unit of a layered model: states, probabilities or log-odds.
 
     `hidden` is an array, or a tuple of arrays from the lowest layer up for a [`ebmlearn.DBM`][].
     """
@@ -34,8 +33,7 @@ class Units(NamedTuple):
 
 
 class AbstractPairwiseModel(eqx.Module):
-    """
-    Binary units in layers, whose energy holds products of one or two units:
+    """Binary units in layers, whose energy holds products of one or two units:
     $E(x) = -\\sum_i b_i x_i - \\sum_{i<j} W_{ij} x_i x_j$ with $x_i \\in \\{0, 1\\}$.
 
     Subclasses say which layers and which blocks of weights they have; every inference works on
@@ -131,8 +129,7 @@ def gaussian(
 
 
 def symmetrised(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """
-    The symmetric part without its diagonal: what the energy means, also after an update that
+    """The symmetric part without its diagonal: what the energy means, also after an update that
     broke the symmetry or while differentiating.
     """
     n = couplings.shape[0]

@@ -11,8 +11,7 @@ from ._view import Block
 
 
 class BoltzmannMachine(AbstractPairwiseModel):
-    """
-    A fully visible Boltzmann machine, that is an Ising model on binary units:
+    """A fully visible Boltzmann machine, that is an Ising model on binary units:
 
     $E(x) = -\\tfrac12 x^\\top W x - b^\\top x$ with $x \\in \\{0, 1\\}^n$,
 
@@ -29,8 +28,7 @@ class BoltzmannMachine(AbstractPairwiseModel):
     bias: Float[Array, "*batch n"]
 
     def __init__(self, couplings: Any, bias: Any):
-        """
-        **Arguments:**
+        """**Arguments:**
 
         - `couplings`: $W$, of shape `[n, n]`, symmetric, zero on the diagonal.
         - `bias`: $b$, of shape `[*batch, n]`.
@@ -53,8 +51,7 @@ class BoltzmannMachine(AbstractPairwiseModel):
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "BoltzmannMachine":
-        """
-        A random Boltzmann machine.
+        """A random Boltzmann machine.
 
         **Arguments:**
 
@@ -69,8 +66,7 @@ class BoltzmannMachine(AbstractPairwiseModel):
 
     @classmethod
     def from_spins(cls, couplings: Any, field: Any) -> "BoltzmannMachine":
-        """
-        The model whose energy, up to a constant, is $-\\tfrac12 s^\\top J s - f^\\top s$ on
+        """The model whose energy, up to a constant, is $-\\tfrac12 s^\\top J s - f^\\top s$ on
         spins $s \\in \\{-1, 1\\}^n$.
 
         **Arguments:**
@@ -87,8 +83,7 @@ class BoltzmannMachine(AbstractPairwiseModel):
         return cls(4 * couplings, 2 * (field - jnp.broadcast_to(couplings.sum(1), field.shape)))
 
     def to_spins(self) -> tuple[Float[Array, "n n"], Float[Array, "*batch n"]]:
-        """
-        The couplings and the field of the same distribution on spins ±1, as
+        """The couplings and the field of the same distribution on spins ±1, as
         `BoltzmannMachine.from_spins` takes them.
         """
         total = jnp.broadcast_to(self.couplings.sum(1), self.bias.shape)

@@ -12,8 +12,7 @@ from ._rbm import RBM
 
 
 class CRBM(eqx.Module):
-    """
-    A conditional restricted Boltzmann machine: an RBM whose biases depend on features $x$,
+    """A conditional restricted Boltzmann machine: an RBM whose biases depend on features $x$,
 
     $E(v, h, x) = -v^\\top W h - v^\\top (A x + b) - h^\\top (C x + c)$
     (Ping & Ihler 2017, eq. (2)).
@@ -44,8 +43,7 @@ class CRBM(eqx.Module):
         visible_bias: Any,
         hidden_bias: Any,
     ):
-        """
-        **Arguments:**
+        """**Arguments:**
 
         - `weights`: $W$, of shape `[visible, hidden]`.
         - `visible_features`: $A$, of shape `[visible, features]`.
@@ -84,8 +82,7 @@ class CRBM(eqx.Module):
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "CRBM":
-        """
-        A random CRBM.
+        """A random CRBM.
 
         **Arguments:**
 

@@ -13,8 +13,7 @@ from ._view import Block
 
 
 class DBM(AbstractPairwiseModel):
-    """
-    A deep Boltzmann machine: layers of binary units $x_0 = v, x_1, \\ldots, x_L$, each joined to
+    """A deep Boltzmann machine: layers of binary units $x_0 = v, x_1, \\ldots, x_L$, each joined to
     the next,
 
     $E(x) = -\\sum_k x_k^\\top W_k x_{k+1} - \\sum_k b_k^\\top x_k$.
@@ -33,8 +32,7 @@ class DBM(AbstractPairwiseModel):
     biases: tuple[Float[Array, "*batch _"], ...]
 
     def __init__(self, weights: Sequence[Any], biases: Sequence[Any]):
-        """
-        **Arguments:**
+        """**Arguments:**
 
         - `weights`: arrays of shapes `[n_0, n_1]`, `[n_1, n_2]`, ...
         - `biases`: arrays of shapes `[*batch, n_0]`, `[*batch, n_1]`, ...
@@ -78,8 +76,7 @@ class DBM(AbstractPairwiseModel):
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "DBM":
-        """
-        A random DBM.
+        """A random DBM.
 
         **Arguments:**
 
@@ -103,8 +100,7 @@ class DBM(AbstractPairwiseModel):
 
     @classmethod
     def from_spins(cls, couplings: Sequence[Any], fields: Sequence[Any]) -> "DBM":
-        """
-        The DBM whose energy, up to a constant, is $-\\sum_k s_k^\\top J_k s_{k+1} - \\sum_k
+        """The DBM whose energy, up to a constant, is $-\\sum_k s_k^\\top J_k s_{k+1} - \\sum_k
         f_k^\\top s_k$ on spins ±1.
 
         **Arguments:**
@@ -124,8 +120,7 @@ class DBM(AbstractPairwiseModel):
     def to_spins(
         self,
     ) -> tuple[tuple[Float[Array, "_ _"], ...], tuple[Float[Array, "*batch _"], ...]]:
-        """
-        The couplings and the fields of the same distribution on spins ±1, as
+        """The couplings and the fields of the same distribution on spins ±1, as
         `DBM.from_spins` takes them.
         """
         fields = tuple(
@@ -135,8 +130,7 @@ class DBM(AbstractPairwiseModel):
         return tuple(w / 4 for w in self.weights), fields
 
     def to_rbm(self) -> RBM:
-        """
-        The same model as an RBM, for two hidden layers: `[v, h2]` against `h1`. With one hidden
+        """The same model as an RBM, for two hidden layers: `[v, h2]` against `h1`. With one hidden
         layer, a DBM is an RBM as it stands.
         """
         if len(self.weights) == 1:
@@ -184,8 +178,7 @@ class DBM(AbstractPairwiseModel):
         visible: Shaped[AnyArray, "*#batch visible"],
         hidden: Sequence[Shaped[AnyArray, "*#batch _"]],
     ) -> Float[Array, "*batch _"]:
-        """
-        The probability of 1 of each unit of one layer (0: visible) given the layers beside it.
+        """The probability of 1 of each unit of one layer (0: visible) given the layers beside it.
         What stands for the layer itself is not used.
         """
         if not 0 <= layer < len(self.biases):

@@ -1,5 +1,4 @@
-"""
-The edge updates of belief propagation, in centred form.
+"""The edge updates of belief propagation, in centred form.
 
 An edge of weight W between the binary units i and j sends to i a message that is one number, a
 log-odds. In ±1 form the edge is W/4 · s_i s_j and its remaining W/2 of log-odds belongs to the two
@@ -9,20 +8,22 @@ units, so that with w = W/2 and the sender's cavity log-odds t the messages are
     max-product   sign(t w) · min(|t|, |w|)                      `hard`
 
 `soft` is `hard` plus a correction of at most log 2, which is exact for all |W|. Where |W| is
-moderate, tanh(message / 2) = tanh(W / 4) · tanh(t / 2) needs no exponential at all: `rational`,
-whose log-odds are added as logarithms of products (`log_odds_total`).
+moderate the odds themselves can be sent, exp(message): `odds` needs neither exponential nor
+logarithm, and its terms are positive, so that nothing cancels. Log-odds are then added as
+logarithms of products (`log_product`).
 """
 
 import functools
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-# Largest |W| / T at which `rational` holds 1e-5 of accuracy in float32: tanh(8 / 4) = 0.964. A
-# product of 16 factors is then at least 0.036**16 = 8e-24, far above the smallest float32.
-RATIONAL_LIMIT = 8.0
+# Products of 16 odds between exp(-W / 2) and exp(W / 2) stay inside the range of float32, that is
+# within exp(±87), while |W| / T is at most this.
+ODDS_LIMIT = 10.0
 _GROUP = 16
 # Sums of log-odds keep multiples of 1/64 apart from the rest: the former add without any rounding,
 # so that large messages which cancel leave the small ones exact.
@@ -32,8 +33,7 @@ _QUANTUM = 64.0
 @jax.custom_jvp
 def hard(w: Float[Array, "..."], t: Float[Array, "..."]) -> Float[Array, "..."]:
     """The max-product message."""
-    size = jnp.abs(w)
-    return jnp.sign(w) * jnp.clip(t, -size, size)
+    return jnp.maximum(jnp.minimum(t, w), -jnp.maximum(t, w))
 
 
 @hard.defjvp
@@ -61,54 +61,67 @@ def _(primals, tangents):
     return soft(w, t), (both - one) * dt + (both + one - 1) * dw
 
 
-def rational(
-    w: Float[Array, "..."], belief: Float[Array, "..."], x: Float[Array, "..."]
+def odds(
+    k: Float[Array, "..."], belief: Float[Array, "..."], message: Float[Array, "..."]
 ) -> Float[Array, "..."]:
+    """The sum-product message as odds, from k = exp(W / 2), the log-odds of the sender, and the
+    message that came to it, as odds too.
     """
-    The sum-product message as tanh(message / 2), from w = tanh(W / 4), tanh(belief / 2) and the
-    incoming message x in the same form.
-    """
-    return w * (belief - x) / (1 - belief * x)
+    # The odds of the belief as a ratio, of which neither part can overflow.
+    one, zero = jnp.exp(jnp.minimum(belief, 0)), jnp.exp(jnp.minimum(-belief, 0))
+    zero = zero * message
+    return (zero + k * one) / (one + k * zero)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def log_odds_total(x: Float[Array, "a b"], axis: int) -> Float[Array, "2 n"]:
-    """The sum over `axis` of log((1 + x) / (1 - x)), one logarithm for sixteen entries."""
-    length, rest = divmod(x.shape[axis], _GROUP)
-    slices = functools.partial(jax.lax.slice_in_dim, x, axis=axis)
-
-    def grouped(parts: list[Array]) -> Array:
-        above = functools.reduce(jnp.multiply, [1 + part for part in parts])
-        below = functools.reduce(jnp.multiply, [1 - part for part in parts])
-        return total(jnp.log(above / below), axis)
-
-    out = jnp.zeros((2, x.shape[1 - axis]), x.dtype)
-    if length:
-        out = out + grouped([slices(k * length, (k + 1) * length) for k in range(_GROUP)])
-    if rest:
-        out = out + grouped([slices(k, k + 1) for k in range(_GROUP * length, x.shape[axis])])
+def log_product(x: Float[Array, "a b"], axis: int) -> Float[Array, " n"]:
+    """The sum of log(x) over an axis, with one logarithm for sixteen entries."""
+    out = jnp.zeros(x.shape[1 - axis], x.dtype)
+    for slabs in _slabs(x, axis):
+        out = out + jnp.log(functools.reduce(jnp.multiply, slabs)).sum(axis)
     return out
 
 
-@log_odds_total.defjvp
+@log_product.defjvp
 def _(axis, primals, tangents):
     (x,), (dx,) = primals, tangents
-    tangent = (2 / (1 - x * x) * dx).sum(axis)
-    return log_odds_total(x, axis), jnp.stack([jnp.zeros_like(tangent), tangent])
+    return log_product(x, axis), (dx / x).sum(axis)
 
 
-def _coarse(x: Array) -> Array:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def total(x: Float[Array, "a b"], axis: int) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """The sum over an axis in two parts: of multiples of 1/64, which is exact, and of the rest."""
+    coarse = rest = jnp.zeros(x.shape[1 - axis], x.dtype)
+    for slabs in _slabs(x, axis):
+        first, second = zip(*map(split, slabs), strict=True)
+        coarse = coarse + functools.reduce(jnp.add, first).sum(axis)
+        rest = rest + functools.reduce(jnp.add, second).sum(axis)
+    return coarse, rest
+
+
+@total.defjvp
+def _(axis, primals, tangents):
+    (x,), (dx,) = primals, tangents
+    tangent = dx.sum(axis)
+    return total(x, axis), (jnp.zeros_like(tangent), tangent)
+
+
+def split(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """Numbers as multiples of 1/64 and the rest, which add up to them exactly."""
     nearest = jax.lax.round(x * _QUANTUM, jax.lax.RoundingMethod.TO_NEAREST_EVEN)
-    return jax.lax.stop_gradient(nearest / _QUANTUM)
+    coarse = jax.lax.stop_gradient(nearest / _QUANTUM)
+    return coarse, x - coarse
 
 
-def split(x: Float[Array, "*shape"]) -> Float[Array, "2 *shape"]:
-    """Splits numbers into multiples of 1/64 and the rest. The two add up to `x` exactly."""
-    coarse = _coarse(x)
-    return jnp.stack([coarse, x - coarse])
+def _slabs(x: Array, axis: int) -> Iterator[list[Array]]:
+    """Cuts an array along an axis into sixteen equal slabs, and what is left into slices.
 
-
-def total(x: Float[Array, "*shape"], axis: int) -> Float[Array, "2 *rest"]:
-    """The sum over `axis`, split as `split` splits single numbers."""
-    coarse = _coarse(x)
-    return jnp.stack([coarse.sum(axis), (x - coarse).sum(axis)])
+    Reductions are written as arithmetic on slabs, which compilers make one loop of; they would
+    first write the terms of a plain reduction to memory.
+    """
+    length, rest = divmod(x.shape[axis], _GROUP)
+    piece = functools.partial(jax.lax.slice_in_dim, x, axis=axis)
+    if length:
+        yield [piece(k * length, (k + 1) * length) for k in range(_GROUP)]
+    if rest:
+        yield [piece(k, k + 1) for k in range(_GROUP * length, x.shape[axis])]

@@ -11,8 +11,7 @@ from ._view import Block
 
 
 class RBM(AbstractPairwiseModel):
-    """
-    A restricted Boltzmann machine: binary visible units $v$ joined to binary hidden units $h$,
+    """A restricted Boltzmann machine: binary visible units $v$ joined to binary hidden units $h$,
 
     $E(v, h) = -v^\\top W h - b^\\top v - c^\\top h$  (Ping & Ihler 2017, eq. (1)),
 
@@ -31,8 +30,7 @@ class RBM(AbstractPairwiseModel):
     hidden_bias: Float[Array, "*batch hidden"]
 
     def __init__(self, weights: Any, visible_bias: Any, hidden_bias: Any):
-        """
-        **Arguments:**
+        """**Arguments:**
 
         - `weights`: array of shape `[visible, hidden]`.
         - `visible_bias`: array of shape `[*batch, visible]`.
@@ -63,8 +61,7 @@ class RBM(AbstractPairwiseModel):
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "RBM":
-        """
-        A random RBM.
+        """A random RBM.
 
         **Arguments:**
 
@@ -80,8 +77,7 @@ class RBM(AbstractPairwiseModel):
 
     @classmethod
     def from_spins(cls, couplings: Any, visible_field: Any, hidden_field: Any) -> "RBM":
-        """
-        The RBM whose energy, up to a constant, is $-s^\\top J t - f^\\top s - g^\\top t$ on
+        """The RBM whose energy, up to a constant, is $-s^\\top J t - f^\\top s - g^\\top t$ on
         spins $s, t \\in \\{-1, 1\\}$.
 
         **Arguments:**
@@ -110,8 +106,7 @@ class RBM(AbstractPairwiseModel):
         Float[Array, "*batch visible"],
         Float[Array, "*batch hidden"],
     ]:
-        """
-        The couplings and the fields of the same distribution on spins ±1, as
+        """The couplings and the fields of the same distribution on spins ±1, as
         `RBM.from_spins` takes them.
         """
 

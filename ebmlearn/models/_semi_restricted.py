@@ -11,8 +11,7 @@ from ._view import Block
 
 
 class SemiRestrictedBM(AbstractPairwiseModel):
-    """
-    A semi-restricted Boltzmann machine: an RBM whose visible units are also joined to each other,
+    """A semi-restricted Boltzmann machine: an RBM with couplings between its visible units,
 
     $E(v, h) = -v^\\top W h - \\tfrac12 v^\\top L v - b^\\top v - c^\\top h$
 
@@ -25,8 +24,7 @@ class SemiRestrictedBM(AbstractPairwiseModel):
     hidden_bias: Float[Array, "*batch hidden"]
 
     def __init__(self, weights: Any, couplings: Any, visible_bias: Any, hidden_bias: Any):
-        """
-        **Arguments:**
+        """**Arguments:**
 
         - `weights`: $W$, of shape `[visible, hidden]`.
         - `couplings`: $L$, of shape `[visible, visible]`, symmetric, zero on the diagonal.
@@ -62,8 +60,7 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "SemiRestrictedBM":
-        """
-        A random semi-restricted Boltzmann machine.
+        """A random semi-restricted Boltzmann machine.
 
         **Arguments:**
 
@@ -85,8 +82,7 @@ class SemiRestrictedBM(AbstractPairwiseModel):
     def from_spins(
         cls, weights: Any, couplings: Any, visible_field: Any, hidden_field: Any
     ) -> "SemiRestrictedBM":
-        """
-        The model whose energy, up to a constant, is $-s^\\top J t - \\tfrac12 s^\\top K s -
+        """The model whose energy, up to a constant, is $-s^\\top J t - \\tfrac12 s^\\top K s -
         f^\\top s - g^\\top t$ on spins ±1.
 
         **Arguments:**
@@ -112,8 +108,7 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         Float[Array, "*batch visible"],
         Float[Array, "*batch hidden"],
     ]:
-        """
-        The parameters of the same distribution on spins ±1, as `SemiRestrictedBM.from_spins`
+        """The parameters of the same distribution on spins ±1, as `SemiRestrictedBM.from_spins`
         takes them.
         """
         visible, hidden = self._weight_sums()

@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._messages import hard, log_odds_total, rational, RATIONAL_LIMIT, soft, split, total
+from ._messages import hard, log_product, odds, ODDS_LIMIT, soft, split, total
 
 
 Product = Literal["sum", "max", "mixed"]
-Form = Literal["rational", "log-odds"]
+Form = Literal["odds", "log-odds"]
 Schedule = Literal["layers", "flooding"]
 Start = Literal["centred", "plain"]
 
@@ -26,8 +26,7 @@ class Block(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """
-    What may differ between instances of one model: the unary log-odds of each layer, and for
+    """What may differ between instances of one model: the unary log-odds of each layer, and for
     layers with observed units an array that is 1 or -1 where a unit is held at 1 or 0, else 0.
     """
 
@@ -36,8 +35,7 @@ class Instance(NamedTuple):
 
 
 class State(NamedTuple):
-    """
-    Messages of each block, and the log-odds of each layer that they add up to.
+    """Messages of each block, and the log-odds of each layer that they add up to.
 
     A block holds the pair (messages towards its first layer, messages towards its second layer).
     Two cases need only one array: undamped layers take turns, so that each message is overwritten
@@ -49,8 +47,7 @@ class State(NamedTuple):
 
 
 class PairwiseView(eqx.Module):
-    """
-    Message passing on binary units in layers, written for one instance.
+    """Message passing on binary units in layers, written for one instance.
 
     Belief propagation, max-product and mixed-product differ only in the rule by which each layer
     sends: `sum` and `max` as their names say, `plug` as if the layer were held at its most likely
@@ -58,7 +55,7 @@ class PairwiseView(eqx.Module):
     """
 
     weights: tuple[Float[Array, "m n"], ...]
-    shifts: tuple[Float[Array, "2 _"], ...]
+    shifts: tuple[tuple[Float[Array, " _"], Float[Array, " _"]], ...]
     damping: Float[Array, ""] | None
     edges: tuple[tuple[int, int], ...] = eqx.field(static=True)
     product: Product = eqx.field(static=True)
@@ -74,17 +71,17 @@ class PairwiseView(eqx.Module):
         schedule: Schedule,
         damping: Float[Array, ""] | None = None,
     ):
-        if form == "rational":
+        if form == "odds":
             # Outside its range this form is not used; there, the clip keeps gradients finite.
-            limit = RATIONAL_LIMIT
-            self.weights = tuple(jnp.tanh(jnp.clip(b.weights, -limit, limit) / 4) for b in blocks)
+            limit = ODDS_LIMIT
+            self.weights = tuple(jnp.exp(jnp.clip(b.weights, -limit, limit) / 2) for b in blocks)
         else:
             self.weights = tuple(b.weights / 2 for b in blocks)
-        shifts = [jnp.zeros((2, size), blocks[0].weights.dtype) for size in sizes]
-        for block in blocks:
-            shifts[block.first] += total(block.weights / 2, 1)
-            if block.first != block.second:
-                shifts[block.second] += total(block.weights / 2, 0)
+        shifts = [split(jnp.zeros(size, blocks[0].weights.dtype)) for size in sizes]
+        for first, second, weights in blocks:
+            shifts[first] = _plus(shifts[first], total(weights / 2, 1))
+            if first != second:
+                shifts[second] = _plus(shifts[second], total(weights / 2, 0))
         self.shifts = tuple(shifts)
         self.damping = damping
         self.edges = tuple((block.first, block.second) for block in blocks)
@@ -96,7 +93,10 @@ class PairwiseView(eqx.Module):
         """No messages in ±1 form (`centred`), or no messages in {0, 1} form (`plain`)."""
         messages = []
         for (first, second), w in zip(self.edges, self.weights, strict=True):
-            message = jnp.zeros_like(w) if start == "centred" else -w
+            if self.form == "odds":
+                message = jnp.ones_like(w) if start == "centred" else 1 / w
+            else:
+                message = jnp.zeros_like(w) if start == "centred" else -w
             single = first == second or self._in_place
             messages.append((message,) if single else (message, message))
         layers = range(len(instance.unary))
@@ -132,8 +132,7 @@ class PairwiseView(eqx.Module):
         return tuple(self._held(layer, list(state.fields), instance) for layer in layers)
 
     def log_partition(self, state: State, instance: Instance) -> Float[Array, ""]:
-        """
-        The Bethe approximation of log Z, or of the largest log-potential for max-product, over
+        """The Bethe approximation of log Z, or of the largest log-potential for max-product, over
         the configurations that agree with the clamped units.
         """
         pairs, fields, instance = self._both_ways(state, instance)
@@ -172,8 +171,7 @@ class PairwiseView(eqx.Module):
     def statistics(
         self, state: State, instance: Instance
     ) -> tuple[tuple[Float[Array, " _"], ...], tuple[Float[Array, "m n"], ...]]:
-        """
-        The gradient of `log_partition` at a fixed point: probabilities of units, and of pairs.
+        """The gradient of `log_partition` at a fixed point: probabilities of units, and of pairs.
 
         Where layers take turns, P(both) = P(odd = 1) · P(even = 1 | odd = 1) needs one sigmoid an
         edge. What is maximised is 0 or 1.
@@ -231,9 +229,12 @@ class PairwiseView(eqx.Module):
         w, rule = self.weights[k], self._rule(self.edges[k][sender])
         align = _row if sender else _column
         if rule == "plug":
-            return w * jnp.sign(align(field))
-        if self.form == "rational":
-            return rational(w, jnp.tanh(align(field) / 2), incoming)
+            sign = jnp.sign(align(field))
+            if self.form == "odds":
+                return jnp.where(sign > 0, w, jnp.where(sign < 0, 1 / w, jnp.ones_like(w)))
+            return w * sign
+        if self.form == "odds":
+            return odds(w, align(field), incoming)
         return (soft if rule == "sum" else hard)(w, align(field) - incoming)
 
     def _damped(self, old: Array, new: Array) -> Array:
@@ -241,13 +242,16 @@ class PairwiseView(eqx.Module):
 
     def _field(self, layer: int, messages: list, instance: Instance) -> Array:
         """The log-odds of a layer: its unary terms and all messages towards it."""
-        add = log_odds_total if self.form == "rational" else total
-        out = split(instance.unary[layer]) + self.shifts[layer]
+        coarse, rest = _plus(split(instance.unary[layer]), self.shifts[layer])
         for edge, message in zip(self.edges, messages, strict=False):
             if layer in edge:
                 end = edge.index(layer)
-                out = out + add(message[min(end, len(message) - 1)], 1 - end)
-        return out.sum(0)
+                towards = message[min(end, len(message) - 1)]
+                if self.form == "odds":
+                    rest = rest + log_product(towards, 1 - end)
+                else:
+                    coarse, rest = _plus((coarse, rest), total(towards, 1 - end))
+        return coarse + rest
 
     def _held(self, layer: int, fields: list, instance: Instance) -> Array:
         """The log-odds of a layer, those of clamped units far beyond any message."""
@@ -263,8 +267,7 @@ class PairwiseView(eqx.Module):
         return instance._replace(clamp=(clamp, *instance.clamp[1:]))
 
     def _both_ways(self, state: State, instance: Instance) -> tuple[list, list, Instance]:
-        """
-        The messages in both directions, with the fields that they add up to. The fields are
+        """The messages in both directions, with the fields that they add up to. The fields are
         added up anew, so that a gradient with the messages held fixed is complete.
         """
         messages = list(state.messages)
@@ -299,6 +302,10 @@ class PairwiseView(eqx.Module):
 
     def _reduce(self, scores: Float[Array, "s *shape"]) -> Float[Array, "*shape"]:
         return scores.max(0) if self.product == "max" else jax.nn.logsumexp(scores, axis=0)
+
+
+def _plus(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+    return a[0] + b[0], a[1] + b[1]
 
 
 def _column(x: Float[Array, " n"]) -> Float[Array, "n 1"]:

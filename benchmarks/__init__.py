@@ -1,0 +1,1 @@
+"""Benchmarks and experiments: `python -m benchmarks NAME`."""

@@ -1,0 +1,107 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import ebmlearn as ebm
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("kind", oracle.MODELS)
+def test_fixed_point_and_bound(kind, dtype):
+    model = oracle.MODELS[kind](np.random.default_rng(0), scale=0.7, dtype=dtype)
+    tol = 1e-6 if dtype == "float32" else 1e-12
+    beliefs = ebm.MeanField(iterations=500, tol=tol)(model)
+    assert beliefs.converged
+    assert beliefs.iterations < 500
+    f = oracle.flat(model)
+    q = np.concatenate([jax.nn.sigmoid(x) for x in oracle.layers(beliefs.log_odds)])
+    np.testing.assert_allclose(q, sigmoid(f.bias + f.couplings @ q), atol=20 * tol)
+    entropy = -(q * np.log(q) + (1 - q) * np.log1p(-q)).sum()
+    bound = q @ f.bias + q @ f.couplings @ q / 2 + entropy
+    np.testing.assert_allclose(beliefs.log_partition, bound, rtol=1e-5)
+    assert beliefs.log_partition < oracle.truth(model).log_z
+    pairs = np.outer(q, q)
+    np.fill_diagonal(pairs, q)
+    blocks = oracle.pair_blocks(model, pairs)
+    statistics = ebm.MeanField(500).statistics(model)
+    both = oracle.arrays(beliefs.pairwise), oracle.arrays(statistics.pairwise)
+    for got, other, want in zip(*both, blocks, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)
+        np.testing.assert_allclose(other, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", oracle.MODELS)
+@pytest.mark.parametrize("damping", [0.0, 0.6])
+def test_the_bound_never_falls(kind, damping):
+    # Strong couplings, where updating all units at once would oscillate.
+    model = oracle.MODELS[kind](np.random.default_rng(1), scale=4.0)
+    bounds = [float(ebm.MeanField(n, damping)(model).log_partition) for n in range(12)]
+    assert (np.diff(bounds) > -1e-4).all()
+    assert bounds[-1] > bounds[0]
+
+
+def test_independent_units_are_exact():
+    model = oracle.random_rbm(np.random.default_rng(2), scale=0.0)
+    beliefs = ebm.MeanField(iterations=2)(model)
+    t = oracle.truth(model)
+    np.testing.assert_allclose(beliefs.visible, t.marginals[0], atol=1e-6)
+    np.testing.assert_allclose(beliefs.log_partition, t.log_z, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", oracle.MODELS)
+def test_evidence(kind):
+    model = oracle.MODELS[kind](np.random.default_rng(3))
+    n = oracle.flat(model).sizes[0]
+    evidence = jnp.asarray(np.arange(n) % 2, jnp.float32)
+    beliefs = ebm.MeanField(iterations=100)(model, evidence, jnp.ones(n, bool))
+    clamped = {i: i % 2 for i in range(n)}
+    t = oracle.truth(model, clamped)
+    answer = ebm.query(model, evidence, jnp.ones(n, bool), ebm.MeanField(5))
+    np.testing.assert_array_equal(answer, evidence)
+    if kind != "dbm":  # the hidden units are independent given all visible ones
+        got = np.concatenate([jax.nn.sigmoid(x) for x in oracle.layers(beliefs.log_odds)])
+        np.testing.assert_allclose(got, np.concatenate(t.marginals), atol=1e-6)
+        np.testing.assert_allclose(beliefs.log_partition, t.log_z, rtol=1e-5)
+    assert beliefs.log_partition <= t.log_z + 1e-5
+
+
+def test_gradient_of_the_bound():
+    model = oracle.random_rbm(np.random.default_rng(4), scale=0.5)
+    mf = ebm.MeanField(iterations=100)
+    gradient = jax.grad(lambda m: mf(m).log_partition)(model)
+    statistics = mf.statistics(model)
+    np.testing.assert_allclose(gradient.weights, statistics.pairwise, atol=1e-6)
+    np.testing.assert_allclose(gradient.hidden_bias, statistics.units.hidden, atol=1e-6)
+
+
+def test_relabelling_changes_nothing():
+    rng = np.random.default_rng(5)
+    couplings, field = oracle.symmetric(rng, 6, 0.5), rng.normal(size=6)
+    signs = np.where(rng.random(6) < 0.5, -1, 1)
+    mirrored = np.outer(signs, signs) * couplings, signs * field
+    one, two = (
+        ebm.BoltzmannMachine.from_spins(*(x.astype(np.float32) for x in parameters))
+        for parameters in ((couplings, field), mirrored)
+    )
+    a, b = (np.asarray(ebm.MeanField(iterations=3)(m).log_odds.x) for m in (one, two))
+    np.testing.assert_allclose(a, signs * b, atol=1e-5)
+
+
+def test_batches():
+    rng = np.random.default_rng(6)
+    one = oracle.random_semi(rng)
+    biases = jnp.asarray(rng.normal(size=(2, 3, 4)), jnp.float32)
+    batch = ebm.SemiRestrictedBM(one.weights, one.couplings, biases, one.hidden_bias)
+    beliefs = ebm.MeanField(iterations=50, tol=1e-5)(batch)
+    assert beliefs.hidden.shape == (2, 3, 3)
+    assert beliefs.pairwise[1].shape == (2, 3, 4, 4)
+    assert beliefs.log_partition.shape == beliefs.converged.shape == (2, 3)
+    single = ebm.SemiRestrictedBM(one.weights, one.couplings, biases[1, 0], one.hidden_bias)
+    alone = ebm.MeanField(iterations=50, tol=1e-5)(single)
+    np.testing.assert_allclose(beliefs.visible[1, 0], alone.visible, atol=1e-6)
+    assert beliefs.iterations[1, 0] == alone.iterations

@@ -1,0 +1,83 @@
+"""Belief propagation agrees with that of PGMax."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import ebmlearn as ebm
+import ebmlearn.pgmax
+
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+def pgmax_log_odds(rbm, iterations, damping, temperature):
+    """PGMax's own beliefs, as log-odds."""
+    from pgmax import fgraph, fgroup, infer, vgroup
+
+    visible = vgroup.NDVarArray(num_states=2, shape=(rbm.num_visible,))
+    hidden = vgroup.NDVarArray(num_states=2, shape=(rbm.num_hidden,))
+    graph = fgraph.FactorGraph(variable_groups=[visible, hidden])
+    pairs = np.argwhere(np.ones((rbm.num_visible, rbm.num_hidden)))
+    potentials = np.zeros((len(pairs), 2, 2))
+    potentials[:, 1, 1] = np.asarray(rbm.weights).ravel()
+    graph.add_factors(
+        fgroup.PairwiseFactorGroup(
+            variables_for_factors=[[visible[i], hidden[j]] for i, j in pairs],
+            log_potential_matrix=potentials,
+        )
+    )
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        bp = infer.build_inferer(graph.bp_state, backend="bp")
+        evidence = {
+            group: jnp.stack([jnp.zeros_like(bias), bias], axis=1)
+            for group, bias in ((visible, rbm.visible_bias), (hidden, rbm.hidden_bias))
+        }
+        arrays = bp.init(evidence_updates=evidence)
+        run = jax.jit(lambda a: bp.run(a, iterations, damping, temperature))
+        beliefs = bp.get_beliefs(run(arrays))
+        marginals = infer.get_marginals(beliefs)
+    log_odds = [np.asarray(beliefs[g][:, 1] - beliefs[g][:, 0]) for g in (visible, hidden)]
+    return log_odds, [np.asarray(marginals[g][:, 1]) for g in (visible, hidden)]
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("damping", [0.0, 0.5])
+def test_the_same_beliefs_at_every_step(temperature, damping):
+    # Not only where it converges: the same schedule from the same start, step for step.
+    rng = np.random.default_rng(0)
+    for scale in (0.5, 3.0):
+        rbm = oracle.random_rbm(rng, 7, 5, scale=scale)
+        for iterations in (1, 4, 30):
+            bp = ebm.BP(
+                iterations,
+                temperature=temperature,
+                damping=damping,
+                start="plain",
+                schedule="flooding",
+            )
+            beliefs = bp(rbm)
+            log_odds, marginals = pgmax_log_odds(rbm, iterations, damping, temperature)
+            np.testing.assert_allclose(beliefs.log_odds.visible, log_odds[0], atol=2e-4)
+            np.testing.assert_allclose(beliefs.visible, marginals[0], atol=1e-5)
+            np.testing.assert_allclose(beliefs.hidden, marginals[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+def test_the_same_fixed_point_from_the_default_settings(temperature):
+    rbm = oracle.random_rbm(np.random.default_rng(1), 8, 6, scale=0.5)
+    beliefs = ebm.BP(iterations=200, temperature=temperature, tol=1e-7)(rbm)
+    assert beliefs.converged
+    _, marginals = pgmax_log_odds(rbm, 200, 0.5, temperature)
+    np.testing.assert_allclose(beliefs.visible, marginals[0], atol=1e-5)
+    np.testing.assert_allclose(beliefs.hidden, marginals[1], atol=1e-5)
+
+
+def test_the_same_max_product():
+    rbm = oracle.random_rbm(np.random.default_rng(2), 7, 5, scale=2.0)
+    beliefs = ebm.BP(20, "max", damping=0.5, start="plain", schedule="flooding")(rbm)
+    log_odds, _ = pgmax_log_odds(rbm, 20, 0.5, 0.0)
+    np.testing.assert_allclose(beliefs.log_odds.visible, log_odds[0], atol=1e-4)
+    np.testing.assert_allclose(beliefs.log_odds.hidden, log_odds[1], atol=1e-4)
