@@ -50,8 +50,8 @@ def problem(magnitude: float, regime: str, dtype: str, seed: int = 0):
         balance = -weights.sum(1) / 2, -weights.sum(0) / 2
         fields = tuple(a + 0.05 * b for a, b in zip(balance, fields, strict=True))
     elif regime != FRUSTRATED:
-        strength = 1 + magnitude * np.sqrt(hidden)
-        fields = strength * fields[0], strength * fields[1]
+        strength = 4 + magnitude * np.sqrt(visible)
+        fields = tuple(strength * np.sign(x) * (1 + np.abs(x)) for x in fields)
     if regime == "clamped":
         evidence = (rng.random(visible) < 0.5).astype(np.float32)
         observed = np.arange(visible) % 2 == 0
@@ -81,6 +81,7 @@ def main(args: argparse.Namespace) -> dict:
             single = [beliefs(magnitude, regime, "float32", seed) for seed in range(args.seeds)]
             row[regime] = float(np.abs(np.array(exact) - np.array(single)).max())
             row[f"{regime}_unsure"] = float((np.abs(np.array(exact) - 0.5) < 0.4).mean())
+        exact = [beliefs(magnitude, FRUSTRATED, "float64", s) for s in range(args.seeds)]
         moved = [beliefs(magnitude, FRUSTRATED, "float64", s, 1.0) for s in range(args.seeds)]
         row["one_ulp"] = float(np.abs(np.array(exact) - np.array(moved)).max())
         rows.append(row)

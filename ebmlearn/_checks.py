@@ -41,9 +41,11 @@ def parameter(name: str, x: Any) -> Array:
 def finite(**parameters: Array) -> None:
     """Raises `ValueError` if a parameter whose values are known holds a NaN or an infinity."""
     for name, x in parameters.items():
-        if is_concrete(x) and not bool(jnp.isfinite(x).all()):
-            kind = "NaN" if bool(jnp.isnan(x).any()) else "infinity"
-            raise ValueError(f"`{name}` must be finite, got {describe(x)} that holds {kind}.")
+        # At compile time, since a model may be made of known arrays while something is traced.
+        with jax.ensure_compile_time_eval():
+            if is_concrete(x) and not bool(jnp.isfinite(x).all()):
+                kind = "NaN" if bool(jnp.isnan(x).any()) else "infinity"
+                raise ValueError(f"`{name}` must be finite, got {describe(x)} that holds {kind}.")
 
 
 def one_dtype(**parameters: Array) -> None:
@@ -85,19 +87,21 @@ def symmetric(name: str, x: Array) -> None:
     """Raises `ValueError` unless `x` is a square, symmetric matrix with zero diagonal."""
     if x.ndim != 2 or x.shape[0] != x.shape[1]:
         raise ValueError(f"`{name}` must be a square matrix, got {describe(x)}.")
-    if is_concrete(x):
+    if not is_concrete(x):
+        return
+    with jax.ensure_compile_time_eval():
         gap = float(jnp.abs(x - x.T).max(initial=0))
-        if gap > 0:
-            raise ValueError(
-                f"`{name}` must be symmetric, got {describe(x)} whose entries (i, j) and (j, i)"
-                f" differ by up to {gap:.3g}."
-            )
         peak = float(jnp.abs(jnp.diagonal(x)).max(initial=0))
-        if peak > 0:
-            raise ValueError(
-                f"`{name}` must have a zero diagonal, got {describe(x)} with a diagonal entry of"
-                f" magnitude {peak:.3g}."
-            )
+    if gap > 0:
+        raise ValueError(
+            f"`{name}` must be symmetric, got {describe(x)} whose entries (i, j) and (j, i) differ"
+            f" by up to {gap:.3g}."
+        )
+    if peak > 0:
+        raise ValueError(
+            f"`{name}` must have a zero diagonal, got {describe(x)} with a diagonal entry of"
+            f" magnitude {peak:.3g}."
+        )
 
 
 def typed_key(key: Any) -> None:

@@ -141,7 +141,8 @@ class BP(AbstractInference):
         temperature = traced(self.temperature, dtype)
         form = None if undamped and self.product != "max" else "log-odds"
         if form is None and _checks.is_concrete((model, temperature)):
-            form = "odds" if bool(_fits(model, temperature)) else "log-odds"
+            with jax.ensure_compile_time_eval():
+                form = "odds" if bool(_fits(model, temperature)) else "log-odds"
         return _Settings(
             limits=Limits(self.iterations, self.tol, dtype, self.unroll),
             temperature=temperature,
@@ -200,8 +201,8 @@ class _Settings(eqx.Module):
 
     def view(self, model: AbstractPairwiseModel, form: Form) -> PairwiseView:
         # BP at temperature T is T times BP at 1 on the parameters divided by T.
-        model = model.tempered(1 / self.temperature)
-        return model.view(self.product, form, self.schedule, self.damping)
+        beta = 1 / self.temperature
+        return model.view(self.product, form, self.schedule, self.damping, beta)
 
     def tempered(self, instance: Instance) -> Instance:
         return instance._replace(unary=tuple(u / self.temperature for u in instance.unary))
@@ -279,7 +280,7 @@ def _derived(beliefs: BPBeliefs, what: Literal["pairwise", "log_partition"]) -> 
 
     def finish(state: State, instance: Instance) -> PyTree:
         if what == "pairwise":
-            return view.pairwise(state, instance, settings.temperature)
+            return view.pairwise(state, instance, jnp.asarray(settings.temperature))
         if not settings.unroll:
             # The Bethe free energy is stationary in the messages at a fixed point, so its gradient
             # needs none through them.

@@ -78,7 +78,8 @@ class Problem(eqx.Module):
         """The instances along one leading axis. Units known for sure are clamped, those known by a
         likelihood have it added to their unary terms.
         """
-        unary, clamp = self.model.unary(), [None] * len(self.model.unary())
+        unary = self.model.unary()
+        clamp: list[Any] = [None] * len(unary)
         shape = self.shape
         if self.evidence is not None and self.observed is not None:
             common = (*shape, unary[0].shape[-1])

@@ -148,7 +148,7 @@ class _Settings(eqx.Module):
         return jax.lax.fori_loop(0, field.shape[0], unit, log_odds[layer])
 
     def _damped(self, old: Array, new: Array) -> Array:
-        return self.damping * old + (1 - self.damping) * new
+        return old + jnp.asarray(1 - self.damping) * (new - old)
 
 
 def _inner(model: AbstractPairwiseModel, layer: int) -> Float[Array, "n n"] | None:

@@ -61,11 +61,12 @@ class AbstractPairwiseModel(eqx.Module):
         product: Product,
         form: Form,
         schedule: Schedule,
-        damping: Float[Array, ""] | None = None,
+        damping: Float[AnyArray, ""] | None,
+        beta: Float[AnyArray, ""],
     ) -> PairwiseView:
-        """The message-passing view of this model."""
+        """The message-passing view of this model, its weights times `beta`."""
         sizes = tuple(bias.shape[-1] for bias in self.unary())
-        return PairwiseView(self.blocks(), sizes, product, form, schedule, damping)
+        return PairwiseView(self.blocks(), sizes, product, form, schedule, damping, beta)
 
     def tempered(self: Model, beta: float | Float[Array, ""]) -> Model:
         """The model of $p(x)^\\beta$: every parameter times `beta`."""

@@ -133,13 +133,12 @@ class DBM(AbstractPairwiseModel):
         """The same model as an RBM, for two hidden layers: `[v, h2]` against `h1`. With one hidden
         layer, a DBM is an RBM as it stands.
         """
-        if len(self.weights) == 1:
+        depth = len(self.weights)
+        if depth > 2:
+            raise ValueError(f"`to_rbm` needs at most two hidden layers, this DBM has {depth}.")
+        if depth == 1:
             return RBM(self.weights[0], *self.biases)
-        if len(self.weights) > 2:
-            raise ValueError(
-                f"`to_rbm` needs at most two hidden layers, this DBM has {len(self.weights)}."
-            )
-        lower, upper = self.weights[0], self.weights[1]
+        lower, upper = self.weights
         shape = self.batch_shape
         outer = [jnp.broadcast_to(b, (*shape, b.shape[-1])) for b in self.biases[::2]]
         return RBM(

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._types import AnyArray
 from ._messages import hard, log_product, odds, ODDS_LIMIT, soft, split, total
 
 
@@ -69,21 +70,25 @@ class PairwiseView(eqx.Module):
         product: Product,
         form: Form,
         schedule: Schedule,
-        damping: Float[Array, ""] | None = None,
+        damping: Float[AnyArray, ""] | None,
+        beta: Float[AnyArray, ""],
     ):
+        beta = jnp.asarray(beta)
         if form == "odds":
             # Outside its range this form is not used; there, the clip keeps gradients finite.
-            limit = ODDS_LIMIT
-            self.weights = tuple(jnp.exp(jnp.clip(b.weights, -limit, limit) / 2) for b in blocks)
+            limit = ODDS_LIMIT / 2
+            half = (jnp.clip(beta / 2 * b.weights, -limit, limit) for b in blocks)
+            self.weights = tuple(jnp.exp(w) for w in half)
         else:
-            self.weights = tuple(b.weights / 2 for b in blocks)
+            self.weights = tuple(beta / 2 * b.weights for b in blocks)
         shifts = [split(jnp.zeros(size, blocks[0].weights.dtype)) for size in sizes]
         for first, second, weights in blocks:
-            shifts[first] = _plus(shifts[first], total(weights / 2, 1))
+            shifts[first] = _plus(shifts[first], total(weights, 1))
             if first != second:
-                shifts[second] = _plus(shifts[second], total(weights / 2, 0))
-        self.shifts = tuple(shifts)
-        self.damping = damping
+                shifts[second] = _plus(shifts[second], total(weights, 0))
+        # Scaled after the sum, so that no scaled copy of the weights is kept for it.
+        self.shifts = tuple((beta / 2 * coarse, beta / 2 * rest) for coarse, rest in shifts)
+        self.damping = None if damping is None else jnp.asarray(damping)
         self.edges = tuple((block.first, block.second) for block in blocks)
         self.product = product
         self.form = form

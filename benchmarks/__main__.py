@@ -1,0 +1,34 @@
+import argparse
+import importlib
+from pathlib import Path
+
+from . import _report
+
+
+NAMES = ("bp", "precision")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="name", required=True)
+    for name in NAMES:
+        module = importlib.import_module(f"benchmarks.{name}")
+        command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
+        module.add_arguments(command)
+        command.add_argument(
+            "--json",
+            nargs="?",
+            type=Path,
+            const=Path(__file__).parent / "results" / f"{name}.json",
+            help="write the result to a file, by default in benchmarks/results",
+        )
+    args = parser.parse_args()
+    result = importlib.import_module(f"benchmarks.{args.name}").main(args)
+    if args.json is not None:
+        arguments = {k: v for k, v in vars(args).items() if k not in ("json", "name")}
+        _report.write(args.json, {"command": args.name, "arguments": arguments, **result})
+        print(f"wrote {args.json}")
+
+
+if __name__ == "__main__":
+    main()

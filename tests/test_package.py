@@ -1,0 +1,92 @@
+"""The package as a newcomer meets it: imports, README, demonstration, layers."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import ebmlearn as ebm
+
+
+ROOT = Path(__file__).parents[1]
+# Each room may use the rooms before it.
+ROOMS = ["models", "inference"]
+
+
+def run(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def test_import_loads_no_other_ecosystem():
+    loaded = run("import sys, ebmlearn; print([m for m in sys.modules if '.' not in m])")
+    for name in ("pgmax", "numpyro", "matplotlib", "tqdm"):
+        assert repr(name) not in loaded
+
+
+def test_rooms_use_only_rooms_before_them():
+    for k, room in enumerate(ROOMS):
+        for path in (ROOT / "ebmlearn" / room).glob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.level == 2 and node.module:
+                    used = node.module.split(".")[0]
+                    assert used not in ROOMS[k + 1 :], f"{path} uses {used}"
+
+
+@pytest.mark.parametrize(
+    "block", re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+)
+def test_readme_examples_run(block):
+    assert run(block + "\nprint('it ran')").strip().endswith("it ran")
+
+
+def test_readme_gives_the_overrides_of_the_project():
+    readme = (ROOT / "README.md").read_text()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]
+    blocks = [tomllib.loads(b) for b in re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)]
+    assert settings["override-dependencies"] in [
+        b["tool"]["uv"]["override-dependencies"] for b in blocks
+    ]
+
+
+def test_demonstration(tmp_path):
+    path = tmp_path / "demo.png"
+    command = [sys.executable, "-m", "ebmlearn", "--output", str(path)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    assert "784x500" in out
+    assert path.read_bytes().startswith(b"\x89PNG")
+    rows = [line.split("|") for line in out.splitlines() if re.match(r"\s+\d\.\d\d \|", line)]
+    assert len(rows) == 8
+    for _, bp, mean_field, _ in rows:
+        assert float(bp.split()[0]) < float(mean_field.split()[0])
+        assert float(mean_field.split()[1]) < 0
+
+
+def test_benchmark_in_brief(tmp_path):
+    path = tmp_path / "precision.json"
+    command = [sys.executable, "-m", "benchmarks", "precision", "--seeds", "1", "--json", str(path)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    assert "|W|" in out
+    assert path.exists()
+
+
+def test_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == ebm.__version__
+
+
+@pytest.mark.parametrize("name", [name for name in dir(ebm) if not name.startswith("_")])
+def test_everything_public_is_documented(name):
+    thing = getattr(ebm, name)
+    if inspect.ismodule(thing):
+        return
+    assert inspect.getdoc(thing)
+    if inspect.isclass(thing):
+        for member, value in inspect.getmembers(thing, inspect.isfunction):
+            if not member.startswith("_"):
+                assert inspect.getdoc(value), f"{name}.{member}"
