@@ -2,7 +2,7 @@ import argparse
 import importlib
 from pathlib import Path
 
-from . import _report
+from . import _report, report
 
 
 NAMES = ("bp", "precision")
@@ -22,7 +22,11 @@ def main() -> None:
             const=Path(__file__).parent / "results" / f"{name}.json",
             help="write the result to a file, by default in benchmarks/results",
         )
+    commands.add_parser("report", help="write the tables of the README from the results")
     args = parser.parse_args()
+    if args.name == "report":
+        report.write()
+        return
     result = importlib.import_module(f"benchmarks.{args.name}").main(args)
     if args.json is not None:
         arguments = {k: v for k, v in vars(args).items() if k not in ("json", "name")}

@@ -54,6 +54,13 @@ def test_readme_gives_the_overrides_of_the_project():
     ]
 
 
+def test_readme_holds_the_committed_figures():
+    from benchmarks import report
+
+    readme = (ROOT / "README.md").read_text()
+    assert report.filled(readme) == readme
+
+
 def test_demonstration(tmp_path):
     path = tmp_path / "demo.png"
     command = [sys.executable, "-m", "ebmlearn", "--output", str(path)]

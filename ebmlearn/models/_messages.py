@@ -76,10 +76,15 @@ def odds(
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def log_product(x: Float[Array, "a b"], axis: int) -> Float[Array, " n"]:
     """The sum of log(x) over an axis, with one logarithm for sixteen entries."""
-    out = jnp.zeros(x.shape[1 - axis], x.dtype)
-    for slabs in _slabs(x, axis):
-        out = out + jnp.log(functools.reduce(jnp.multiply, slabs)).sum(axis)
-    return out
+
+    def grouped(x: Array) -> Array:
+        out = jnp.zeros(x.shape[1 - axis], x.dtype)
+        for slabs in _slabs(x, axis):
+            out = out + jnp.log(functools.reduce(jnp.multiply, slabs)).sum(axis)
+        return out
+
+    # Elsewhere than on the CPU memory is slower than logarithms, and reductions are fused.
+    return jax.lax.platform_dependent(x, cpu=grouped, default=lambda x: jnp.log(x).sum(axis))
 
 
 @log_product.defjvp
