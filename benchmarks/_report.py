@@ -2,6 +2,8 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,11 +32,11 @@ def environment() -> dict[str, Any]:
 
 def _processor() -> str:
     """The name of the processor, as far as the system tells it."""
-    info = Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
-    for line in text.splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
+    if shutil.which("lscpu"):
+        out = subprocess.run(["lscpu"], capture_output=True, text=True).stdout
+        for line in out.splitlines():
+            if line.startswith("Model name:"):
+                return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
 
 

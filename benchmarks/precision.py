@@ -3,12 +3,15 @@
 import argparse
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 
 import ebmlearn as ebm
 
 
+# The place of this switch depends on the version of JAX.
+x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 MAGNITUDES = (4.0, 8.0, 12.0, 16.0, 20.0, 30.0, 100.0, 800.0, 1000.0)
 REGIMES = ("half", "saturated", "clamped")
 # Without strong fields, BP on strong weights of random signs does not settle, and its tenth sweep
@@ -62,7 +65,7 @@ def problem(magnitude: float, regime: str, dtype: str, seed: int = 0):
 
 def beliefs(magnitude: float, regime: str, dtype: str, seed: int, ulps: float = 0.0) -> np.ndarray:
     """Beliefs of all units, the parameters changed at random by up to `ulps` float32 roundings."""
-    with jax.enable_x64(dtype == "float64"):
+    with x64(dtype == "float64"):
         rbm, evidence, observed = problem(magnitude, regime, dtype, seed)
         if ulps:
             rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Writes the tables of the README from the committed results, so that no figure is typed by hand."""
+"""Writes the tables of the README from the committed results: no figure is typed by hand."""
 
 import json
 import re
@@ -44,8 +44,8 @@ def bp() -> str:
         "",
         f"Exponents of the growth of time: {law}. {many['batch']:,} instances of 784×256, whose"
         f" messages would be {many['all_messages_mib']:,.0f} MiB, need"
-        f" {many['mib_above_baseline']:,.0f} MiB. Times of ebmlearn include the overhead of an eager"
-        " call, about a millisecond, which is all there is to see at 100×50.",
+        f" {many['mib_above_baseline']:,.0f} MiB. Times of ebmlearn include the overhead of an"
+        " eager call, about a millisecond, which is most of what is seen at 100×50.",
     ]
     return "\n".join(lines)
 

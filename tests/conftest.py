@@ -1,4 +1,5 @@
 import jax
+import oracle
 import pytest
 
 
@@ -8,5 +9,5 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 @pytest.fixture(params=["float32", "float64"])
 def dtype(request):
-    with jax.enable_x64(request.param == "float64"):
+    with oracle.x64(request.param == "float64"):
         yield request.param

@@ -6,10 +6,16 @@ Nothing here uses the library beyond the parameters of its models.
 import itertools
 from typing import Any, NamedTuple
 
+import jax
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 
 import ebmlearn as ebm
+
+
+# The place of this switch depends on the version of JAX.
+x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 
 
 class Flat(NamedTuple):

@@ -183,7 +183,7 @@ def test_errors_name_what_is_wrong(name):
 
 def test_dtypes_must_agree():
     with (
-        jax.enable_x64(True),
+        oracle.x64(True),
         pytest.raises(TypeError, match=r"`weights` float64.*`hidden_bias` float32"),
     ):
         ebm.RBM(np.zeros((3, 2)), np.zeros(3), np.zeros(2, np.float32))

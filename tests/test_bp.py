@@ -292,7 +292,7 @@ def test_clamped_units_stay_whatever_pulls_at_them(magnitude):
 
 
 def test_unrolled_gradient_against_finite_differences():
-    with jax.enable_x64(True):
+    with oracle.x64(True):
         for scale, product in [(1.0, "sum"), (12.0, "sum"), (1.0, "max"), (0.0, "sum")]:
             rbm = oracle.random_rbm(np.random.default_rng(14), scale=scale, dtype="float64")
             bp = ebm.BP(iterations=4, product=product, unroll=True, temperature=0.8)
@@ -318,7 +318,7 @@ def test_unrolled_gradient_against_finite_differences():
 @pytest.mark.parametrize("kind", oracle.MODELS)
 @pytest.mark.parametrize("unroll", [False, True])
 def test_bethe_gradient_is_the_expected_statistics(kind, unroll):
-    with jax.enable_x64(True):
+    with oracle.x64(True):
         model = oracle.MODELS[kind](np.random.default_rng(15), scale=0.3, dtype="float64")
         # 80 sweeps are a fixed point to machine precision at this coupling.
         bp = ebm.BP(iterations=80, unroll=unroll)

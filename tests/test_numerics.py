@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import pytest
 
 import ebmlearn as ebm
@@ -50,7 +51,7 @@ def test_messages(w, t):
 @pytest.mark.parametrize("w", [0.0, -0.7, 3.0])
 @pytest.mark.parametrize("t", [0.5, -2.0])
 def test_gradients_of_messages(w, t):
-    with jax.enable_x64(True):
+    with oracle.x64(True):
         w, t, step = jnp.asarray(w), jnp.asarray(t), 1e-6
         for fn in (_messages.soft, _messages.hard):
             got = jax.grad(fn, (0, 1))(w, t)
@@ -66,7 +67,7 @@ def test_gradients_of_messages(w, t):
 def test_float32_is_as_good_as_float64(magnitude, regime):
     beliefs = {}
     for dtype in ("float32", "float64"):
-        with jax.enable_x64(dtype == "float64"):
+        with oracle.x64(dtype == "float64"):
             rbm, evidence, observed = problem(magnitude, regime, dtype)
             b = ebm.BP(iterations=10)(rbm, evidence, observed)
             beliefs[dtype] = np.concatenate([b.visible, b.hidden])
