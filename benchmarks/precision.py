@@ -1,6 +1,7 @@
 """Float32 against float64: the largest difference of a belief, over weights of all magnitudes."""
 
 import argparse
+from typing import Any
 
 import jax
 import jax.experimental
@@ -11,7 +12,7 @@ import ebmlearn as ebm
 
 
 # The place of this switch depends on the version of JAX.
-x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+x64: Any = jax.enable_x64 if hasattr(jax, "enable_x64") else vars(jax.experimental)["enable_x64"]
 MAGNITUDES = (4.0, 8.0, 12.0, 16.0, 20.0, 30.0, 100.0, 800.0, 1000.0)
 REGIMES = ("half", "saturated", "clamped")
 # Without strong fields, BP on strong weights of random signs does not settle, and its tenth sweep
