@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from .._types import AnyArray
 from ..models import AbstractPairwiseModel, Layers, Units
+from ._instances import Problem
 
 
 class AbstractBeliefs(eqx.Module):
@@ -81,11 +82,10 @@ class Statistics(eqx.Module):
 class AbstractInference(eqx.Module):
     """Turns a model into beliefs about its units."""
 
-    @abc.abstractmethod
     def __call__(
         self,
         model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*#batch units"] | None = None,
+        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
         observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> AbstractBeliefs:
         """Beliefs about all units of all instances of `model`.
@@ -100,17 +100,26 @@ class AbstractInference(eqx.Module):
 
         Leading axes of `evidence` and `observed` are a batch too, and broadcast with the model's.
         """
+        return self._beliefs(Problem(model, evidence, observed))
 
-    @abc.abstractmethod
     def statistics(
         self,
         model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*#batch units"] | None = None,
+        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
         observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> Statistics:
         """Expected statistics, without keeping anything of the size of the batch times the weights.
         The arguments are those of a call.
         """
+        return self._statistics(Problem(model, evidence, observed))
+
+    @abc.abstractmethod
+    def _beliefs(self, problem: Problem) -> AbstractBeliefs:
+        """Does the work of a call."""
+
+    @abc.abstractmethod
+    def _statistics(self, problem: Problem) -> Statistics:
+        """Does the work of `statistics`."""
 
 
 def most_likely(log_odds: PyTree[Float[Array, "..."]]) -> Any:

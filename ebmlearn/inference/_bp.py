@@ -5,7 +5,7 @@ from typing import Any, get_args, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Num, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
 from .._types import AnyArray
@@ -101,13 +101,7 @@ class BP(AbstractInference):
             got = _checks.describe(self.iterations)
             raise TypeError(f"`iterations` must be a Python integer with `unroll`, got {got}.")
 
-    def __call__(
-        self,
-        model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
-        observed: Bool[AnyArray, "*#batch units"] | None = None,
-    ) -> "BPBeliefs":
-        problem = Problem(model, evidence, observed)
+    def _beliefs(self, problem: Problem) -> "BPBeliefs":
         settings = self._settings(problem.model)
         log_odds, converged, iterations, residual, kept = _solved(settings, problem)
         return BPBeliefs(
@@ -120,13 +114,7 @@ class BP(AbstractInference):
             _kept=kept,
         )
 
-    def statistics(
-        self,
-        model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
-        observed: Bool[AnyArray, "*#batch units"] | None = None,
-    ) -> Statistics:
-        problem = Problem(model, evidence, observed)
+    def _statistics(self, problem: Problem) -> Statistics:
         return _statistics(self._settings(problem.model), problem)
 
     def _settings(self, model: AbstractPairwiseModel) -> "_Settings":

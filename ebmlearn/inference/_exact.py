@@ -3,10 +3,9 @@ from typing import Any, get_args, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Num, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
-from .._types import AnyArray
 from ..models import AbstractPairwiseModel
 from ..models._view import Instance, Product
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
@@ -53,13 +52,7 @@ class Exact(AbstractInference):
         if self.max_units > 30:
             raise ValueError(f"`max_units` must be at most 30, got {self.max_units}.")
 
-    def __call__(
-        self,
-        model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
-        observed: Bool[AnyArray, "*#batch units"] | None = None,
-    ) -> "ExactBeliefs":
-        problem = Problem(model, evidence, observed)
+    def _beliefs(self, problem: Problem) -> "ExactBeliefs":
         sides, shape = self._sides(problem.model), problem.shape
         answer = _solved(problem, sides)
         return ExactBeliefs(
@@ -73,13 +66,7 @@ class Exact(AbstractInference):
             _sides=sides,
         )
 
-    def statistics(
-        self,
-        model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
-        observed: Bool[AnyArray, "*#batch units"] | None = None,
-    ) -> Statistics:
-        problem = Problem(model, evidence, observed)
+    def _statistics(self, problem: Problem) -> Statistics:
         return _statistics(problem, self._sides(problem.model))
 
     def _sides(self, model: AbstractPairwiseModel) -> Sides:

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Num, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._types import AnyArray
 from ..models import AbstractPairwiseModel
@@ -55,13 +55,7 @@ class MeanField(AbstractInference):
     def __check_init__(self):
         check_limits(self.iterations, self.damping, self.tol)
 
-    def __call__(
-        self,
-        model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
-        observed: Bool[AnyArray, "*#batch units"] | None = None,
-    ) -> "MeanFieldBeliefs":
-        problem = Problem(model, evidence, observed)
+    def _beliefs(self, problem: Problem) -> "MeanFieldBeliefs":
         log_odds, converged, iterations, residual = _solved(self._settings(problem.model), problem)
         return MeanFieldBeliefs(
             log_odds=problem.model.units(tuple(log_odds)),
@@ -71,13 +65,7 @@ class MeanField(AbstractInference):
             _problem=problem,
         )
 
-    def statistics(
-        self,
-        model: AbstractPairwiseModel,
-        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
-        observed: Bool[AnyArray, "*#batch units"] | None = None,
-    ) -> Statistics:
-        problem = Problem(model, evidence, observed)
+    def _statistics(self, problem: Problem) -> Statistics:
         return _statistics(self._settings(problem.model), problem)
 
     def _settings(self, model: AbstractPairwiseModel) -> "_Settings":

@@ -99,16 +99,16 @@ class DBM(AbstractPairwiseModel):
         return cls(weights, tuple(jnp.zeros(size, weights[0].dtype) for size in sizes))
 
     @classmethod
-    def from_spins(cls, couplings: Sequence[Any], fields: Sequence[Any]) -> "DBM":
+    def from_spins(cls, weights: Sequence[Any], biases: Sequence[Any]) -> "DBM":
         """The DBM whose energy, up to a constant, is $-\\sum_k s_k^\\top J_k s_{k+1} - \\sum_k
         f_k^\\top s_k$ on spins ±1.
 
         **Arguments:**
 
-        - `couplings`: the $J_k$, shaped as `weights`.
-        - `fields`: the $f_k$, shaped as `biases`.
+        - `weights`: the $J_k$, shaped as those of the model.
+        - `biases`: the $f_k$, likewise.
         """
-        spins = cls(couplings, fields)
+        spins = cls(weights, biases)
         return cls(
             tuple(4 * w for w in spins.weights),
             tuple(

@@ -7,6 +7,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
 from .. import _checks
 from .._types import AnyArray
 from ._base import AbstractPairwiseModel, gaussian, instancewise, Layers, states, symmetrised
+from ._rbm import RBM
 from ._view import Block
 
 
@@ -80,7 +81,7 @@ class SemiRestrictedBM(AbstractPairwiseModel):
 
     @classmethod
     def from_spins(
-        cls, weights: Any, couplings: Any, visible_field: Any, hidden_field: Any
+        cls, weights: Any, couplings: Any, visible_bias: Any, hidden_bias: Any
     ) -> "SemiRestrictedBM":
         """The model whose energy, up to a constant, is $-s^\\top J t - \\tfrac12 s^\\top K s -
         f^\\top s - g^\\top t$ on spins ±1.
@@ -89,9 +90,9 @@ class SemiRestrictedBM(AbstractPairwiseModel):
 
         - `weights`: $J$, of shape `[visible, hidden]`.
         - `couplings`: $K$, of shape `[visible, visible]`, symmetric, zero on the diagonal.
-        - `visible_field`, `hidden_field`: $f$ and $g$.
+        - `visible_bias`, `hidden_bias`: $f$ and $g$.
         """
-        spins = cls(weights, couplings, visible_field, hidden_field)
+        spins = cls(weights, couplings, visible_bias, hidden_bias)
         visible, hidden = spins._weight_sums()
         return cls(
             4 * spins.weights,
@@ -133,35 +134,19 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         hidden: Shaped[AnyArray, "*#batch hidden"],
     ) -> Float[Array, "*batch"]:
         """The energy $E(v, h)$ of configurations; leading axes broadcast."""
-
-        @instancewise
-        def energy(v, h, b, c):
-            lateral = v @ symmetrised(self.couplings) @ v / 2
-            return -(v @ self.weights @ h) - lateral - v @ b - h @ c
-
-        v, h = self._visible(visible), self._hidden(hidden)
-        return energy(v, h, self.visible_bias, self.hidden_bias)
+        energy = self._rbm().energy(visible, hidden)
+        return energy - jnp.broadcast_to(self._lateral(visible), energy.shape)
 
     def free_energy(self, visible: Shaped[AnyArray, "*#batch visible"]) -> Float[Array, "*batch"]:
         """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$."""
-
-        @instancewise
-        def free_energy(v, b, c):
-            lateral = v @ symmetrised(self.couplings) @ v / 2
-            return -lateral - v @ b - jax.nn.softplus(v @ self.weights + c).sum()
-
-        return free_energy(self._visible(visible), self.visible_bias, self.hidden_bias)
+        energy = self._rbm().free_energy(visible)
+        return energy - jnp.broadcast_to(self._lateral(visible), energy.shape)
 
     def hidden_given(
         self, visible: Shaped[AnyArray, "*#batch visible"]
     ) -> Float[Array, "*batch hidden"]:
         """$p(h_j = 1 \\mid v)$ for every hidden unit."""
-
-        @instancewise
-        def conditional(v, c):
-            return jax.nn.sigmoid(v @ self.weights + c)
-
-        return conditional(self._visible(visible), self.hidden_bias)
+        return self._rbm().hidden_given(visible)
 
     def visible_given(
         self,
@@ -174,7 +159,10 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         def conditional(v, h, b):
             return jax.nn.sigmoid(self.weights @ h + symmetrised(self.couplings) @ v + b)
 
-        return conditional(self._visible(visible), self._hidden(hidden), self.visible_bias)
+        dtype = self.weights.dtype
+        v = states("visible", visible, self.num_visible, dtype)
+        h = states("hidden", hidden, self.num_hidden, dtype)
+        return conditional(v, h, self.visible_bias)
 
     def blocks(self) -> tuple[Block, ...]:
         return Block(0, 1, self.weights), Block(0, 0, symmetrised(self.couplings))
@@ -196,8 +184,11 @@ class SemiRestrictedBM(AbstractPairwiseModel):
             jnp.broadcast_to(self.weights.sum(0), self.hidden_bias.shape),
         )
 
-    def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
-        return states("visible", x, self.num_visible, self.weights.dtype)
+    def _rbm(self) -> RBM:
+        """The model without its lateral couplings."""
+        return RBM(self.weights, self.visible_bias, self.hidden_bias)
 
-    def _hidden(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
-        return states("hidden", x, self.num_hidden, self.weights.dtype)
+    def _lateral(self, visible: Shaped[AnyArray, "*batch visible"]) -> Float[Array, "*batch"]:
+        """What the lateral couplings take from the energy."""
+        v = states("visible", visible, self.num_visible, self.weights.dtype)
+        return ((v @ symmetrised(self.couplings)) * v).sum(-1) / 2
