@@ -131,13 +131,18 @@ def steps(name: str, x: Any) -> None:
         raise TypeError(f"`{name}` must be an integer, got {describe(x)}.")
     if is_concrete(x) and int(x) < 0:
         raise ValueError(f"`{name}` must not be negative, got {int(x)}.")
+    if is_concrete(x) and int(x) >= 2**31:
+        raise ValueError(f"`{name}` must be below 2**31, got {int(x)}.")
 
 
 def number(name: str, x: Any, low: float | int, high: float | int, interval: str) -> None:
     """Raises unless `x` is a real scalar inside `interval`; its brackets say which ends count."""
-    if isinstance(x, (bool, str, complex)) or not (
-        isinstance(x, (int, float, np.number)) or hasattr(x, "dtype")
-    ):
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:
+        real = isinstance(x, (int, float)) and not isinstance(x, bool)
+    else:
+        real = jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
+    if not real:
         raise TypeError(f"`{name}` must be a number in {interval}, got {describe(x)}.")
     if jnp.shape(x) != ():
         raise ValueError(f"`{name}` must be a scalar in {interval}, got {describe(x)}.")

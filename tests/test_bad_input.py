@@ -55,7 +55,7 @@ CASES = {
         ValueError, "`features`", "4", r"\(7, 5\)",
     ),
     "spins": (
-        lambda: ebm.RBM.from_spins(W, C, C), ValueError, "`visible_field`", r"\(3,\)", r"\(2,\)",
+        lambda: ebm.RBM.from_spins(W, C, C), ValueError, "`visible_field`", r"\(..., 3\)", r"\(2,\)",
     ),
     "evidence of the wrong length": (
         lambda: ebm.BP(1)(RBM, jnp.zeros(4), MASK), ValueError, "`evidence`", "3", r"\(4,\)",
@@ -107,6 +107,17 @@ CASES = {
     "evidence without mask": (
         lambda: ebm.BP(1)(RBM, V), ValueError, "`evidence`", "go together", "`observed`",
     ),
+    "spins that are not finite": (
+        lambda: ebm.RBM.from_spins(W + jnp.nan, B, C), ValueError, "`couplings`", "finite", "NaN",
+    ),
+    "states of different batches": (
+        lambda: RBM.energy(jnp.zeros((3, 3)), jnp.zeros((4, 2))),
+        ValueError, "`hidden`", "broadcast", r"\(4,\)",
+    ),
+    "an empty batch": (
+        lambda: ebm.BP(1).statistics(ebm.RBM(W, jnp.zeros((0, 3)), C)),
+        ValueError, "`model`", "an instance at least", r"\(0,\)",
+    ),
     # keys
     "old key": (
         lambda: ebm.RBM.init(3, 2, key=jax.random.PRNGKey(0)),
@@ -127,6 +138,10 @@ CASES = {
     "negative iterations": (lambda: ebm.BP(-1), ValueError, "`iterations`", "negative", "-1"),
     "negative array of iterations": (
         lambda: ebm.BP(jnp.asarray(-2)), ValueError, "`iterations`", "negative", "-2",
+    ),
+    "endless iterations": (lambda: ebm.BP(2**31), ValueError, "`iterations`", "below", "2147483648"),
+    "complex temperature": (
+        lambda: ebm.BP(1, temperature=jnp.array(1j)), TypeError, "`temperature`", "number", "complex64",
     ),
     "iterations": (lambda: ebm.MeanField(2.5), TypeError, "`iterations`", "integer", "2.5"),
     "product": (lambda: ebm.BP(1, "min"), ValueError, "`product`", "'sum', 'max', 'mixed'", "'min'"),
@@ -215,3 +230,11 @@ def test_units_of_other_models_are_not_there():
         _ = beliefs.x
     with pytest.raises(AttributeError, match=r"no `visible`.*`x`"):
         _ = ebm.BP(1)(oracle.random_boltzmann(np.random.default_rng(0))).visible
+
+
+@pytest.mark.parametrize("inference", [ebm.BP(2), ebm.MeanField(2), ebm.Exact()])
+def test_beliefs_that_left_a_vmap_say_so(inference):
+    beliefs = jax.vmap(lambda b: inference(ebm.RBM(W, b, C)))(jnp.zeros((4, 3)))
+    assert beliefs.visible.shape == (4, 3)
+    with pytest.raises(ValueError, match="inside the `vmap`"):
+        _ = beliefs.pairwise

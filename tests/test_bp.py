@@ -216,6 +216,24 @@ def test_mixed_product_finds_local_optima():
     assert converged >= 40
 
 
+@pytest.mark.parametrize("options", [{"damping": 0.3}, {"schedule": "flooding"}])
+def test_mixed_product_statistics_are_hard_on_every_schedule(options):
+    rbm = oracle.random_rbm(np.random.default_rng(26))
+    want = ebm.BP(60, "mixed").statistics(rbm)
+    got = ebm.BP(60, "mixed", **options).statistics(rbm)
+    np.testing.assert_array_equal(got.units.visible, want.units.visible)
+    np.testing.assert_allclose(got.units.hidden, want.units.hidden, atol=1e-5)
+    np.testing.assert_allclose(got.pairwise, want.pairwise, atol=1e-5)
+
+
+def test_huge_biases():
+    rbm = oracle.random_rbm(np.random.default_rng(27))
+    want = ebm.BP(10)(ebm.RBM(rbm.weights, rbm.visible_bias.at[0].set(500.0), rbm.hidden_bias))
+    for bias in (1e6, 1e37):
+        far = ebm.RBM(rbm.weights, rbm.visible_bias.at[0].set(bias), rbm.hidden_bias)
+        np.testing.assert_allclose(ebm.BP(10)(far).visible, want.visible, atol=1e-5)
+
+
 def test_mixed_product_on_a_deep_model():
     # One weight between the hidden layers: given the visible units the rest is a tree.
     rng = np.random.default_rng(10)

@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -126,8 +127,7 @@ def test_statistics_of_a_maximum_are_hard(product):
 def test_twenty_units_in_little_memory():
     # 2^20 configurations of 20 hidden units above 30 visible ones: a table of them would be 200 MB.
     model = oracle.random_rbm(np.random.default_rng(7), 30, 20, scale=0.3)
-    beliefs = ebm.Exact()(model)
-    # Second formulation: hidden unit 0 fixed at 0 and at 1, the visible side made smaller.
+    # Second formulation: fewer visible than hidden units, and the free energy of each state.
     small = ebm.RBM(model.weights[:12], model.visible_bias[:12], model.hidden_bias)
     by_visible = ebm.Exact()(small)
     assert small.num_visible < small.num_hidden
@@ -138,7 +138,7 @@ def test_twenty_units_in_little_memory():
     memory = jax.jit(lambda m: ebm.Exact()(m).visible).lower(model).compile().memory_analysis()
     assert memory is not None
     assert memory.temp_size_in_bytes < 60e6
-    assert np.isfinite(beliefs.log_partition)
+    assert np.isfinite(ebm.Exact()(model).log_partition)
 
 
 def test_batches_agree_with_single_instances():
@@ -157,3 +157,45 @@ def test_batches_agree_with_single_instances():
     mean = ebm.Exact().statistics(batch)
     np.testing.assert_allclose(mean.pairwise, beliefs.pairwise.mean((0, 1)), atol=1e-6)
     assert mean.units.visible.shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("product", ["sum", "max"])
+def test_large_biases_swallow_nothing(product):
+    # Once a bias has decided its unit, its size does not matter to the others.
+    model = oracle.random_rbm(np.random.default_rng(9))
+    for field in (lambda m: m.visible_bias, lambda m: m.hidden_bias):
+        decided = eqx.tree_at(field, model, replace_fn=lambda b: b.at[0].set(200.0))
+        far = eqx.tree_at(field, model, replace_fn=lambda b: b.at[0].set(1e30))
+        want, got = ebm.Exact(product)(decided), ebm.Exact(product)(far)
+        np.testing.assert_allclose(got.visible, want.visible, atol=1e-6)
+        np.testing.assert_allclose(got.hidden, want.hidden, atol=1e-6)
+
+
+def test_log_odds_do_not_overflow():
+    model = ebm.RBM(jnp.zeros((2, 1)), jnp.array([-120.0, 3.0]), jnp.array([110.0]))
+    log_odds = ebm.Exact()(model).log_odds
+    np.testing.assert_allclose(log_odds.visible, [-120, 3], rtol=1e-6)
+    np.testing.assert_allclose(log_odds.hidden, [110], rtol=1e-6)
+
+
+def test_gradients_with_evidence():
+    with oracle.x64(True):
+        model = oracle.random_rbm(np.random.default_rng(10), 3, 4, dtype="float64")
+        evidence, observed = jnp.array([1.0, 0.0, 0.0]), jnp.array([True, False, False])
+
+        def belief(bias):
+            clamped = ebm.RBM(model.weights, bias, model.hidden_bias)
+            return ebm.Exact()(clamped, evidence, observed).visible[1]
+
+        got = jax.grad(belief)(model.visible_bias)
+        p = belief(model.visible_bias)
+        assert abs(got[0]) < 1e-15
+        np.testing.assert_allclose(got[1], p * (1 - p), rtol=1e-9)
+
+
+def test_no_hidden_units():
+    rbm = ebm.RBM(jnp.zeros((3, 0)), jnp.array([1.0, -2.0, 0.5]), jnp.zeros(0))
+    for product in ("sum", "max", "mixed"):
+        beliefs = ebm.Exact(product)(rbm)
+        np.testing.assert_allclose(beliefs.log_odds.visible, rbm.visible_bias, rtol=1e-5)
+        assert beliefs.pairwise.shape == (3, 0)

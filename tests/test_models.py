@@ -129,8 +129,21 @@ def test_spins(kind):
 def test_spins_of_a_batch():
     rbm = oracle.random_rbm(np.random.default_rng(10))
     batch = ebm.RBM(rbm.weights, jnp.stack([rbm.visible_bias] * 3), rbm.hidden_bias)
-    _, field, _ = batch.to_spins()
+    couplings, field, other = batch.to_spins()
     np.testing.assert_array_equal(field[1], rbm.to_spins()[1])
+    back = ebm.RBM.from_spins(couplings, field, other)
+    np.testing.assert_allclose(back.visible_bias, batch.visible_bias, atol=1e-5)
+    assert back.hidden_bias.shape == batch.hidden_bias.shape
+
+
+def test_no_hidden_units():
+    crbm = ebm.CRBM.init(visible=3, hidden=0, features=2, key=KEY, scale=1.0)
+    x, v = jnp.ones((4, 2)), jnp.ones((4, 3))
+    want = -(x @ crbm.visible_features.T).sum(1)
+    np.testing.assert_allclose(crbm.free_energy(v, x), want, rtol=1e-5)
+    np.testing.assert_allclose(crbm.energy(v, jnp.zeros((4, 0)), x), want, rtol=1e-5)
+    assert crbm.visible_given(jnp.zeros((4, 0)), x).shape == (4, 3)
+    assert crbm.condition(x).to_spins()[1].shape == (4, 3)
 
 
 def initialised(dtype=None):
@@ -199,4 +212,6 @@ def test_couplings_are_symmetrised_inside():
     broken = eqx.tree_at(lambda m: m.couplings, model, skewed)
     x = jnp.array([1, 1, 0])
     np.testing.assert_allclose(broken.energy(x), model.energy(x), rtol=1e-5)
+    for a, b in zip(broken.to_spins(), model.to_spins(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
     np.testing.assert_allclose(ebm.BP(5)(broken).x, ebm.BP(5)(model).x, rtol=1e-5)

@@ -64,8 +64,8 @@ class BP(AbstractInference):
         - `product`: `"sum"`, `"max"` or `"mixed"`.
         - `temperature`: a positive number.
         - `damping`: the share of its old value that a message keeps, from 0 up to but not 1.
-        - `tol`: stop an instance once no probability has changed by more in a sweep. Without it
-          all sweeps are done, and `converged` is judged by 1e-3.
+        - `tol`: stop an instance once no probability (of $p^{1/T}$) has changed by more in a
+          sweep. Without it all sweeps are done, and `converged` is judged by 1e-3.
         - `start`: `"centred"`, without messages in ±1 form, so that exchanging 0 and 1 changes
           nothing; or `"plain"`, without messages in {0, 1} form, as in the paper.
         - `schedule`: `"layers"`, even layers send, then odd layers: the default where the model is

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ..models import AbstractPairwiseModel
-from ..models._view import Instance, Product
+from ..models._view import CLAMPED, Instance, Product
 
 
 # Numbers in memory at a time: configurations of a chunk times units, and instances of a chunk
@@ -97,17 +97,30 @@ class Table(eqx.Module):
         """The log-odds of the free units."""
         return s @ self.cross + self.free_bias[None, :]
 
+    def reference(self) -> Float[Array, ""]:
+        """The log-potential of the unary terms at their best. Scores are relative to it, so that
+        large biases do not swallow small terms.
+        """
+        return jnp.maximum(self.bias, 0).sum() + jnp.maximum(self.free_bias, 0).sum()
+
     def scores(self) -> Float[Array, " configurations"]:
-        """The log-potential of every configuration, the free units summed out (or maximised)."""
+        """The log-potential of every configuration, the free units summed out (or maximised), less
+        the `reference`.
+        """
+        over = jax.nn.relu if self.product == "max" else jax.nn.softplus
 
         @jax.checkpoint
         def some(numbers):
             s = self.configurations(numbers)
-            field = self.fields(s)
-            over = jnp.maximum(field, 0) if self.product == "max" else jax.nn.softplus(field)
-            clamp = jnp.broadcast_to(self.free_clamp, field.shape)
-            over = jnp.where(clamp > 0, field, jnp.where(clamp < 0, jnp.zeros_like(field), over))
-            out = s @ self.bias + ((s @ self.inner) * s).sum(1) / 2 + over.sum(1)
+            pull = s @ self.cross
+            bias = jnp.broadcast_to(self.free_bias, pull.shape)
+            clamp = jnp.broadcast_to(self.free_clamp, pull.shape)
+            # over(field) - relu(bias), without the difference of two large numbers.
+            free = jnp.where(bias > 0, pull + over(-pull - bias), over(pull + bias))
+            free = jnp.where(clamp > 0, pull + jnp.minimum(bias, 0), free)
+            free = jnp.where(clamp < 0, -jnp.maximum(bias, 0), free)
+            best = (self.bias > 0).astype(s.dtype)
+            out = (s - best[None, :]) @ self.bias + ((s @ self.inner) * s).sum(1) / 2 + free.sum(1)
             return jnp.where(self._allowed(s), out, jnp.full_like(out, -jnp.inf))
 
         return jax.lax.map(some, self.chunks()).reshape(-1)
@@ -116,56 +129,65 @@ class Table(eqx.Module):
         against = (2 * s - 1) * self.clamp[None, :]
         return (against >= 0).all(1)
 
-    def free_given(self, s: Float[Array, "k n"]) -> tuple[Float[Array, "k m"], Float[Array, "k m"]]:
-        """The probabilities of 1 and of 0 of the free units."""
-        field = self.fields(s)
-        one, zero = jax.nn.sigmoid(field), jax.nn.sigmoid(-field)
-        clamp = jnp.broadcast_to(self.free_clamp, field.shape)
-        return (
-            jnp.where(clamp == 0, one, (1 + clamp) / 2),
-            jnp.where(clamp == 0, zero, (1 - clamp) / 2),
-        )
-
-    def moments(self, weights: Float[Array, " configurations"]) -> tuple[Array, ...]:
-        """Expectations under weights of the configurations: the probabilities of 1 and of 0 of the
-        listed and of the free units, and of 1 for pairs (listed, listed) and (listed, free).
+    def moments(
+        self, weights: Float[Array, " configurations"]
+    ) -> tuple[Float[Array, "n n"], Float[Array, "n m"]]:
+        """The probabilities that both of two listed units are 1, and that both a listed and a free
+        unit are, under weights of the configurations.
         """
 
+        @jax.checkpoint
         def step(carry, chunk):
             numbers, p = chunk
             s = self.configurations(numbers)
-            one, zero = self.free_given(s)
             ps = p[:, None] * s
-            new = p @ s, p @ (1 - s), p @ one, p @ zero, ps.T @ s, ps.T @ one
-            return tuple(a + b for a, b in zip(carry, new, strict=True)), None
+            free = jax.nn.sigmoid(self.fields(s))
+            clamp = jnp.broadcast_to(self.free_clamp, free.shape)
+            free = jnp.where(clamp == 0, free, (1 + clamp) / 2)
+            return (carry[0] + ps.T @ s, carry[1] + ps.T @ free), None
 
-        n, m = self.cross.shape
-        shapes = (n,), (n,), (m,), (m,), (n, n), (n, m)
-        start = tuple(jnp.zeros(shape, weights.dtype) for shape in shapes)
+        start = jnp.zeros_like(self.inner), jnp.zeros_like(self.cross)
         out, _ = jax.lax.scan(step, start, (self.chunks(), weights.reshape(-1, self.chunk)))
         return out
 
-    def listed_maxima(self, values: Float[Array, " configurations"]) -> Float[Array, " n"]:
-        """The largest value with each unit at 1, less that with it at 0. `values` may belong to the
-        first units only.
+    def listed_log_odds(self, values: Float[Array, " configurations"]) -> Float[Array, " units"]:
+        """The values of all configurations with a unit at 1, added up (or the largest of them),
+        against those with it at 0. `values` may belong to the first units only.
         """
-        return jnp.stack(
-            [
-                (values.reshape(2**k, 2, -1).max((0, 2)) * jnp.array([-1, 1], values.dtype)).sum()
-                for k in range(values.size.bit_length() - 1)
-            ]
-        )
+        reduce = jnp.max if self.product != "sum" else jax.nn.logsumexp
+        units = values.size.bit_length() - 1
+        out = [self.bias[:0]]
+        for k in range(units):
+            both = values.reshape(2**k, 2, -1)
+            # A clamped unit has no configuration in one of its states.
+            zero, one = reduce(both[:, 0]), reduce(both[:, 1])
+            clamp = self.clamp[k]
+            safe = jnp.where(clamp == 0, one, 0) - jnp.where(clamp == 0, zero, 0)
+            out.append(jnp.where(clamp == 0, safe, clamp * CLAMPED)[None])
+        return jnp.concatenate(out)
 
-    def free_maxima(self, scores: Float[Array, " configurations"]) -> Float[Array, "2 m"]:
-        """The best log-potential with each free unit at 0 and at 1."""
+    def free_log_odds(self, scores: Float[Array, " configurations"]) -> Float[Array, " m"]:
+        """The same for the free units."""
+        reduce = jnp.max if self.product == "max" else jax.nn.logsumexp
+        join = jnp.maximum if self.product == "max" else jnp.logaddexp
 
+        @jax.checkpoint
         def step(carry, chunk):
             numbers, score = chunk
-            return jnp.maximum(carry, self.forced(numbers, score).max(1)), None
+            if self.product == "max":
+                both = self.forced(numbers, score)
+            else:
+                field = self.fields(self.configurations(numbers))
+                state = jnp.stack([jax.nn.log_sigmoid(-field), jax.nn.log_sigmoid(field)])
+                both = state + jnp.broadcast_to(score[:, None], field.shape)[None]
+            return join(carry, reduce(both, axis=1)), None
 
         start = jnp.full((2, self.free_bias.size), -jnp.inf, scores.dtype)
         chunks = self.chunks(), scores.reshape(-1, self.chunk)
-        return jax.lax.scan(step, start, chunks)[0]
+        zero, one = jax.lax.scan(step, start, chunks)[0]
+        free = self.free_clamp == 0
+        safe = jnp.where(free, one, 0) - jnp.where(free, zero, 0)
+        return jnp.where(free, safe, self.free_clamp * CLAMPED)
 
     def forced(self, numbers: Int[Array, " k"], score: Float[Array, " k"]) -> Float[Array, "2 k m"]:
         """The log-potentials of configurations with each free unit in turn forced to 0 and to 1."""
@@ -238,6 +260,6 @@ def pair_maxima(table: Table) -> tuple[Float[Array, "n n"], Float[Array, "n m"]]
     (inner, cross), _ = jax.lax.scan(step, start, chunks)
     both = []
     for best in (inner, cross):
-        flat = best.transpose(0, 2, 1, 3).reshape(4, n, -1)
+        flat = best.transpose(0, 2, 1, 3).reshape(4, n, best.shape[-1])
         both.append(jax.nn.softmax(flat, axis=0)[3])
     return both[0], both[1]

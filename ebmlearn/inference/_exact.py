@@ -124,19 +124,28 @@ class _Answer(NamedTuple):
     value: Float[Array, ""]
 
 
-def _weights(table: Table, sides: Sides) -> tuple[Array, Array, Array]:
-    """Normalised weights of the configurations (for mixed-product, of those that agree with the
-    best visible states), what they are normalised by, and for mixed-product the scores of the
-    visible configurations.
+class _Sums(NamedTuple):
+    """Normalised weights of the configurations and the logarithm of what normalises them. For
+    mixed-product they are those that agree with the best visible states; `groups` are then the
+    scores of the visible configurations, and `best` is the number of the best one.
     """
+
+    weights: Float[Array, " configurations"]
+    value: Float[Array, ""]
+    scores: Float[Array, " configurations"]
+    groups: Float[Array, " groups"]
+    best: Int[Array, ""]
+
+
+def _sums(table: Table, sides: Sides) -> _Sums:
     scores = table.scores()
     visible = sides.sizes[0] if sides.product == "mixed" else 0
     groups = jax.nn.logsumexp(scores.reshape(2**visible, -1), axis=1)
     best = jnp.argmax(groups)
     chosen = jnp.repeat(jnp.arange(groups.size) == best, scores.size // groups.size)
+    scores = jnp.where(chosen, scores, jnp.full_like(scores, -jnp.inf))
     value = groups[best]
-    weights = jnp.where(chosen, jnp.exp(scores - value), jnp.zeros_like(scores))
-    return weights, value, groups
+    return _Sums(jnp.exp(scores - value), value, scores, groups, best)
 
 
 def _answer(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> _Answer:
@@ -146,24 +155,32 @@ def _answer(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> _
         best = jnp.argmax(scores)
         s = table.configurations(best[None].astype(jnp.int32))
         r = jnp.where(table.free_clamp == 0, table.fields(s)[0], table.free_clamp) > 0
-        listed = table.listed_maxima(scores)
-        at_zero, at_one = table.free_maxima(scores)
         states = sides.scatter(s[0].astype(jnp.int32), r.astype(jnp.int32))
-        return _Answer(sides.scatter(listed, at_one - at_zero), states, scores[best])
-    weights, value, groups = _weights(table, sides)
-    one, zero, free_one, free_zero, _, _ = table.moments(weights)
-    listed = jnp.log(one) - jnp.log(zero)
-    if sides.product == "mixed":
-        listed = jnp.concatenate([table.listed_maxima(groups), listed[sides.sizes[0] :]])
-    log_odds = sides.scatter(listed, jnp.log(free_one) - jnp.log(free_zero))
-    states = most_likely(log_odds)
-    if sides.product == "mixed":
-        best = table.configurations(
-            (jnp.argmax(groups) * (weights.size // groups.size))[None].astype(jnp.int32)
-        )
-        visible = best[0, : sides.sizes[0]].astype(jnp.int32)
-        states = (visible, *states[1:])
-    return _Answer(log_odds, states, value)
+        log_odds = table.listed_log_odds(scores), table.free_log_odds(scores)
+        return _Answer(sides.scatter(*log_odds), states, scores[best] + table.reference())
+    sums = _sums(table, sides)
+    value = sums.value + table.reference()
+    free = table.free_log_odds(sums.scores)
+    if sides.product == "sum":
+        log_odds = sides.scatter(table.listed_log_odds(sums.scores), free)
+        return _Answer(log_odds, most_likely(log_odds), value)
+    # Mixed: the visible units by what they maximise, the others on their side given the best.
+    visible = sides.sizes[0]
+    rest = sums.scores.reshape(sums.groups.size, -1)[sums.best]
+    others = _rest_log_odds(rest, table.bias[visible:])
+    log_odds = sides.scatter(jnp.concatenate([table.listed_log_odds(sums.groups), others]), free)
+    number = (sums.best * rest.size)[None].astype(jnp.int32)
+    chosen = table.configurations(number)[0, :visible].astype(jnp.int32)
+    return _Answer(log_odds, (chosen, *most_likely(log_odds)[1:]), value)
+
+
+def _rest_log_odds(scores: Float[Array, " k"], like: Float[Array, " r"]) -> Float[Array, " r"]:
+    """Log-odds of the listed hidden units, from the scores of their configurations."""
+    out = [like[:0]]
+    for k in range(like.size):
+        zero, one = jax.nn.logsumexp(scores.reshape(2**k, 2, -1), axis=(0, 2))
+        out.append((one - zero)[None])
+    return jnp.concatenate(out)
 
 
 def _pairs(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> tuple[Array, ...]:
@@ -171,8 +188,7 @@ def _pairs(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> tu
     if sides.product == "max":
         inner, cross = pair_maxima(table)
     else:
-        weights, _, _ = _weights(table, sides)
-        *_, inner, cross = table.moments(weights)
+        inner, cross = table.moments(_sums(table, sides).weights)
     return blocks(model, sides, inner, cross)
 
 

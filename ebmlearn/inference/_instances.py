@@ -21,6 +21,7 @@ class Problem(eqx.Module):
     evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None
     observed: Bool[AnyArray, "*#batch units"] | None
     verified: bool = eqx.field(static=True)
+    ranks: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, model: Any, evidence: Any = None, observed: Any = None):
         self.model = model
@@ -28,6 +29,7 @@ class Problem(eqx.Module):
         self.observed = observed
         # Whether the values of the evidence can be looked at before anything is traced.
         self.verified = _checks.is_concrete(evidence) and _checks.is_concrete(observed)
+        self.ranks = tuple(jnp.ndim(x) for x in jax.tree.leaves(model))
 
     def __check_init__(self):
         if isinstance(self.model, CRBM):
@@ -78,6 +80,11 @@ class Problem(eqx.Module):
         """The instances along one leading axis. Units known for sure are clamped, those known by a
         likelihood have it added to their unary terms.
         """
+        if tuple(jnp.ndim(x) for x in jax.tree.leaves(self.model)) != self.ranks:
+            raise ValueError(
+                "`pairwise` and `log_partition` must be read inside the `vmap` that made these"
+                " beliefs: outside, the model they belong to has gained an axis."
+            )
         unary = self.model.unary()
         clamp: list[Any] = [None] * len(unary)
         shape = self.shape
@@ -138,6 +145,8 @@ def each_and_mean(
     if shape == ():
         return fn(jax.tree.map(lambda x: x[0], batch))
     size = math.prod(shape)
+    if size == 0:
+        raise ValueError(f"`model` must hold an instance at least, got a batch of shape {shape}.")
 
     def step(carry: PyTree, part: tuple[PyTree, Array]) -> tuple[PyTree, PyTree]:
         instances, real = part

@@ -32,16 +32,18 @@ def traced(x: Any, dtype: DTypeLike) -> AnyArray:
 
 class Limits(eqx.Module):
     """When to stop: after a number of sweeps, or earlier once a sweep changes little. The numbers
-    are arrays, so that new values compile nothing; a Python integer is a loop that can be
+    are arrays, so that new values compile nothing; with `length` it is a loop that can be
     differentiated in reverse mode, recomputing each sweep instead of keeping it.
     """
 
-    iterations: int | Int[AnyArray, ""]
+    iterations: Int[AnyArray, ""]
     tol: Float[AnyArray, ""]
     early: bool = eqx.field(static=True)
+    length: int | None = eqx.field(static=True)
 
     def __init__(self, iterations: Any, tol: Any, dtype: DTypeLike, unroll: bool = False):
-        self.iterations = int(iterations) if unroll else traced(iterations, jnp.int32)
+        self.iterations = traced(iterations, jnp.int32)
+        self.length = int(iterations) if unroll else None
         self.tol = traced(_JUDGED_BY if tol is None else tol, dtype)
         self.early = tol is not None
 
@@ -52,14 +54,14 @@ class Limits(eqx.Module):
         state, the number of sweeps and the last change.
         """
         residual = jnp.asarray(jnp.inf, self.tol.dtype)
-        if isinstance(self.iterations, int):
+        if self.length is not None:
 
             @jax.checkpoint
             def step(carry, _):
                 return sweep(carry[0]), None
 
-            carry, _ = jax.lax.scan(step, (start, residual), length=self.iterations)
-            return carry[0], jnp.asarray(self.iterations, jnp.int32), carry[1]
+            carry, _ = jax.lax.scan(step, (start, residual), length=self.length)
+            return carry[0], jnp.asarray(self.length, jnp.int32), carry[1]
 
         def unfinished(carry):
             _, residual, i = carry

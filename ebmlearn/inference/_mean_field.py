@@ -44,7 +44,7 @@ class MeanField(AbstractInference):
         """**Arguments:**
 
         - `iterations`: how many sweeps, at most. Another number compiles nothing anew.
-        - `damping`: the share of its old value that a probability keeps, from 0 up to but not 1.
+        - `damping`: the share of its old value that a log-odds keeps, from 0 up to but not 1.
         - `tol`: stop an instance once no probability has changed by more in a sweep. Without it
           all sweeps are done, and `converged` is judged by 1e-3.
         """

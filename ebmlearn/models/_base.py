@@ -1,5 +1,7 @@
 import abc
 import functools
+import inspect
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -100,17 +102,20 @@ def states(name: str, x: Shaped[AnyArray, "..."], size: int, dtype: Any) -> Num[
 
 def instancewise(fn: Callable) -> Callable:
     """Lifts a function of vectors to arrays of vectors, whose leading axes broadcast."""
+    names = list(inspect.signature(fn).parameters)
 
     @functools.wraps(fn)
     def lifted(*args: Array) -> PyTree:
-        shape = broadcastable(**{f"argument {k}": x.shape[:-1] for k, x in enumerate(args)})
+        labels = names if len(names) == len(args) else [f"layer {k}" for k in range(len(args))]
+        shape = broadcastable(**{k: x.shape[:-1] for k, x in zip(labels, args, strict=True)})
         if shape == ():
             return fn(*args)
         axes = tuple(None if x.ndim == 1 else 0 for x in args)
+        size = math.prod(shape)
         flat = tuple(
             x
             if x.ndim == 1
-            else jnp.broadcast_to(x, (*shape, x.shape[-1])).reshape(-1, x.shape[-1])
+            else jnp.broadcast_to(x, (*shape, x.shape[-1])).reshape(size, x.shape[-1])
             for x in args
         )
         out = jax.vmap(fn, axes)(*flat)

@@ -78,6 +78,7 @@ class BoltzmannMachine(AbstractPairwiseModel):
             _checks.parameter("couplings", couplings),
             _checks.parameter("field", field),
         )
+        _checks.finite(couplings=couplings, field=field)
         _checks.symmetric("couplings", couplings)
         _checks.trailing("field", field, couplings.shape[:1], "as `couplings` has rows")
         return cls(4 * couplings, 2 * (field - jnp.broadcast_to(couplings.sum(1), field.shape)))
@@ -86,8 +87,9 @@ class BoltzmannMachine(AbstractPairwiseModel):
         """The couplings and the field of the same distribution on spins ±1, as
         `BoltzmannMachine.from_spins` takes them.
         """
-        total = jnp.broadcast_to(self.couplings.sum(1), self.bias.shape)
-        return self.couplings / 4, self.bias / 2 + total / 4
+        couplings = symmetrised(self.couplings)
+        total = jnp.broadcast_to(couplings.sum(1), self.bias.shape)
+        return couplings / 4, self.bias / 2 + total / 4
 
     @property
     def num_units(self) -> int:
@@ -97,8 +99,8 @@ class BoltzmannMachine(AbstractPairwiseModel):
         """The energy $E(x)$ of configurations; leading axes broadcast."""
 
         @instancewise
-        def energy(x, b):
-            return -(x @ symmetrised(self.couplings) @ x) / 2 - x @ b
+        def energy(x, bias):
+            return -(x @ symmetrised(self.couplings) @ x) / 2 - x @ bias
 
         return energy(self._states(x), self.bias)
 
@@ -106,8 +108,8 @@ class BoltzmannMachine(AbstractPairwiseModel):
         """$p(x_i = 1 \\mid x_j, j \\ne i)$ for every unit."""
 
         @instancewise
-        def conditional(x, b):
-            return jax.nn.sigmoid(symmetrised(self.couplings) @ x + b)
+        def conditional(x, bias):
+            return jax.nn.sigmoid(symmetrised(self.couplings) @ x + bias)
 
         return conditional(self._states(x), self.bias)
 

@@ -119,7 +119,7 @@ class DBM(AbstractPairwiseModel):
 
     def to_spins(
         self,
-    ) -> tuple[tuple[Float[Array, "_ _"], ...], tuple[Float[Array, "*batch _"], ...]]:
+    ) -> tuple[tuple[Float[Array, "_ _"], ...], tuple[Float[Array, "... _"], ...]]:
         """The couplings and the fields of the same distribution on spins ±1, as
         `DBM.from_spins` takes them.
         """
@@ -210,8 +210,9 @@ class DBM(AbstractPairwiseModel):
 
     def _weight_sums(self) -> list[Float[Array, " _"]]:
         """The sum of all weights at each unit, a layer at a time."""
-        below = [jnp.zeros_like(self.weights[0][:, 0])] + [w.sum(0) for w in self.weights]
-        above = [w.sum(1) for w in self.weights] + [jnp.zeros_like(self.weights[-1][0])]
+        dtype = self.weights[0].dtype
+        below = [jnp.zeros(self.num_visible, dtype)] + [w.sum(0) for w in self.weights]
+        above = [w.sum(1) for w in self.weights] + [jnp.zeros(self.num_hidden[-1], dtype)]
         return [low + high for low, high in zip(below, above, strict=True)]
 
     def _layers(self, visible: Any, hidden: Any) -> list[Float[Array, "..."]]:

@@ -98,7 +98,7 @@ def total(x: Float[Array, "a b"], axis: int) -> tuple[Float[Array, " n"], Float[
     """The sum over an axis in two parts: of multiples of 1/64, which is exact, and of the rest."""
     coarse = rest = jnp.zeros(x.shape[1 - axis], x.dtype)
     for slabs in _slabs(x, axis):
-        first, second = zip(*map(split, slabs), strict=True)
+        first, second = zip(*map(_split, slabs), strict=True)
         coarse = coarse + functools.reduce(jnp.add, first).sum(axis)
         rest = rest + functools.reduce(jnp.add, second).sum(axis)
     return coarse, rest
@@ -113,6 +113,13 @@ def _(axis, primals, tangents):
 
 def split(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
     """Numbers as multiples of 1/64 and the rest, which add up to them exactly."""
+    # Numbers as large as these are multiples of 1/64, and might overflow on the way.
+    large = jnp.abs(x) > 1e30
+    coarse, rest = _split(jnp.where(large, jnp.zeros_like(x), x))
+    return jnp.where(large, x, coarse), rest
+
+
+def _split(x: Array) -> tuple[Array, Array]:
     nearest = jax.lax.round(x * _QUANTUM, jax.lax.RoundingMethod.TO_NEAREST_EVEN)
     coarse = jax.lax.stop_gradient(nearest / _QUANTUM)
     return coarse, x - coarse

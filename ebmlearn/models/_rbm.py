@@ -89,35 +89,33 @@ class RBM(AbstractPairwiseModel):
         visible_field = _checks.parameter("visible_field", visible_field)
         hidden_field = _checks.parameter("hidden_field", hidden_field)
         _checks.rank("couplings", couplings, 2, "[visible, hidden]")
-        _checks.exact_shape(
-            "visible_field", visible_field, couplings.shape[:1], "one a visible unit"
-        )
-        _checks.exact_shape("hidden_field", hidden_field, couplings.shape[1:], "one a hidden unit")
+        rows, columns = couplings.shape
+        _checks.trailing("visible_field", visible_field, (rows,), "as `couplings` has rows")
+        _checks.trailing("hidden_field", hidden_field, (columns,), "as `couplings` has columns")
+        _checks.finite(couplings=couplings, visible_field=visible_field, hidden_field=hidden_field)
         return cls(
             4 * couplings,
-            2 * (visible_field - couplings.sum(1)),
-            2 * (hidden_field - couplings.sum(0)),
+            2 * (visible_field - jnp.broadcast_to(couplings.sum(1), visible_field.shape)),
+            2 * (hidden_field - jnp.broadcast_to(couplings.sum(0), hidden_field.shape)),
         )
 
     def to_spins(
         self,
     ) -> tuple[
         Float[Array, "visible hidden"],
-        Float[Array, "*batch visible"],
-        Float[Array, "*batch hidden"],
+        Float[Array, "... visible"],
+        Float[Array, "... hidden"],
     ]:
         """The couplings and the fields of the same distribution on spins ±1, as
         `RBM.from_spins` takes them.
         """
-
-        @instancewise
-        def fields(visible_bias, hidden_bias):
-            return (
-                visible_bias / 2 + self.weights.sum(1) / 4,
-                hidden_bias / 2 + self.weights.sum(0) / 4,
-            )
-
-        return self.weights / 4, *fields(self.visible_bias, self.hidden_bias)
+        visible = jnp.broadcast_to(self.weights.sum(1), self.visible_bias.shape)
+        hidden = jnp.broadcast_to(self.weights.sum(0), self.hidden_bias.shape)
+        return (
+            self.weights / 4,
+            self.visible_bias / 2 + visible / 4,
+            self.hidden_bias / 2 + hidden / 4,
+        )
 
     @property
     def num_visible(self) -> int:
@@ -135,8 +133,9 @@ class RBM(AbstractPairwiseModel):
         """The energy $E(v, h)$ of configurations; leading axes broadcast."""
 
         @instancewise
-        def energy(v, h, b, c):
-            return -(v @ self.weights @ h) - v @ b - h @ c
+        def energy(visible, hidden, visible_bias, hidden_bias):
+            pairs = visible @ self.weights @ hidden
+            return -pairs - visible @ visible_bias - hidden @ hidden_bias
 
         v, h = self._visible(visible), self._hidden(hidden)
         return energy(v, h, self.visible_bias, self.hidden_bias)
@@ -145,8 +144,9 @@ class RBM(AbstractPairwiseModel):
         """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$ (eq. (4))."""
 
         @instancewise
-        def free_energy(v, b, c):
-            return -(v @ b) - jax.nn.softplus(v @ self.weights + c).sum()
+        def free_energy(visible, visible_bias, hidden_bias):
+            fields = visible @ self.weights + hidden_bias
+            return -(visible @ visible_bias) - jax.nn.softplus(fields).sum()
 
         return free_energy(self._visible(visible), self.visible_bias, self.hidden_bias)
 
@@ -156,8 +156,8 @@ class RBM(AbstractPairwiseModel):
         """$p(h_j = 1 \\mid v)$ for every hidden unit (eq. (3))."""
 
         @instancewise
-        def conditional(v, c):
-            return jax.nn.sigmoid(v @ self.weights + c)
+        def conditional(visible, hidden_bias):
+            return jax.nn.sigmoid(visible @ self.weights + hidden_bias)
 
         return conditional(self._visible(visible), self.hidden_bias)
 
@@ -167,8 +167,8 @@ class RBM(AbstractPairwiseModel):
         """$p(v_i = 1 \\mid h)$ for every visible unit (eq. (3))."""
 
         @instancewise
-        def conditional(h, b):
-            return jax.nn.sigmoid(self.weights @ h + b)
+        def conditional(hidden, visible_bias):
+            return jax.nn.sigmoid(self.weights @ hidden + visible_bias)
 
         return conditional(self._hidden(hidden), self.visible_bias)
 

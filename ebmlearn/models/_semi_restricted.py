@@ -106,8 +106,8 @@ class SemiRestrictedBM(AbstractPairwiseModel):
     ) -> tuple[
         Float[Array, "visible hidden"],
         Float[Array, "visible visible"],
-        Float[Array, "*batch visible"],
-        Float[Array, "*batch hidden"],
+        Float[Array, "... visible"],
+        Float[Array, "... hidden"],
     ]:
         """The parameters of the same distribution on spins ±1, as `SemiRestrictedBM.from_spins`
         takes them.
@@ -115,7 +115,7 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         visible, hidden = self._weight_sums()
         return (
             self.weights / 4,
-            self.couplings / 4,
+            symmetrised(self.couplings) / 4,
             self.visible_bias / 2 + visible / 4,
             self.hidden_bias / 2 + hidden / 4,
         )
@@ -156,8 +156,9 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         """$p(v_i = 1 \\mid h, v_j, j \\ne i)$ for every visible unit."""
 
         @instancewise
-        def conditional(v, h, b):
-            return jax.nn.sigmoid(self.weights @ h + symmetrised(self.couplings) @ v + b)
+        def conditional(visible, hidden, visible_bias):
+            lateral = symmetrised(self.couplings) @ visible
+            return jax.nn.sigmoid(self.weights @ hidden + lateral + visible_bias)
 
         dtype = self.weights.dtype
         v = states("visible", visible, self.num_visible, dtype)
@@ -178,7 +179,7 @@ class SemiRestrictedBM(AbstractPairwiseModel):
 
     def _weight_sums(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """The sum of all weights at each unit, shaped as the biases."""
-        visible = self.weights.sum(1) + self.couplings.sum(1)
+        visible = self.weights.sum(1) + symmetrised(self.couplings).sum(1)
         return (
             jnp.broadcast_to(visible, self.visible_bias.shape),
             jnp.broadcast_to(self.weights.sum(0), self.hidden_bias.shape),

@@ -187,11 +187,12 @@ class PairwiseView(eqx.Module):
             )
             pairs = tuple(_column(units[a]) * _row(units[b]) for a, b in self.edges)
             return units, pairs
+        plugged = self._plugged(state, instance)
         if not self._in_place:
             one = jnp.ones((), self.weights[0].dtype)
-            units = tuple(jax.nn.sigmoid(field) for field in self.beliefs(state, instance))
+            units = tuple(jax.nn.sigmoid(field) for field in self.beliefs(state, plugged))
             return units, self.pairwise(state, instance, one)
-        fields, instance = list(state.fields), self._plugged(state, instance)
+        fields, instance = list(state.fields), plugged
         self._send_layers(0, list(state.messages), fields, instance)
         fields = [self._held(layer, fields, instance) for layer in range(len(fields))]
         pairs = []
