@@ -34,8 +34,7 @@ def test_exact_on_two_hundred_trees(dtype):
 
 @pytest.mark.parametrize("schedule", ["layers", "flooding"])
 @pytest.mark.parametrize("damping", [0.0, 0.3])
-@pytest.mark.parametrize("start", ["centred", "plain"])
-@pytest.mark.parametrize("scale", [1.5, 15.0])
+@pytest.mark.parametrize(("start", "scale"), [("centred", 1.5), ("plain", 15.0)])
 def test_every_schedule_is_exact_on_trees(schedule, damping, start, scale):
     rbm, edges = oracle.random_tree_rbm(np.random.default_rng(1), 6, 5, scale=scale)
     t = oracle.truth(rbm)
@@ -531,3 +530,93 @@ def test_a_traced_schedule_compiles_once():
         got = beliefs(strong, jnp.asarray(8 + epoch), jnp.asarray(0.5))
     assert COMPILED[before:] == []
     np.testing.assert_allclose(got, ebm.BP(10, temperature=0.5)(strong).visible, atol=1e-6)
+
+
+def soft_max(t: oracle.Truth, temperature, *fixed):
+    """T log Σ exp(score / T) over the configurations in which units have given states."""
+    keep = np.ones(len(t.scores), bool)
+    for unit, state in fixed:
+        keep &= t.states[:, unit] == state
+    if not keep.any():
+        return -np.inf
+    return temperature * np.logaddexp.reduce(t.scores[keep] / temperature)
+
+
+def trees(rng):
+    """A tree of every kind of model, and which entries of its pairwise beliefs belong to it."""
+    rbm, edges = oracle.random_tree_rbm(rng, 5, 4)
+    boltzmann, joined = oracle.random_tree_boltzmann(rng, 8)
+    dbm, blocks = tree_shaped("dbm", rng)
+    semi, lateral = tree_shaped("semi_restricted", rng)
+    return {
+        "rbm": (rbm, [edges]),
+        "boltzmann": (boltzmann, [joined]),
+        "dbm": (dbm, [np.asarray(mask, bool) for mask in blocks]),
+        "semi_restricted": (semi, [lateral[0], lateral[1] & ~np.eye(4, dtype=bool)]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["rbm", "boltzmann", "dbm", "semi_restricted"])
+@pytest.mark.parametrize(
+    ("temperature", "options"),
+    [(0.5, {}), (2.0, {"damping": 0.2, "start": "plain"}), (1.0, {"product": "max"}), (0.02, {})],
+)
+def test_temperature_and_evidence_together(kind, temperature, options):
+    model, edges = trees(np.random.default_rng(28))[kind]
+    sizes = oracle.flat(model).sizes
+    # Unit 0 is known to be 1, unit 1 is likely 1, nothing is known of the others.
+    extra = np.zeros(sum(sizes))
+    extra[1] = logit(0.8)
+    t = oracle.truth(model, {0: 1}, extra)
+    evidence = np.zeros(sizes[0], np.float32)
+    evidence[:2] = 1, 0.8
+    bp = ebm.BP(60, temperature=temperature, **options)
+    beliefs = bp(model, evidence, np.arange(sizes[0]) < 2)
+    reached = 1e-9 if options.get("product") == "max" else temperature
+    want = [soft_max(t, reached, (i, 1)) - soft_max(t, reached, (i, 0)) for i in range(sum(sizes))]
+    got = np.concatenate(oracle.layers(beliefs.log_odds))
+    np.testing.assert_allclose(got[1:], want[1:], atol=2e-4)
+    assert got[0] > 1e20
+    np.testing.assert_allclose(beliefs.log_partition, soft_max(t, reached), atol=1e-4)
+    n = sum(sizes)
+    both = np.array(
+        [[[soft_max(t, reached, (i, a), (j, b)) for a in (0, 1) for b in (0, 1)] for j in range(n)]
+         for i in range(n)]
+    )  # fmt: skip
+    both = np.exp(both[..., 3] - np.logaddexp.reduce(both, axis=-1))
+    blocks = oracle.pair_blocks(model, both)
+    for one, two, mask in zip(oracle.arrays(beliefs.pairwise), blocks, edges, strict=True):
+        np.testing.assert_allclose(one[mask], two[mask], atol=1e-4)
+
+
+def test_marginal_map_with_evidence():
+    # Two visible units left: mixed-product must choose the better of their states by p(v).
+    rng = np.random.default_rng(29)
+    for _ in range(20):
+        rbm = oracle.random_rbm(rng, 4, 3)
+        evidence, observed = np.array([1, 0, 0, 1], np.float32), np.array([True, True, True, False])
+        beliefs = ebm.BP(40, "mixed", tol=1e-6)(rbm, evidence, observed)
+        options = np.stack([evidence, evidence])
+        options[:, 3] = 0, 1
+        values = -np.asarray(rbm.free_energy(options))
+        assert beliefs.converged
+        assert beliefs.decode().visible[3] == values.argmax()
+        np.testing.assert_allclose(beliefs.log_partition, values.max(), rtol=1e-5)
+
+
+def test_both_forms_of_messages_agree_where_one_gives_way():
+    rbm = oracle.random_rbm(np.random.default_rng(30), scale=3.0)
+    peak = float(jnp.abs(rbm.weights).max())
+    inside, outside = (jax.tree.map(lambda x, s=s: x * (s / peak), rbm) for s in (9.999, 10.001))
+    for product in ("sum", "mixed"):
+        a, b = (ebm.BP(6, product)(model) for model in (inside, outside))
+        np.testing.assert_allclose(a.visible, b.visible, atol=2e-3)
+        np.testing.assert_allclose(a.log_partition, b.log_partition, atol=2e-2)
+
+
+def test_no_sweeps_are_independent_units():
+    rbm = oracle.random_rbm(np.random.default_rng(31))
+    beliefs = ebm.BP(0, start="plain")(rbm)
+    np.testing.assert_allclose(beliefs.log_odds.visible, rbm.visible_bias, atol=1e-6)
+    assert np.isfinite(beliefs.log_partition)
+    assert ((beliefs.pairwise >= 0) & (beliefs.pairwise <= 1)).all()
