@@ -27,7 +27,7 @@ class BoltzmannMachine(AbstractPairwiseModel):
     couplings: Float[Array, "n n"]
     bias: Float[Array, "*batch n"]
 
-    def __init__(self, couplings: Any, bias: Any):
+    def __init__(self, couplings: Float[AnyArray, "n n"], bias: Float[AnyArray, "*batch n"]):
         """**Arguments:**
 
         - `couplings`: $W$, of shape `[n, n]`, symmetric, zero on the diagonal.
@@ -65,7 +65,9 @@ class BoltzmannMachine(AbstractPairwiseModel):
         return cls(upper + upper.T, jnp.zeros(units, upper.dtype))
 
     @classmethod
-    def from_spins(cls, couplings: Any, field: Any) -> "BoltzmannMachine":
+    def from_spins(
+        cls, couplings: Float[AnyArray, "n n"], field: Float[AnyArray, "*batch n"]
+    ) -> "BoltzmannMachine":
         """The model whose energy, up to a constant, is $-\\tfrac12 s^\\top J s - f^\\top s$ on
         spins $s \\in \\{-1, 1\\}^n$.
 

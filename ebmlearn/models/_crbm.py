@@ -1,4 +1,3 @@
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -37,11 +36,11 @@ class CRBM(eqx.Module):
 
     def __init__(
         self,
-        weights: Any,
-        visible_features: Any,
-        hidden_features: Any,
-        visible_bias: Any,
-        hidden_bias: Any,
+        weights: Float[AnyArray, "visible hidden"],
+        visible_features: Float[AnyArray, "visible features"],
+        hidden_features: Float[AnyArray, "hidden features"],
+        visible_bias: Float[AnyArray, " visible"],
+        hidden_bias: Float[AnyArray, " hidden"],
     ):
         """**Arguments:**
 

@@ -31,7 +31,11 @@ class DBM(AbstractPairwiseModel):
     weights: tuple[Float[Array, "_ _"], ...]
     biases: tuple[Float[Array, "*batch _"], ...]
 
-    def __init__(self, weights: Sequence[Any], biases: Sequence[Any]):
+    def __init__(
+        self,
+        weights: Sequence[Float[AnyArray, "_ _"]],
+        biases: Sequence[Float[AnyArray, "*#batch _"]],
+    ):
         """**Arguments:**
 
         - `weights`: arrays of shapes `[n_0, n_1]`, `[n_1, n_2]`, ...
@@ -99,7 +103,11 @@ class DBM(AbstractPairwiseModel):
         return cls(weights, tuple(jnp.zeros(size, weights[0].dtype) for size in sizes))
 
     @classmethod
-    def from_spins(cls, weights: Sequence[Any], biases: Sequence[Any]) -> "DBM":
+    def from_spins(
+        cls,
+        weights: Sequence[Float[AnyArray, "_ _"]],
+        biases: Sequence[Float[AnyArray, "*#batch _"]],
+    ) -> "DBM":
         """The DBM whose energy, up to a constant, is $-\\sum_k s_k^\\top J_k s_{k+1} - \\sum_k
         f_k^\\top s_k$ on spins ±1.
 

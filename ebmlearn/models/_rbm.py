@@ -29,7 +29,12 @@ class RBM(AbstractPairwiseModel):
     visible_bias: Float[Array, "*batch visible"]
     hidden_bias: Float[Array, "*batch hidden"]
 
-    def __init__(self, weights: Any, visible_bias: Any, hidden_bias: Any):
+    def __init__(
+        self,
+        weights: Float[AnyArray, "visible hidden"],
+        visible_bias: Float[AnyArray, "*#batch visible"],
+        hidden_bias: Float[AnyArray, "*#batch hidden"],
+    ):
         """**Arguments:**
 
         - `weights`: array of shape `[visible, hidden]`.
@@ -76,7 +81,12 @@ class RBM(AbstractPairwiseModel):
         return cls(weights, jnp.zeros(visible, weights.dtype), jnp.zeros(hidden, weights.dtype))
 
     @classmethod
-    def from_spins(cls, couplings: Any, visible_field: Any, hidden_field: Any) -> "RBM":
+    def from_spins(
+        cls,
+        couplings: Float[AnyArray, "visible hidden"],
+        visible_field: Float[AnyArray, "*#batch visible"],
+        hidden_field: Float[AnyArray, "*#batch hidden"],
+    ) -> "RBM":
         """The RBM whose energy, up to a constant, is $-s^\\top J t - f^\\top s - g^\\top t$ on
         spins $s, t \\in \\{-1, 1\\}$.
 

@@ -24,7 +24,13 @@ class SemiRestrictedBM(AbstractPairwiseModel):
     visible_bias: Float[Array, "*batch visible"]
     hidden_bias: Float[Array, "*batch hidden"]
 
-    def __init__(self, weights: Any, couplings: Any, visible_bias: Any, hidden_bias: Any):
+    def __init__(
+        self,
+        weights: Float[AnyArray, "visible hidden"],
+        couplings: Float[AnyArray, "visible visible"],
+        visible_bias: Float[AnyArray, "*#batch visible"],
+        hidden_bias: Float[AnyArray, "*#batch hidden"],
+    ):
         """**Arguments:**
 
         - `weights`: $W$, of shape `[visible, hidden]`.
@@ -81,7 +87,11 @@ class SemiRestrictedBM(AbstractPairwiseModel):
 
     @classmethod
     def from_spins(
-        cls, weights: Any, couplings: Any, visible_bias: Any, hidden_bias: Any
+        cls,
+        weights: Float[AnyArray, "visible hidden"],
+        couplings: Float[AnyArray, "visible visible"],
+        visible_bias: Float[AnyArray, "*#batch visible"],
+        hidden_bias: Float[AnyArray, "*#batch hidden"],
     ) -> "SemiRestrictedBM":
         """The model whose energy, up to a constant, is $-s^\\top J t - \\tfrac12 s^\\top K s -
         f^\\top s - g^\\top t$ on spins ±1.
