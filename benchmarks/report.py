@@ -56,17 +56,18 @@ def precision() -> str:
     lines = [
         "Largest difference between float32 and float64 of a belief after 10 sweeps, over"
         f" {result['seeds']} random RBMs of 24×17 units with weights ±W"
-        f" (`python -m benchmarks precision`; {machine(result)}). Without strong fields such models"
-        " are so frustrated that one rounding of the parameters moves the answer; what it does is"
-        " in the last column:",
+        f" (`python -m benchmarks precision`; {machine(result)}). Where fields do not decide"
+        " every unit, such models can be so frustrated that float32 misses 1e-4; what one float32"
+        " rounding of the parameters does to float64 there stands in brackets:",
         "",
-        "| W | beliefs near ½ | saturated | half clamped | frustrated | one rounding |",
+        "| W | beliefs near ½ | saturated | half clamped | contested | frustrated |",
         "|---|---|---|---|---|---|",
     ]
-    names = ("half", "saturated", "clamped", "frustrated", "one_ulp")
     for row in result["rows"]:
-        cells = " | ".join(f"{row[name]:.0e}" for name in names)
-        lines.append(f"| {row['magnitude']:.0f} | {cells} |")
+        cells = [f"{row[name]:.0e}" for name in ("half", "saturated", "clamped")]
+        pairs = ((row[name], row[f"{name}_ulp"]) for name in ("contested", "frustrated"))
+        cells += [f"{gap:.0e} ({ulp:.0e})" for gap, ulp in pairs]
+        lines.append(f"| {row['magnitude']:.0f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
