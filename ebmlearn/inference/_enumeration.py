@@ -1,5 +1,6 @@
 """Enumeration of the states of some units, the others being independent given those."""
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -155,16 +156,11 @@ class Table(eqx.Module):
         against those with it at 0. `values` may belong to the first units only.
         """
         reduce = jnp.max if self.product != "sum" else jax.nn.logsumexp
-        units = values.size.bit_length() - 1
-        out = [self.bias[:0]]
-        for k in range(units):
-            both = values.reshape(2**k, 2, -1)
-            # A clamped unit has no configuration in one of its states.
-            zero, one = reduce(both[:, 0]), reduce(both[:, 1])
-            clamp = self.clamp[k]
-            safe = jnp.where(clamp == 0, one, 0) - jnp.where(clamp == 0, zero, 0)
-            out.append(jnp.where(clamp == 0, safe, clamp * CLAMPED)[None])
-        return jnp.concatenate(out)
+        zero, one = by_state(values, reduce)
+        clamp = self.clamp[: zero.size]
+        # A clamped unit has no configuration in one of its states.
+        safe = jnp.where(clamp == 0, one, 0) - jnp.where(clamp == 0, zero, 0)
+        return jnp.where(clamp == 0, safe, clamp * CLAMPED)
 
     def free_log_odds(self, scores: Float[Array, " configurations"]) -> Float[Array, " m"]:
         """The same for the free units."""
@@ -225,6 +221,18 @@ def blocks(
             at = starts[second], starts[first]
             out.append(jax.lax.dynamic_slice(cross, at, w.shape[::-1]).T)
     return tuple(out)
+
+
+def by_state(
+    values: Float[Array, " configurations"], reduce: Callable
+) -> tuple[Float[Array, " units"], Float[Array, " units"]]:
+    """The values of all configurations with a unit at 0, reduced, and with it at 1."""
+    units = values.size.bit_length() - 1
+    halves = [values.reshape(2**k, 2, -1) for k in range(units)]
+    empty = [values[:0]]
+    zero = jnp.concatenate(empty + [reduce(both[:, 0])[None] for both in halves])
+    one = jnp.concatenate(empty + [reduce(both[:, 1])[None] for both in halves])
+    return zero, one
 
 
 def pair_maxima(table: Table) -> tuple[Float[Array, "n n"], Float[Array, "n m"]]:

@@ -9,7 +9,7 @@ from .. import _checks
 from ..models import AbstractPairwiseModel
 from ..models._view import Instance, Product
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
-from ._enumeration import blocks, CHUNK, pair_maxima, Sides, Table
+from ._enumeration import blocks, by_state, CHUNK, pair_maxima, Sides, Table
 from ._instances import each, each_and_mean, Problem
 
 
@@ -167,20 +167,12 @@ def _answer(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> _
     # Mixed: the visible units by what they maximise, the others on their side given the best.
     visible = sides.sizes[0]
     rest = sums.scores.reshape(sums.groups.size, -1)[sums.best]
-    others = _rest_log_odds(rest, table.bias[visible:])
-    log_odds = sides.scatter(jnp.concatenate([table.listed_log_odds(sums.groups), others]), free)
+    zero, one = by_state(rest, jax.nn.logsumexp)
+    listed = jnp.concatenate([table.listed_log_odds(sums.groups), one - zero])
+    log_odds = sides.scatter(listed, free)
     number = (sums.best * rest.size)[None].astype(jnp.int32)
     chosen = table.configurations(number)[0, :visible].astype(jnp.int32)
     return _Answer(log_odds, (chosen, *most_likely(log_odds)[1:]), value)
-
-
-def _rest_log_odds(scores: Float[Array, " k"], like: Float[Array, " r"]) -> Float[Array, " r"]:
-    """Log-odds of the listed hidden units, from the scores of their configurations."""
-    out = [like[:0]]
-    for k in range(like.size):
-        zero, one = jax.nn.logsumexp(scores.reshape(2**k, 2, -1), axis=(0, 2))
-        out.append((one - zero)[None])
-    return jnp.concatenate(out)
 
 
 def _pairs(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> tuple[Array, ...]:
