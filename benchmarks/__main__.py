@@ -5,7 +5,7 @@ from pathlib import Path
 from . import _report, report
 
 
-NAMES = ("bp", "precision")
+NAMES = ("bp", "crbm", "precision")
 
 
 def main() -> None:
@@ -29,8 +29,7 @@ def main() -> None:
         return
     result = importlib.import_module(f"benchmarks.{args.name}").main(args)
     if args.json is not None:
-        arguments = {k: v for k, v in vars(args).items() if k not in ("json", "name")}
-        _report.write(args.json, {"command": args.name, "arguments": arguments, **result})
+        _report.write(args.json, {"command": args.name, **_report.arguments(args), **result})
         print(f"wrote {args.json}")
 
 

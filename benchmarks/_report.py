@@ -1,3 +1,4 @@
+import argparse
 import importlib.metadata
 import json
 import os
@@ -10,12 +11,14 @@ from typing import Any
 
 import jax
 
+from ebmlearn import __version__
+
 
 def environment() -> dict[str, Any]:
     """The machine and the versions that a figure belongs to."""
     device = jax.devices()[0]
-    packages = ("ebmlearn", "jax", "jaxlib", "equinox", "numpy", "pgmax")
-    versions = {}
+    packages = ("jax", "jaxlib", "equinox", "optax", "numpy", "pgmax")
+    versions: dict[str, str | None] = {"ebmlearn": __version__}
     for name in packages:
         try:
             versions[name] = importlib.metadata.version(name)
@@ -28,6 +31,14 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of a command, as far as its figures depend on them."""
+    given = {k: v for k, v in vars(args).items() if not isinstance(v, Path) and k != "name"}
+    given.pop("json", None)
+    given.pop("merge", None)
+    return {"arguments": given}
 
 
 def _processor() -> str:

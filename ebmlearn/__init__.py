@@ -1,5 +1,16 @@
 """Learning and inference in discrete and nonnegative energy-based models."""
 
+from ._fit import (
+    Checkpoint as Checkpoint,
+    EpochReport as EpochReport,
+    fit as fit,
+    Fitted as Fitted,
+    History as History,
+    load as load,
+    save as save,
+)
+from ._version import __version__ as __version__
+from .estimate import error_rate as error_rate, predict as predict
 from .inference import (
     AbstractBeliefs as AbstractBeliefs,
     AbstractInference as AbstractInference,
@@ -8,6 +19,16 @@ from .inference import (
     MeanField as MeanField,
     query as query,
     Statistics as Statistics,
+)
+from .learners import (
+    AbstractLearner as AbstractLearner,
+    CD as CD,
+    hamming as hamming,
+    LSSVM as LSSVM,
+    MLE as MLE,
+    MSSVM as MSSVM,
+    PercLoss as PercLoss,
+    StepInfo as StepInfo,
 )
 from .models import (
     AbstractPairwiseModel as AbstractPairwiseModel,
@@ -19,6 +40,3 @@ from .models import (
     SemiRestrictedBM as SemiRestrictedBM,
     Units as Units,
 )
-
-
-__version__ = "0.1.0.dev0"

@@ -23,12 +23,15 @@ class Problem(eqx.Module):
     verified: bool = eqx.field(static=True)
     ranks: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, model: Any, evidence: Any = None, observed: Any = None):
+    def __init__(
+        self, model: Any, evidence: Any = None, observed: Any = None, trusted: bool = False
+    ):
         self.model = model
         self.evidence = evidence
         self.observed = observed
-        # Whether the values of the evidence can be looked at before anything is traced.
-        self.verified = _checks.is_concrete(evidence) and _checks.is_concrete(observed)
+        # Whether the values of the evidence can be looked at before anything is traced, or need
+        # not be.
+        self.verified = trusted or (_checks.is_concrete(evidence) and _checks.is_concrete(observed))
         self.ranks = tuple(jnp.ndim(x) for x in jax.tree.leaves(model))
 
     def __check_init__(self):
@@ -57,7 +60,7 @@ class Problem(eqx.Module):
             got = _checks.describe(self.observed)
             raise TypeError(f"`observed` must be a mask of booleans, got {got}.")
         shape = self.shape
-        if self.verified:
+        if self.verified and _checks.is_concrete((self.evidence, self.observed)):
             evidence = np.broadcast_to(self.evidence, (*shape, units))
             observed = np.broadcast_to(self.observed, (*shape, units))
             wrong = observed & ~((evidence >= 0) & (evidence <= 1))

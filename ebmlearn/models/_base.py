@@ -16,6 +16,7 @@ from ._view import Block, Form, PairwiseView, Product, Schedule
 
 
 Model = TypeVar("Model")
+PairwiseModel = TypeVar("PairwiseModel", bound="AbstractPairwiseModel")
 
 
 class Layers(NamedTuple):
@@ -74,6 +75,40 @@ class AbstractPairwiseModel(eqx.Module):
         """The model of $p(x)^\\beta$: every parameter times `beta`."""
         return scaled(self, beta)
 
+    def expected_energy(self, units: Layers | Units, pairwise: Any) -> Float[Array, ""]:
+        """The mean energy under expected statistics: `units` of each instance, `pairwise` of all.
+
+        Its gradient with the statistics held fixed is minus the statistics, which is all that
+        learning needs. Couplings inside a layer hold each edge twice; an edge counts as one
+        parameter, so that its gradient stands whole at both places.
+        """
+        out = jnp.zeros((), self.unary()[0].dtype)
+        for bias, x in zip(self.unary(), jax.tree.leaves(units), strict=True):
+            if bias.ndim == 1:
+                out = out - bias @ x.reshape(-1, x.shape[-1]).mean(0)
+            else:
+                out = out - (bias * jnp.broadcast_to(x, bias.shape)).sum(-1).mean()
+        for block, pair in zip(self.blocks(), jax.tree.leaves(pairwise), strict=True):
+            if block.first == block.second:
+                out = out - (_as_edges(block.weights) * pair).sum() / 2
+            else:
+                out = out - (block.weights * pair).sum()
+        return out
+
+    def uncentred(self: PairwiseModel, offsets: Layers | Units) -> PairwiseModel:
+        """The model whose energy is, up to a constant, this one's at $x - \\mu$: biases less what
+        the weights send from the offsets $\\mu$ of the units they join.
+        """
+        biases = list(self.unary())
+        means = jax.tree.leaves(offsets)
+        for first, second, weights in self.blocks():
+            if first == second:
+                weights = _as_edges(weights)
+            ends = {first: weights @ means[second], second: means[first] @ weights}
+            for layer, sent in ends.items():
+                biases[layer] = biases[layer] - jnp.broadcast_to(sent, biases[layer].shape)
+        return eqx.tree_at(lambda model: model.unary(), self, tuple(biases))
+
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of the biases: `()` for a single model."""
@@ -83,6 +118,13 @@ class AbstractPairwiseModel(eqx.Module):
     def is_bipartite(self) -> bool:
         """Whether units of even layers are joined to units of odd layers only."""
         return all((block.first - block.second) % 2 for block in self.blocks())
+
+
+def _as_edges(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """Symmetric couplings in which the gradient of an edge stands whole at both its places, rather
+    than half at each.
+    """
+    return 2 * couplings - jax.lax.stop_gradient(couplings)
 
 
 def scaled(model: Model, beta: float | Float[Array, ""]) -> Model:

@@ -1,5 +1,6 @@
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
@@ -114,6 +115,12 @@ class BoltzmannMachine(AbstractPairwiseModel):
             return jax.nn.sigmoid(symmetrised(self.couplings) @ x + bias)
 
         return conditional(self._states(x), self.bias)
+
+    def project(self) -> "BoltzmannMachine":
+        """The model with its couplings made symmetric and zero on the diagonal, for use after an
+        update that may have broken either.
+        """
+        return eqx.tree_at(lambda model: model.couplings, self, symmetrised(self.couplings))
 
     def blocks(self) -> tuple[Block, ...]:
         return (Block(0, 0, symmetrised(self.couplings)),)

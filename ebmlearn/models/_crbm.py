@@ -5,7 +5,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ._base import gaussian, scaled, states
+from ._base import gaussian, Layers, scaled, states
 from ._rbm import RBM
 
 
@@ -163,3 +163,12 @@ class CRBM(eqx.Module):
     def tempered(self, beta: float | Float[Array, ""]) -> "CRBM":
         """The model of $p(v, h \\mid x)^\\beta$: every parameter times `beta`."""
         return scaled(self, beta)
+
+    def uncentred(self, offsets: Layers, features: Float[Array, " features"]) -> "CRBM":
+        """The model whose energy is, up to a constant, this one's at $v - \\mu$, $h - \\lambda$ and
+        $x - \\xi$, with `offsets` $(\\mu, \\lambda)$ and `features` $\\xi$.
+        """
+        visible = self.weights @ offsets.hidden + self.visible_features @ features
+        hidden = offsets.visible @ self.weights + self.hidden_features @ features
+        biases = self.visible_bias - visible, self.hidden_bias - hidden
+        return eqx.tree_at(lambda model: (model.visible_bias, model.hidden_bias), self, biases)

@@ -1,5 +1,6 @@
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
@@ -174,6 +175,12 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         v = states("visible", visible, self.num_visible, dtype)
         h = states("hidden", hidden, self.num_hidden, dtype)
         return conditional(v, h, self.visible_bias)
+
+    def project(self) -> "SemiRestrictedBM":
+        """The model with its couplings made symmetric and zero on the diagonal, for use after an
+        update that may have broken either.
+        """
+        return eqx.tree_at(lambda model: model.couplings, self, symmetrised(self.couplings))
 
     def blocks(self) -> tuple[Block, ...]:
         return Block(0, 1, self.weights), Block(0, 0, symmetrised(self.couplings))

@@ -1,0 +1,284 @@
+"""Structured prediction with conditional RBMs: the tables of Ping & Ihler 2017.
+
+`--protocol paper` follows the paper: a corruption drawn once, and BP of 7 + epoch sweeps.
+`--protocol fresh` draws the corruption anew each epoch. Finished runs are kept in the result file
+and not done again; a run that `--seconds` cuts short goes on from its checkpoint.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import ebmlearn as ebm
+from ebmlearn import datasets
+
+from . import _report
+
+
+class Task(NamedTuple):
+    data: Callable[[], datasets.Dataset]
+    corrupt: Callable[..., jax.Array]
+
+
+def _flipped(rate: float) -> Callable[..., jax.Array]:
+    return lambda v, *, key: datasets.flip(v, rate, key=key)
+
+
+def _occluded(size: int, value: int = 0) -> Callable[..., jax.Array]:
+    return lambda v, *, key: datasets.occlude(v, size, key=key, value=value)
+
+
+TASKS = {
+    "noisy10": Task(datasets.mnist, _flipped(0.1)),
+    "noisy20": Task(datasets.mnist, _flipped(0.2)),
+    "occluded8": Task(datasets.mnist, _occluded(8)),
+    "occluded12": Task(datasets.mnist, _occluded(12)),
+    "caltech-noisy": Task(datasets.caltech_silhouettes, _flipped(0.2)),
+    "caltech-occluded": Task(datasets.caltech_silhouettes, _occluded(12, 1)),
+}
+# For the curve of the error against the size of the occlusion.
+SIZES = (4, 6, 8, 10, 12, 14, 16)
+TASKS |= {f"occluded{size}": Task(datasets.mnist, _occluded(size)) for size in SIZES}
+
+# Ping & Ihler 2017, tables 1 to 3: test error in per cent, of all and of changed pixels.
+PUBLISHED = {
+    "lr": ((1.960, 12.531), (4.088, 12.609), (1.468, 61.304), (3.498, 53.971), (5.653, 11.460), (4.771, 16.587)),  # noqa: E501
+    "cd-1": ((1.925, 12.229), (4.012, 12.597), (1.814, 63.130), (3.983, 58.376), (5.876, 12.423), (5.033, 20.300)),  # noqa: E501
+    "cd-10": ((1.816, 11.103), (3.995, 11.271), (1.707, 67.925), (3.921, 63.237), (5.736, 12.013), (5.149, 21.087)),  # noqa: E501
+    "percloss": ((1.760, 11.121), (3.970, 10.876), (1.394, 45.684), (3.483, 35.755), (5.622, 10.808), (5.081, 15.102)),  # noqa: E501
+    "mle-mf": ((1.862, 11.319), (3.917, 10.939), (1.492, 49.553), (3.477, 40.703), (5.617, 11.083), (4.692, 15.995)),  # noqa: E501
+    "mle-bp": ((1.688, 10.718), (3.691, 10.409), (1.329, 39.785), (3.117, 36.233), (5.445, 10.731), (4.548, 16.541)),  # noqa: E501
+    "lssvm": ((1.807, 11.565), (3.910, 11.175), (1.496, 44.037), (3.468, 39.140), (5.628, 11.468), (4.703, 16.014)),  # noqa: E501
+    "mssvm": ((1.751, 11.023), (3.804, 10.627), (1.391, 41.829), (3.273, 35.712), (5.549, 11.389), (4.534, 14.918)),  # noqa: E501
+}  # fmt: skip
+METHODS = tuple(PUBLISHED)
+MAIN = tuple(TASKS)[:6]
+
+
+def learner(method: str, protocol: str, options: dict[str, Any]) -> ebm.AbstractLearner:
+    """What a method is: the paper's sweeps grow with the epoch, ours are ten."""
+
+    def bp(product: Any) -> Any:
+        if protocol == "paper":
+            return lambda epoch: ebm.BP(7 + epoch, product, tol=1e-3)
+        return ebm.BP(10, product)
+
+    def mean_field() -> Any:
+        if protocol == "paper":
+            return lambda epoch: ebm.MeanField(7 + epoch, tol=1e-3)
+        return ebm.MeanField(10)
+
+    return {
+        "lr": lambda: ebm.MLE(ebm.BP(1), **options),
+        "cd-1": lambda: ebm.CD(1, "random", mean_field(), **options),
+        "cd-10": lambda: ebm.CD(10, "random", mean_field(), **options),
+        "percloss": lambda: ebm.PercLoss(10, mean_field(), **options),
+        "mle-mf": lambda: ebm.MLE(mean_field(), **options),
+        "mle-bp": lambda: ebm.MLE(bp("sum"), **options),
+        "lssvm": lambda: ebm.LSSVM(bp("max"), **options),
+        "mssvm": lambda: ebm.MSSVM(bp("mixed"), **options),
+    }[method]()
+
+
+class Deadline:
+    """Stops a run once the time is over."""
+
+    def __init__(self, seconds: float):
+        self.end = time.monotonic() + seconds
+        self.longest = 0.0
+        self.last = time.monotonic()
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() + self.longest > self.end
+
+    def __call__(self, report: ebm.EpochReport) -> bool:
+        now = time.monotonic()
+        self.longest, self.last = now - self.last, now
+        return self.over
+
+
+def settings(args: argparse.Namespace, task: str, method: str) -> dict[str, Any]:
+    """All that a run depends on."""
+    caltech = task.startswith("caltech")
+    cd = method in ("cd-1", "cd-10", "percloss")
+    fresh = args.protocol == "fresh"
+    rate = (1e-3 if caltech else 2e-3) if fresh else chosen(args.json, method)["rate"]
+    batch = 100 if fresh else chosen(args.json, method)["batch"]
+    epochs = (300 if caltech else 60) if fresh else (200 if cd else 50)
+    return {
+        "protocol": args.protocol,
+        "task": task,
+        "method": method,
+        "rate": args.rate or rate,
+        "batch": args.batch or batch,
+        "epochs": args.epochs or epochs,
+        "hidden": 0 if method == "lr" else args.hidden,
+        "options": {
+            **({"centred": True} if args.centred else {}),
+            **({"weight_decay": args.weight_decay} if args.weight_decay else {}),
+        },
+        "average": args.average,
+        "rows": args.rows,
+        "seed": args.seed,
+    }
+
+
+def chosen(path: Path | None, method: str) -> dict[str, Any]:
+    """The rate and the batch that the search found best for a method, or a first guess."""
+    runs = [run for run in read(path) if run["purpose"] == "search" and run["method"] == method]
+    return min(runs, key=lambda run: run["valid"], default={"rate": 0.02, "batch": 40})
+
+
+def optimiser(run: dict[str, Any], steps: int) -> optax.GradientTransformation:
+    if run["protocol"] == "fresh":
+        return optax.adam(optax.cosine_decay_schedule(run["rate"], run["epochs"] * steps))
+    return optax.sgd(run["rate"], momentum=0.9)
+
+
+def train(run: dict[str, Any], purpose: str, work: Path | None, deadline: Deadline) -> dict | None:
+    """Trains, validates each epoch, and tests the best model once. None if the time was over."""
+    task = TASKS[run["task"]]
+    data = task.data()
+    keys = jax.random.split(jax.random.key(run["seed"]), 5)
+    rows = slice(run["rows"])
+    clean = data.train.x[rows]
+    valid, test = (
+        (task.corrupt(split.x[rows], key=key), split.x[rows])
+        for split, key in zip((data.valid, data.test), keys, strict=False)
+    )
+    fresh = run["protocol"] == "fresh"
+    pairs: Any = clean if fresh else (task.corrupt(clean, key=keys[2]), clean)
+
+    def augment(v: jax.Array, *, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return task.corrupt(v, key=key), v
+
+    method = learner(run["method"], run["protocol"], run["options"])
+    began = time.monotonic()
+    fitted = ebm.fit(
+        ebm.CRBM.init(784, run["hidden"], 784, key=keys[3]),
+        method,
+        pairs,
+        optimizer=optimiser(run, len(clean) // run["batch"]),
+        epochs=run["epochs"],
+        batch_size=run["batch"],
+        validation=valid,
+        patience=None if fresh or purpose == "search" else 10 if run["epochs"] == 50 else 40,
+        augment=augment if fresh else None,
+        average=run["average"],
+        checkpoint=work,
+        callbacks=[deadline],
+        key=keys[4],
+        progress=False,
+    )
+    history = fitted.history.epochs
+    finished = len(history["metric"]) == run["epochs"] or fitted.stopped == "patience"
+    if not finished:
+        return None
+    out = {
+        **run,
+        "purpose": purpose,
+        "valid": 100 * float(np.min(history["metric"])),
+        "best_epoch": fitted.best_epoch,
+        "valid_errors": [round(100 * float(x), 4) for x in history["metric"]],
+        "converged": [round(float(x), 4) for x in history["converged"]],
+        "epoch_seconds": float(np.min(history["seconds"])),
+        "seconds": time.monotonic() - began,
+    }
+    if purpose == "table":
+        x, v = test
+        found = method.predict(fitted.model, x, epoch=fitted.best_epoch)
+        out["test"] = 100 * float(ebm.error_rate(found, v))
+        out["test_changed"] = 100 * float(ebm.error_rate(found, v, where=x != jnp.asarray(v)))
+    return out
+
+
+def read(path: Path | None) -> list[dict[str, Any]]:
+    return json.loads(path.read_text())["runs"] if path is not None and path.exists() else []
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--task", nargs="+", choices=(*TASKS, "all"), default=["all"])
+    parser.add_argument("--method", nargs="+", choices=(*METHODS, "all"), default=["all"])
+    parser.add_argument("--protocol", choices=("paper", "fresh"), default="paper")
+    parser.add_argument(
+        "--search", action="store_true", help="choose rate and batch on the validation set"
+    )
+    parser.add_argument("--purpose", default=None, help="'try' leaves the test set alone")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--rate", type=float)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--average", type=float)
+    parser.add_argument("--weight-decay", type=float)
+    parser.add_argument("--centred", action="store_true")
+    parser.add_argument("--rows", type=int, help="use only so many rows of each part")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--work", type=Path, help="a folder for checkpoints")
+    parser.add_argument("--merge", nargs="+", type=Path, help="only take the runs of other results")
+
+
+def wanted(args: argparse.Namespace) -> list[tuple[dict[str, Any], str]]:
+    """The runs that the arguments ask for."""
+    tasks = MAIN if "all" in args.task else args.task
+    methods = METHODS if "all" in args.method else args.method
+    if not args.search:
+        purpose = args.purpose or "table"
+        return [(settings(args, task, method), purpose) for task in tasks for method in methods]
+    out = []
+    for method in methods:
+        for batch in (args.batch,) if args.batch else (20, 80):
+            for rate in (args.rate,) if args.rate else (0.05, 0.02, 0.01, 0.005):
+                run = settings(args, "noisy10", method)
+                run |= {"rate": rate, "batch": batch, "epochs": args.epochs or 8}
+                out.append((run, "search"))
+    return out
+
+
+def main(args: argparse.Namespace) -> dict[str, Any]:
+    runs = read(args.json)
+    if args.merge:
+        for run in [run for path in args.merge for run in read(path)]:
+            if run not in runs:
+                runs.append(run)
+        return {"runs": runs}
+    deadline = Deadline(args.seconds)
+    for run, purpose in wanted(args):
+        if any({k: done.get(k) for k in run} == run for done in runs):
+            continue
+        if deadline.over:
+            break
+        deadline.last, deadline.longest = time.monotonic(), 0.0
+        name = "-".join(str(x) for x in run.values() if not isinstance(x, dict))
+        work = None if args.work is None else args.work / f"{name}-{len(run['options'])}"
+        result = train(run, purpose, work, deadline)
+        if result is None:
+            print(f"{run['task']} {run['method']}: to be continued")
+            break
+        runs.append({**result, "environment": _report.environment()})
+        show(result)
+        if args.json is not None:
+            _report.write(args.json, {"command": "crbm", "runs": runs})
+    return {"runs": runs}
+
+
+def show(run: dict[str, Any]) -> None:
+    """A line about a run, with the published figures beside it."""
+    line = f"{run['protocol']:5} {run['task']:16} {run['method']:8} rate {run['rate']} batch"
+    line += f" {run['batch']} hidden {run['hidden']} valid {run['valid']:.3f}"
+    if "test" in run:
+        line += f" test {run['test']:.3f}/{run['test_changed']:.3f}"
+        if run["task"] in MAIN:
+            published = PUBLISHED[run["method"]][MAIN.index(run["task"])]
+            line += f" (published {published[0]:.3f}/{published[1]:.3f})"
+    line += f" epoch {run['best_epoch'] + 1}/{len(run['valid_errors'])}"
+    print(f"{line} {run['epoch_seconds']:.2f} s an epoch, {run['seconds']:.0f} s", flush=True)

@@ -1,0 +1,91 @@
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from .. import _checks
+
+
+class Arrays:
+    """Data in memory: rows are drawn in a new order each epoch, all on the device."""
+
+    def __init__(self, data: PyTree, batch_size: int | None):
+        leaves = jax.tree.leaves(data)
+        if not leaves:
+            raise ValueError(f"`data` must hold an array at least, got {_checks.describe(data)}.")
+        for leaf in leaves:
+            if not hasattr(leaf, "shape") or not leaf.shape:
+                got = _checks.describe(leaf)
+                raise TypeError(f"`data` must hold arrays of shape [rows, ...], got {got}.")
+        rows = sorted({leaf.shape[0] for leaf in leaves})
+        if len(rows) > 1:
+            got = ", ".join(map(str, [leaf.shape[0] for leaf in leaves]))
+            raise ValueError(f"`data` must hold arrays with as many rows each, got {got} rows.")
+        if rows[0] == 0:
+            raise ValueError("`data` must hold a row at least, got none.")
+        _checks.count("batch_size", batch_size)
+        assert batch_size is not None
+        if batch_size > rows[0]:
+            raise ValueError(
+                f"`batch_size` must be at most the {rows[0]} rows of `data`, got {batch_size}."
+            )
+        self.rows, self.batch_size = rows[0], batch_size
+        self.data = jax.tree.map(jnp.asarray, data)
+        self.steps: int | None = rows[0] // batch_size
+
+    def first(self) -> PyTree:
+        """Rows to check the model against."""
+        return jax.tree.map(lambda x: x[: self.batch_size], self.data)
+
+    def order(self, key: PRNGKeyArray) -> Int[Array, " rows"]:
+        return jax.random.permutation(key, self.rows).astype(jnp.int32)
+
+    def about(self) -> dict[str, Any]:
+        return {"rows": self.rows, "batch_size": self.batch_size}
+
+
+class Batches:
+    """Data as an iterable of batches, gone through anew each epoch."""
+
+    def __init__(self, data: Iterable, batch_size: int | None):
+        if not isinstance(data, Iterable):
+            raise TypeError(
+                "`data` must be an array, a tuple of arrays, or an iterable of batches, got"
+                f" {_checks.describe(data)}."
+            )
+        if isinstance(data, Iterator):
+            raise ValueError(
+                "`data` must be an iterable that can be gone through again each epoch, such as a"
+                f" list or a loader, got {_checks.describe(data)}."
+            )
+        if batch_size is not None:
+            raise ValueError(
+                f"`batch_size` must be None where `data` comes in batches, got {batch_size}."
+            )
+        self.data = data
+        self.steps: int | None = len(data) if hasattr(data, "__len__") else None  # pyright: ignore
+
+    def first(self) -> PyTree:
+        """A batch to check the model against."""
+        for batch in self.data:
+            return batch
+        raise ValueError("`data` must give a batch at least, got none.")
+
+    def epoch(self, done: int) -> Iterator[PyTree]:
+        """The batches of an epoch, without those that were done before."""
+        for k, batch in enumerate(self.data):
+            if k >= done:
+                yield batch
+
+    def about(self) -> dict[str, Any]:
+        return {"rows": None, "batch_size": None}
+
+
+def source(data: Any, batch_size: int | None) -> Arrays | Batches:
+    """Arrays, or tuples and dictionaries of them, are data in memory; all else is batches."""
+    if isinstance(data, (tuple, dict, np.ndarray, jax.Array)):
+        return Arrays(data, batch_size)
+    return Batches(data, batch_size)

@@ -1,0 +1,210 @@
+"""One pytree of arrays in one file: a line that says what it is, a line of JSON that lists the
+leaves, and their bytes. Nothing is pickled, and a file appears whole or not at all.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from .. import _checks
+from .._version import __version__
+
+
+Tree = TypeVar("Tree")
+MAGIC = b"ebmlearn arrays, format 1\n"
+TEMPORARY = ".writing-"
+
+
+def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = None) -> None:
+    """Writes the arrays of a pytree, such as a model, to a file.
+
+    The file is complete on the disk before it takes the place of an older one, so that whatever
+    happens meanwhile, one of the two is there. `load` reads it.
+
+    !!! example
+
+        ```python
+        ebmlearn.save("crbm.ebm", fitted.model)
+        crbm = ebmlearn.load("crbm.ebm", like=ebmlearn.CRBM.init(64, 32, 64, key=key))
+        ```
+
+    **Arguments:**
+
+    - `path`: the file.
+    - `tree`: any pytree. Leaves that are not arrays are not written.
+    - `info`: anything that JSON can hold, kept in the header.
+    """
+    leaves, payload = [], []
+    for name, leaf in _arrays(tree):
+        dtype, values = _plain(leaf)
+        leaves.append({"name": name, "shape": list(values.shape), "dtype": dtype})
+        payload.append(values.tobytes())
+    content = b"".join(payload)
+    header = {
+        "versions": {
+            "ebmlearn": __version__,
+            "jax": jax.__version__,
+            "equinox": eqx.__version__,
+        },
+        "leaves": leaves,
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "info": info or {},
+    }
+    text = json.dumps(header, allow_nan=True).encode() + b"\n"
+    _write(Path(path), MAGIC + text + content)
+
+
+def load(path: str | os.PathLike, like: Tree) -> Tree:
+    """Reads a pytree of arrays that `save` has written.
+
+    **Arguments:**
+
+    - `path`: the file.
+    - `like`: a pytree of the same structure, whose arrays have the same shapes and dtypes. Leaves
+      that are not arrays are taken from it.
+    """
+    path = Path(path)
+    header, content = read(path)
+    wanted = _arrays(like)
+    names = [leaf["name"] for leaf in header["leaves"]]
+    for name, leaf in wanted:
+        dtype, values = _plain(leaf)
+        if name not in names:
+            raise ValueError(f"`{path}` must hold {name!r} to be `like`, got {_listed(names)}.")
+        got = header["leaves"][names.index(name)]
+        if [dtype, list(values.shape)] != [got["dtype"], got["shape"]]:
+            raise ValueError(
+                f"`{path}` must hold {name!r} of shape {values.shape} and dtype {dtype} to be"
+                f" `like`, got shape {tuple(got['shape'])} and dtype {got['dtype']}."
+            )
+    extra = [name for name in names if name not in dict(wanted)]
+    if extra:
+        raise ValueError(f"`{path}` must hold what `like` holds, got {_listed(extra)} as well.")
+    stored = arrays(header, content)
+    values = {name: _restored(stored[name], leaf) for name, leaf in wanted}
+    dynamic, static = eqx.partition(like, eqx.is_array)
+    paths, structure = jax.tree_util.tree_flatten_with_path(dynamic)
+    return eqx.combine(
+        jax.tree_util.tree_unflatten(structure, [values[_name(path)] for path, _ in paths]), static
+    )
+
+
+def read(path: Path) -> tuple[dict[str, Any], bytes]:
+    """The header and the bytes of a file, or an error that says what is wrong with it."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise type(error)(f"`{path}` must be a file that can be read, got: {reason}.") from error
+    if not text.startswith(MAGIC):
+        start = text[: len(MAGIC)]
+        wanted = MAGIC.decode().strip()
+        raise ValueError(f"`{path}` must begin with {wanted!r}, got {start!r}.")
+    line, found, content = text[len(MAGIC) :].partition(b"\n")
+    try:
+        header = json.loads(line)
+    except ValueError:
+        header = None
+    if not found or header is None:
+        raise ValueError(f"`{path}` must hold a whole header, got one that is cut off or damaged.")
+    if len(content) != header["bytes"]:
+        raise ValueError(
+            f"`{path}` must hold {header['bytes']} bytes of arrays, got {len(content)}: it is"
+            " truncated."
+        )
+    if hashlib.sha256(content).hexdigest() != header["sha256"]:
+        raise ValueError(f"`{path}` must agree with its checksum, got other bytes: it is damaged.")
+    return header, content
+
+
+def arrays(header: dict[str, Any], content: bytes) -> dict[str, np.ndarray]:
+    """The arrays of a file, by name."""
+    out, start = {}, 0
+    for leaf in header["leaves"]:
+        dtype = jnp.dtype(leaf["dtype"].split(":")[0])
+        size = int(np.prod(leaf["shape"], dtype=np.int64)) * dtype.itemsize
+        values = np.frombuffer(content[start : start + size], dtype).reshape(leaf["shape"])
+        out[leaf["name"]] = values
+        start += size
+    return out
+
+
+def _arrays(tree: PyTree) -> list[tuple[str, Any]]:
+    paths, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_array))
+    return [(_name(path), leaf) for path, leaf in paths]
+
+
+def _name(path: tuple) -> str:
+    return jax.tree_util.keystr(path)
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> tuple[str, np.ndarray]:
+    """The name of a dtype, and an array in NumPy; of typed keys, their data."""
+    if _is_key(leaf):
+        values = np.asarray(jax.random.key_data(leaf))
+        return f"{values.dtype}:{jax.random.key_impl(leaf)}", np.ascontiguousarray(values)
+    values = np.asarray(leaf)
+    return str(values.dtype), np.ascontiguousarray(values).reshape(values.shape)
+
+
+def _restored(values: np.ndarray, like: Any) -> Any:
+    if _is_key(like):
+        return jax.random.wrap_key_data(jnp.asarray(values), impl=jax.random.key_impl(like))
+    return values.copy() if isinstance(like, np.ndarray) else jnp.asarray(values)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes a file, complete on the disk before it has its name."""
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f"{TEMPORARY}{path.name}-", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise type(error)(f"`{path}` must be a file that can be written, got: {reason}.") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def folder(name: str, path: str | os.PathLike) -> Path:
+    """Makes a folder if need be and tries to write in it, or raises."""
+    if not isinstance(path, (str, os.PathLike)):
+        got = _checks.describe(path)
+        raise TypeError(f"`{name}` must be the path of a folder, got {got}.")
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path, prefix=TEMPORARY):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise type(error)(
+            f"`{name}` must be a folder that can be written, got {str(path)!r}: {reason}."
+        ) from error
+    return path

@@ -1,0 +1,372 @@
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from .. import _checks
+from ..estimate import error_rate
+from ..learners import AbstractLearner
+from ..learners._batch import check
+from ..models import CRBM
+from ._checkpoint import Checkpoint, Keeper
+from ._data import Arrays, Batches, source
+from ._history import EpochReport, Fitted, Record
+from ._progress import Bar
+from ._state import advance, start, Training, TrainState
+
+
+# The most steps that are done between two looks at the host, and how long they should take.
+_ROOM = 1024
+_SECONDS = 0.5
+
+
+def fit(
+    model: Any,
+    learner: AbstractLearner,
+    data: Any,
+    *,
+    optimizer: optax.GradientTransformation,
+    epochs: int,
+    key: PRNGKeyArray,
+    batch_size: int | None = None,
+    validation: Any = None,
+    metric: Callable[[Any, Any, int], Any] | None = None,
+    patience: int | None = None,
+    checkpoint: str | os.PathLike | Checkpoint | None = None,
+    resume: bool = True,
+    callbacks: Sequence[Callable[[EpochReport], Any]] = (),
+    mesh: jax.sharding.Mesh | None = None,
+    project: Callable[[Any], Any] | None = None,
+    build: Callable[[Any], Any] | None = None,
+    augment: Callable[..., Any] | None = None,
+    average: float | None = None,
+    progress: bool = True,
+) -> Fitted:
+    """Trains a model. Everything random follows from `key`.
+
+    !!! example
+
+        ```python
+        fitted = ebmlearn.fit(
+            ebmlearn.CRBM.init(visible=64, hidden=32, features=64, key=jax.random.key(0)),
+            ebmlearn.MLE(ebmlearn.BP(iterations=10)),
+            (x, v),
+            optimizer=optax.adam(1e-2),
+            epochs=20,
+            batch_size=50,
+            validation=(x_valid, v_valid),
+            checkpoint="run",
+            key=jax.random.key(1),
+        )
+        fitted.model, fitted.history.epochs["metric"]
+        ```
+
+    **Arguments:**
+
+    - `model`: what to train; with `build`, any pytree of free parameters.
+    - `learner`: for instance [`ebmlearn.MLE`][].
+    - `data`: an array of visible units `[rows, visible]`, for a CRBM the pair (features, visible).
+      Or any iterable of such batches that can be gone through once an epoch.
+    - `optimizer`: of Optax. A schedule counts steps.
+    - `epochs`: how often to go through the data. Each time the rows are in another order, and those
+      that fill no whole batch are left out.
+    - `batch_size`: rows a step; None if the data come in batches.
+    - `key`: a typed key.
+    - `validation`: data as above, for `metric`.
+    - `metric`: a function of the model, the validation data and the epoch; lower is better. For a
+      CRBM the share of wrong units by default, predicted as suits the learner.
+    - `patience`: stop after so many epochs without a better metric.
+    - `checkpoint`: a folder, or a [`ebmlearn.Checkpoint`][], from which a run that was stopped goes
+      on to the same result, bit by bit.
+    - `resume`: whether to do so; if not, checkpoints in the folder are replaced.
+    - `callbacks`: functions of an [`ebmlearn.EpochReport`][], called after each epoch; one that
+      returns True ends the run.
+    - `mesh`: devices to split each batch over, along the first axis of the mesh.
+    - `project`: a function from the parameters to the nearest allowed ones, after each step. By
+      default the model's own `project`, where it has one.
+    - `build`: a function from free parameters to the model, for instance to tie some of them.
+    - `augment`: a function `augment(batch, key=key)` that gives the batch to learn from. As each
+      row is seen once an epoch, this draws, say, new noise for it each epoch.
+    - `average`: keep a running mean of the parameters with this decay, say 0.999; it is what is
+      validated and returned.
+    - `progress`: show a bar.
+
+    **Returns:**
+
+    A [`ebmlearn.Fitted`][]. Ctrl-C ends a run early: it is saved, and what there is is returned. A
+    gradient that is not finite raises `FloatingPointError`, and the last checkpoint stays.
+    """
+    _check_arguments(learner, optimizer, epochs, key, patience, metric, validation, average)
+    rows = source(data, batch_size)
+    batch = rows.first()
+    order_key, step_key, init_key = jax.random.split(key, 3)
+    if augment is not None:
+        batch = augment(batch, key=step_key)
+    elif isinstance(rows, Arrays):
+        batch = data  # all of it is looked at
+    built = model if build is None else build(model)
+    check(built, batch, "data")
+    metric = _metric(metric, learner, built, validation)
+    if project is None and build is None and hasattr(model, "project"):
+        project = _own_projection
+    parameters, static = eqx.partition(model, eqx.is_inexact_array)
+    sharding, replicated = _shardings(mesh, batch_size)
+    training = Training(learner, optimizer, static, build, project, augment, average, sharding)
+    state = start(training, parameters, init_key)
+    if replicated is not None:
+        state = jax.device_put(state, replicated)
+        if isinstance(rows, Arrays):
+            rows.data = jax.device_put(rows.data, replicated)
+    run = _Run(training, state, rows, order_key, step_key)
+    if checkpoint is not None:
+        settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+        about = {"model": type(built).__name__, "learner": str(learner), **rows.about()}
+        about["key"] = np.asarray(jax.random.key_data(key)).tolist()
+        run.keep_in(Keeper(settings, about), resume)
+    validation = jax.tree.map(jnp.asarray, validation)
+    shown = progress and jax.process_index() == 0
+    total = None if rows.steps is None else epochs * rows.steps
+    bar = Bar(shown, total, int(run.state.step))
+    stopped = "epochs"
+    try:
+        while run.epoch < epochs:
+            if patience is not None and run.waited >= patience:
+                stopped = "patience"
+                break
+            run.steps(bar)
+            report = run.finish_epoch(metric, validation, bar)
+            # All are called, even if the first says stop.
+            if any([callback(report) is True for callback in callbacks]):
+                stopped = "callback"
+                break
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    finally:
+        bar.close()
+    run.save()
+    return run.fitted(stopped)
+
+
+class _Run:
+    """The state of a run on the host."""
+
+    def __init__(
+        self,
+        training: Training,
+        state: TrainState,
+        rows: Arrays | Batches,
+        order_key: PRNGKeyArray,
+        step_key: PRNGKeyArray,
+    ):
+        self.training, self.rows = training, rows
+        self.order_key, self.step_key = order_key, step_key
+        self.state = state
+        self.best = self._current()
+        self.facts = {"epoch": 0, "done": 0, "best": math.inf, "best_epoch": -1, "best_step": 0}
+        self.record = Record(None)
+        self.keeper: Keeper | None = None
+        self.saved = -1
+        self.at_once = 1
+        self.seconds = 0.0
+
+    @property
+    def epoch(self) -> int:
+        return self.facts["epoch"]
+
+    @property
+    def waited(self) -> int:
+        """Epochs since the best one."""
+        return self.epoch - 1 - self.facts["best_epoch"] if self.epoch else 0
+
+    def keep_in(self, keeper: Keeper, resume: bool) -> None:
+        self.keeper = keeper
+        found = keeper.newest(self.state, self.best) if resume else None
+        if found is not None:
+            self.state, self.best, history, self.facts = found
+            self.record = Record(history)
+            self.saved = int(self.state.step)
+
+    def steps(self, bar: Bar) -> None:
+        """All steps of the current epoch that are still to do."""
+        began = time.perf_counter()
+        if isinstance(self.rows, Arrays):
+            assert self.rows.steps is not None
+            order = self.rows.order(jax.random.fold_in(self.order_key, self.epoch))
+            while self.facts["done"] < self.rows.steps:
+                number = min(self.at_once, self.rows.steps - self.facts["done"], _ROOM)
+                self._steps(self.rows.data, order, self.rows.batch_size, number, bar)
+        else:
+            for batch in self.rows.epoch(self.facts["done"]):
+                if self.training.augment is None:
+                    check(self.training.model(self.state.parameters), batch, "data")
+                batch = jax.tree.map(jnp.asarray, batch)
+                size = jax.tree.leaves(batch)[0].shape[0]
+                self._steps(batch, jnp.arange(size, dtype=jnp.int32), size, 1, bar)
+        self.seconds = time.perf_counter() - began
+
+    def _steps(
+        self, data: PyTree, order: Int[Array, " rows"], size: int, number: int, bar: Bar
+    ) -> None:
+        """Some steps in one call of the device, then a look at what came of them."""
+        step = int(self.state.step)
+        until = self.keeper.steps_until_due(step) if self.keeper else None
+        number = number if until is None else min(number, until)
+        first = self.facts["done"] if isinstance(self.rows, Arrays) else 0
+        began = time.perf_counter()
+        state, infos = advance(
+            self.training,
+            self.state,
+            data,
+            order,
+            self.step_key,
+            jnp.asarray(self.epoch, jnp.int32),
+            jnp.asarray(first, jnp.int32),
+            jnp.asarray(number, jnp.int32),
+            size,
+            _ROOM,
+        )
+        infos = {name: np.asarray(values)[:number] for name, values in infos.items()}
+        taken = time.perf_counter() - began
+        self._check_finite(state)
+        # Twice as many next time, up to what takes half a second; the results do not depend on it.
+        self.at_once = max(1, min(2 * number, int(_SECONDS * number / max(taken, 1e-9))))
+        self.state = state
+        self.record.add_steps(infos)
+        self.facts = {**self.facts, "done": self.facts["done"] + number}
+        bar.update(number, self.epoch, {name: float(x.mean()) for name, x in infos.items()})
+        end = isinstance(self.rows, Arrays) and self.facts["done"] == self.rows.steps
+        if self.keeper is not None and not end and self.keeper.due(step + number, None):
+            self.save()
+
+    def finish_epoch(self, metric: Callable | None, validation: Any, bar: Bar) -> EpochReport:
+        """Validates, and says how the epoch went."""
+        step, done = int(self.state.step), self.facts["done"]
+        model = self.training.model(self._current())
+        value = math.nan if metric is None else float(metric(model, validation, self.epoch))
+        facts = {**self.facts, "epoch": self.epoch + 1, "done": 0}
+        if metric is None or value < self.facts["best"]:
+            facts.update(best=value if metric else math.inf, best_epoch=self.epoch, best_step=step)
+            self.best = self._current()
+        means = self.record.epoch_means(step - done)
+        self.record.add_epoch(**means, metric=value, seconds=self.seconds)
+        report = EpochReport(self.epoch, step, model, value, means)
+        self.facts = facts
+        bar.metric = value
+        if self.keeper is not None and self.keeper.due(step, done):
+            self.save()
+        return report
+
+    def save(self) -> None:
+        """Writes a checkpoint, if there is anything new to write."""
+        step = int(self.state.step)
+        if self.keeper is None or jax.process_index() != 0:
+            return
+        self.keeper.write(step, self.state, self.best, self.record.history(), self.facts)
+        self.saved = step
+
+    def fitted(self, stopped: Any) -> Fitted:
+        return Fitted(
+            model=self.training.model(self.best),
+            last=self.training.model(self._current()),
+            parameters=self.training.free(self.best),
+            history=self.record.history(),
+            best_epoch=self.facts["best_epoch"],
+            stopped=stopped,
+        )
+
+    def _current(self) -> PyTree:
+        """The parameters that count: their running mean, if there is one."""
+        averaged = self.training.average is not None
+        return self.state.average if averaged else self.state.parameters
+
+    def _check_finite(self, state: TrainState) -> None:
+        step, leaf = (int(x) for x in np.asarray(state.fault))
+        if step < 0:
+            return
+        paths, _ = jax.tree_util.tree_flatten_with_path(state.parameters)
+        name = jax.tree_util.keystr(paths[leaf][0]).lstrip(".")
+        kept = ""
+        if self.keeper is not None and self.keeper.paths():
+            kept = f" The last good checkpoint is {list(self.keeper.paths().values())[-1]}."
+        raise FloatingPointError(
+            f"The gradient of `{name}`, or the value it would lead to, is NaN or infinite in epoch"
+            f" {self.epoch}, step {step}, counted from 0: try a smaller learning rate.{kept}"
+        )
+
+
+def _own_projection(model: Any) -> Any:
+    return model.project()
+
+
+def _metric(
+    metric: Callable | None, learner: AbstractLearner, model: Any, validation: Any
+) -> Callable | None:
+    if validation is None or metric is not None:
+        return metric if validation is not None else None
+    if not isinstance(model, CRBM):
+        raise ValueError(
+            "`metric` must be given with `validation`, for a model that is no CRBM, got None."
+        )
+    check(model, validation, "validation")
+
+    def error(model: CRBM, validation: Any, epoch: int) -> Any:
+        features, visible = validation
+        return error_rate(learner.predict(model, features, epoch=epoch), visible)
+
+    return error
+
+
+def _shardings(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> tuple[Any, Any]:
+    """How batches are laid out over the devices, and how all else is."""
+    if mesh is None:
+        return None, None
+    if not isinstance(mesh, jax.sharding.Mesh):
+        got = _checks.describe(mesh)
+        raise TypeError(f"`mesh` must be a `jax.sharding.Mesh`, got {got}.")
+    axis = mesh.axis_names[0]
+    if batch_size is not None and batch_size % mesh.shape[axis]:
+        raise ValueError(
+            f"`batch_size` must be a multiple of the {mesh.shape[axis]} devices along the axis"
+            f" {axis!r} of `mesh`, got {batch_size}."
+        )
+    # The compiler is to decide about all that follows from the layout of a batch.
+    mesh = jax.sharding.Mesh(mesh.devices, mesh.axis_names)
+    spec = jax.sharding.PartitionSpec
+    return jax.sharding.NamedSharding(mesh, spec(axis)), jax.sharding.NamedSharding(mesh, spec())
+
+
+def _check_arguments(
+    learner: Any,
+    optimizer: Any,
+    epochs: Any,
+    key: Any,
+    patience: Any,
+    metric: Any,
+    validation: Any,
+    average: Any,
+) -> None:
+    if not isinstance(learner, AbstractLearner):
+        got = _checks.describe(learner)
+        raise TypeError(f"`learner` must be a learner such as `MLE(BP(10))`, got {got}.")
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        got = _checks.describe(optimizer)
+        raise TypeError(f"`optimizer` must be one of Optax, got {got}.")
+    _checks.count("epochs", epochs)
+    _checks.typed_key(key)
+    if metric is not None and not callable(metric):
+        got = _checks.describe(metric)
+        raise TypeError(f"`metric` must be a function, got {got}.")
+    if patience is not None:
+        _checks.count("patience", patience)
+        if validation is None:
+            raise ValueError("`validation` must be given for `patience` to wait on, got None.")
+    if average is not None:
+        _checks.number("average", average, 0, 1, "(0, 1)")

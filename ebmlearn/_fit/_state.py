@@ -1,0 +1,123 @@
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from ..learners import AbstractLearner, StepInfo
+
+
+class Training(eqx.Module):
+    """What stays the same all through a run."""
+
+    learner: AbstractLearner
+    optimizer: optax.GradientTransformation
+    static: PyTree
+    build: Callable | None
+    project: Callable | None
+    augment: Callable | None
+    average: float | None = eqx.field(static=True)
+    sharding: Any = eqx.field(static=True)
+
+    def free(self, parameters: PyTree) -> Any:
+        return eqx.combine(parameters, self.static)
+
+    def model(self, parameters: PyTree) -> Any:
+        free = self.free(parameters)
+        return free if self.build is None else self.build(free)
+
+
+class TrainState(eqx.Module):
+    """What changes with each step. `fault` is the first step whose gradient was not finite and the
+    number of the parameter, or -1: from then on nothing changes any more.
+    """
+
+    parameters: PyTree
+    average: PyTree
+    optimizer: PyTree
+    learner: PyTree
+    step: Int[Array, ""]
+    fault: Int[Array, " 2"]
+
+
+def start(training: Training, parameters: PyTree, key: PRNGKeyArray) -> TrainState:
+    # Copied, so that the user's own arrays are never given away.
+    parameters = jax.tree.map(jnp.array, parameters)
+    return TrainState(
+        parameters=parameters,
+        average=None if training.average is None else parameters,
+        optimizer=training.optimizer.init(parameters),
+        learner=training.learner.init(training.model(parameters), key=key),
+        step=jnp.zeros((), jnp.int32),
+        fault=jnp.full(2, -1, jnp.int32),
+    )
+
+
+@eqx.filter_jit
+def advance(
+    training: Training,
+    state: TrainState,
+    data: PyTree,
+    order: Int[Array, " rows"],
+    key: PRNGKeyArray,
+    epoch: Int[Array, ""],
+    first: Int[Array, ""],
+    number: Int[Array, ""],
+    batch_size: int,
+    room: int,
+) -> tuple[TrainState, dict[str, Float[Array, " room"]]]:
+    """`number` steps at once, from the batch `first` of this epoch's order on. Their infos come
+    back in arrays of length `room`. Neither number compiles anything anew.
+    """
+
+    def one(i: Int[Array, ""], carry: tuple) -> tuple:
+        state, infos = carry
+        rows = jax.lax.dynamic_slice(order, ((first + i) * batch_size,), (batch_size,))
+        batch = jax.tree.map(lambda x: x[rows], data)
+        state, info = _step(training, state, batch, key, epoch)
+        infos = {k: x.at[i].set(getattr(info, k).astype(x.dtype)) for k, x in infos.items()}
+        return state, infos
+
+    infos = {name: jnp.zeros(room, jnp.float32) for name in StepInfo._fields}
+    return jax.lax.fori_loop(0, number, one, (state, infos))
+
+
+def _step(
+    training: Training, state: TrainState, batch: PyTree, key: PRNGKeyArray, epoch: Int[Array, ""]
+) -> tuple[TrainState, StepInfo]:
+    noise, own = jax.random.split(jax.random.fold_in(key, state.step))
+    if training.augment is not None:
+        batch = training.augment(batch, key=noise)
+    if training.sharding is not None:
+        batch = jax.lax.with_sharding_constraint(batch, training.sharding)
+    model, pull = eqx.filter_vjp(training.model, state.parameters)
+    gradient, learner, info = training.learner.step(
+        model, state.learner, batch, key=own, epoch=epoch
+    )
+    (gradient,) = pull(gradient)
+    updates, optimizer = training.optimizer.update(gradient, state.optimizer, state.parameters)
+    parameters = eqx.apply_updates(state.parameters, updates)
+    if training.project is not None:
+        parameters = eqx.filter(training.project(training.free(parameters)), eqx.is_inexact_array)
+    average = state.average
+    if training.average is not None:
+        # The mean of few steps at first, so that the start is forgotten.
+        t = state.step.astype(jnp.float32)
+        decay = jnp.minimum((1 + t) / (10 + t), training.average)
+        average = jax.tree.map(
+            lambda a, p: a + (1 - decay).astype(p.dtype) * (p - a), average, parameters
+        )
+    finite = jnp.stack(
+        [
+            jnp.isfinite(g).all() & jnp.isfinite(p).all()
+            for g, p in zip(jax.tree.leaves(gradient), jax.tree.leaves(parameters), strict=True)
+        ]
+    )
+    good = finite.all() & (state.fault[0] < 0)
+    here = jnp.stack([state.step, jnp.argmin(finite).astype(jnp.int32)])
+    new = TrainState(parameters, average, optimizer, learner, state.step + 1, state.fault)
+    old = eqx.tree_at(lambda s: s.fault, state, jnp.where(state.fault[0] < 0, here, state.fault))
+    return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old), info

@@ -1,0 +1,17 @@
+"""Data sets, their splits and binarisations as in the papers, and corruptions of binary images.
+
+All but `digits` are read from the folder that the environment variable `EBMLEARN_DATA` names.
+`python -m ebmlearn.datasets list` says what is there, and `python -m ebmlearn.datasets convert`
+makes the files from those of the original distributions.
+"""
+
+from ._corrupt import flip as flip, occlude as occlude
+from ._load import (
+    caltech_silhouettes as caltech_silhouettes,
+    Dataset as Dataset,
+    digits as digits,
+    frey_faces as frey_faces,
+    mnist as mnist,
+    nade as nade,
+    Split as Split,
+)

@@ -1,0 +1,166 @@
+"""From the files of the original distributions to those that the loaders read."""
+
+import gzip
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from . import _files
+
+
+def mnist(folder: Path) -> dict[str, np.ndarray]:
+    """From the four idx files, compressed or not."""
+    names = {
+        "x_train": "train-images",
+        "y_train": "train-labels",
+        "x_test": "t10k-images",
+        "y_test": "t10k-labels",
+    }
+    out = {}
+    for key, name in names.items():
+        found = sorted(folder.glob(f"{name}*ubyte*")) if folder.is_dir() else []
+        if not found:
+            raise FileNotFoundError(f"`{folder}` must hold an idx file {name}*, got none.")
+        out[key] = idx(found[0])
+    return out
+
+
+def idx(path: Path) -> np.ndarray:
+    """An array of bytes in the idx format."""
+    content = path.read_bytes()
+    if content[:2] == b"\x1f\x8b":
+        content = gzip.decompress(content)
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise ValueError(
+            f"`{path}` must be an idx file of bytes, got one beginning {content[:4]!r}."
+        )
+    ndim = content[3]
+    head = 4 + 4 * ndim
+    if len(content) < head:
+        raise ValueError(f"`{path}` must name {ndim} sizes, got {len(content)} bytes: truncated.")
+    shape = struct.unpack(f">{ndim}I", content[4:head])
+    if len(content) - head != int(np.prod(shape)):
+        raise ValueError(
+            f"`{path}` must hold {int(np.prod(shape))} bytes after its header, got"
+            f" {len(content) - head}."
+        )
+    return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+
+
+def caltech(path: Path) -> dict[str, np.ndarray]:
+    """From caltech101_silhouettes_28_split1.mat; images are turned from columns to rows."""
+    stored = _mat(path)
+    out: dict[str, np.ndarray] = {}
+    for part, name in (("train", "train"), ("valid", "val"), ("test", "test")):
+        x, y = _member(path, stored, f"{name}_data"), _member(path, stored, f"{name}_labels")
+        upright = x.reshape(len(x), 28, 28).transpose(0, 2, 1).reshape(len(x), 784)
+        out[f"x_{part}_packed"] = _packed(path, upright)
+        out[f"y_{part}"] = y.ravel().astype(np.uint8)
+    names = [str(name[0]) for name in _member(path, stored, "classnames").ravel()]
+    return {**out, "classnames": np.array(names), "n_vis": np.asarray(784)}
+
+
+def frey(path: Path) -> dict[str, np.ndarray]:
+    """From frey_rawface.mat, whose columns are images."""
+    faces = _member(path, _mat(path), "ff")
+    if faces.shape[0] != 560:
+        raise ValueError(f"`ff` of {path} must have 560 rows, got {faces.shape}.")
+    return {"x": np.ascontiguousarray(faces.T).reshape(-1, 28, 20).astype(np.uint8)}
+
+
+def nade(paths: list[Path], units: int | None, style: str | None) -> dict[str, np.ndarray]:
+    """From three text files: libsvm (`label index:value ...`, indices from 1) or amat (numbers, the
+    label last).
+    """
+    readers: dict[str, Callable] = {"libsvm": libsvm, "amat": amat}
+    parts = []
+    for path in paths:
+        kind = style or ("amat" if path.suffix == ".amat" else "libsvm")
+        parts.append(readers[kind](path))
+    wide = max(x.shape[1] for x, _ in parts)
+    units = wide if units is None else units
+    if wide > units:
+        raise ValueError(f"`--units` must be at least {wide}, as the files have, got {units}.")
+    out: dict[str, np.ndarray] = {}
+    for part, path, (x, labels) in zip(("train", "valid", "test"), paths, parts, strict=True):
+        filled = np.zeros((len(x), units), x.dtype)
+        filled[:, : x.shape[1]] = x
+        out[f"{part}_packed"] = _packed(path, filled)
+        if (labels == labels.round()).all():
+            out[f"y_{part}"] = labels.astype(np.int32)
+    return {**out, "n_vis": np.asarray(units)}
+
+
+def libsvm(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """A dense array, and the labels, from `label index:value ...` lines."""
+    rows, labels = [], []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            label, *words = line.split("#")[0].split()
+            pairs = [word.split(":") for word in words]
+            labels.append(float(label))
+            rows.append({int(index): float(value) for index, value in pairs})
+        except ValueError as error:
+            raise ValueError(
+                f"`{path}` must hold `label index:value ...`, got line {number}: {line[:60]!r}."
+            ) from error
+    if not rows:
+        raise ValueError(f"`{path}` must hold a row at least, got none.")
+    if min(min(row, default=1) for row in rows) < 1:
+        raise ValueError(f"`{path}` must count indices from 1, got a smaller one.")
+    out = np.zeros((len(rows), max(max(row, default=1) for row in rows)))
+    for k, row in enumerate(rows):
+        for index, value in row.items():
+            out[k, index - 1] = value
+    return out, np.array(labels)
+
+
+def amat(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """A dense array, and the labels, from lines of numbers whose last is the label."""
+    try:
+        rows = np.loadtxt(path, ndmin=2)
+        return rows[:, :-1], rows[:, -1]
+    except ValueError as error:
+        raise ValueError(
+            f"`{path}` must hold lines of as many numbers each, got: {error}."
+        ) from error
+
+
+def _packed(path: Path, x: np.ndarray) -> np.ndarray:
+    wrong = (x != 0) & (x != 1)
+    if wrong.any():
+        raise ValueError(f"`{path}` must hold 0 and 1 only, got {x[wrong][0]}.")
+    return np.packbits(x.astype(np.uint8), axis=1)
+
+
+def _mat(path: Path) -> dict[str, np.ndarray]:
+    import scipy.io
+
+    if not path.is_file():
+        raise FileNotFoundError(f"`{path}` must be a .mat file, got none.")
+    try:
+        return scipy.io.loadmat(path)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise ValueError(f"`{path}` must be a .mat file, got: {error}.") from error
+
+
+def _member(path: Path, stored: dict[str, np.ndarray], key: str) -> np.ndarray:
+    if key not in stored:
+        got = ", ".join(name for name in stored if not name.startswith("__"))
+        raise ValueError(f"`{path}` must hold `{key}`, got {got}.")
+    return stored[key]
+
+
+def convert(name: str, paths: list[Path], units: int | None, style: str | None) -> dict:
+    """The arrays of a data set, from the files of its original distribution."""
+    if name in _files.NADE:
+        if len(paths) != 3:
+            raise ValueError(f"`{name}` must be made from three files, got {len(paths)}.")
+        return nade(paths, units, style)
+    if len(paths) != 1:
+        raise ValueError(f"`{name}` must be made from one path, got {len(paths)}.")
+    return {"mnist": mnist, "caltech": caltech, "frey": frey}[name](paths[0])

@@ -1,0 +1,65 @@
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+
+
+def flip(
+    x: Shaped[AnyArray, "*batch units"], rate: float, *, key: PRNGKeyArray
+) -> Shaped[Array, "*batch units"]:
+    """Flips each unit, 0 or 1, with probability `rate`.
+
+    **Arguments:**
+
+    - `x`: binary units of any dtype, which is kept.
+    - `rate`: a number in [0, 1].
+    - `key`: a typed key.
+    """
+    _checks.typed_key(key)
+    _checks.number("rate", rate, 0, 1, "[0, 1]")
+    x = jnp.asarray(x)
+    flipped = jax.random.uniform(key, x.shape) < rate
+    return jnp.where(flipped, (x == 0).astype(x.dtype), x)
+
+
+def occlude(
+    x: Shaped[AnyArray, "*batch units"],
+    size: int,
+    *,
+    key: PRNGKeyArray,
+    shape: tuple[int, int] = (28, 28),
+    value: int = 0,
+) -> Shaped[Array, "*batch units"]:
+    """Sets a square patch of each image to `value`. Every place inside the image is as likely.
+
+    **Arguments:**
+
+    - `x`: images, flattened row by row.
+    - `size`: the side of the patch.
+    - `key`: a typed key.
+    - `shape`: rows and columns of an image.
+    - `value`: 0 or 1.
+    """
+    _checks.typed_key(key)
+    _checks.count("size", size, 0)
+    x = jnp.asarray(x)
+    rows, columns = shape
+    _checks.trailing("x", x, (rows * columns,), f"images of {rows}x{columns}")
+    if size > min(shape):
+        raise ValueError(f"`size` must be at most {min(shape)}, to fit the image, got {size}.")
+    batch = x.shape[:-1]
+    one, two = jax.random.split(key)
+    top = jax.random.randint(one, (*batch, 1, 1), 0, rows - size + 1)
+    left = jax.random.randint(two, (*batch, 1, 1), 0, columns - size + 1)
+
+    def inside(start: Array, axis: int) -> Array:
+        at = jnp.arange(shape[axis]).reshape((-1, 1) if axis == 0 else (1, -1))
+        at = jnp.broadcast_to(at, (*batch, *at.shape))
+        start = jnp.broadcast_to(start, at.shape)
+        return (at >= start) & (at < start + size)
+
+    full = (*batch, rows, columns)
+    patch = jnp.broadcast_to(inside(top, 0), full) & jnp.broadcast_to(inside(left, 1), full)
+    return jnp.where(patch.reshape(x.shape), jnp.asarray(value, x.dtype), x)

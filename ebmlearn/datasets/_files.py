@@ -1,0 +1,131 @@
+"""What the files of the data sets hold, and where their originals are published."""
+
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class File(NamedTuple):
+    """A file `name`.npz: the arrays it must hold, and how to make it."""
+
+    name: str
+    arrays: tuple[str, ...]
+    origin: str
+    convert: str
+
+
+_NADE = "the binary data sets of the NADE experiments (Larochelle & Murray 2011), three text files"
+_PACKED = ("train_packed", "valid_packed", "test_packed", "n_vis")
+
+
+def _nade(name: str, origin: str) -> File:
+    arguments = f"{name} TRAIN_FILE VALID_FILE TEST_FILE"
+    return File(f"nade_{name}", _PACKED, f"{_NADE}; {origin}", arguments)
+
+
+FILES = {
+    "mnist": File(
+        "mnist",
+        ("x_train", "y_train", "x_test", "y_test"),
+        "the MNIST database of handwritten digits (LeCun, Cortes & Burges), four idx files",
+        "mnist FOLDER_OF_IDX_FILES",
+    ),
+    "caltech": File(
+        "caltech101_silhouettes_28",
+        (
+            "x_train_packed",
+            "x_valid_packed",
+            "x_test_packed",
+            "y_train",
+            "y_valid",
+            "y_test",
+            "n_vis",
+        ),
+        "the CalTech 101 Silhouettes data set (Marlin et al. 2010),"
+        " caltech101_silhouettes_28_split1.mat",
+        "caltech MAT_FILE",
+    ),
+    "frey": File(
+        "frey_faces",
+        ("x",),
+        "the Frey faces (Roweis & Saul 2000), frey_rawface.mat",
+        "frey MAT_FILE",
+    ),
+    "adult": _nade("adult", "from the LIBSVM data sets"),
+    "connect4": _nade("connect4", "from the LIBSVM data sets"),
+    "dna": _nade("dna", "from the LIBSVM data sets"),
+    "mushrooms": _nade("mushrooms", "from the LIBSVM data sets"),
+    "nips": _nade("nips", "NIPS 0-12 (Roweis), as amat files"),
+    "ocr_letters": _nade("ocr_letters", "OCR letters (Kassel; Taskar et al. 2003)"),
+    "rcv1": _nade("rcv1", "Reuters RCV1, the 150 most frequent words, as amat files"),
+    "web": _nade("web", "from the LIBSVM data sets"),
+}
+NADE = tuple(name for name, file in FILES.items() if file.name.startswith("nade_"))
+
+
+def folder() -> Path:
+    """The folder of the data sets."""
+    path = os.environ.get("EBMLEARN_DATA")
+    if not path:
+        raise FileNotFoundError(
+            "The environment variable `EBMLEARN_DATA` must name the folder of the data sets, got"
+            " nothing. `ebmlearn.datasets.digits` needs none."
+        )
+    if not Path(path).is_dir():
+        raise FileNotFoundError(f"`EBMLEARN_DATA` must name a folder, got {path!r}.")
+    return Path(path)
+
+
+def read(name: str) -> dict[str, np.ndarray]:
+    """The arrays of a data set."""
+    file = FILES[name]
+    path = folder() / f"{file.name}.npz"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"There is no {path}. The original is {file.origin}. To make this file from it, run"
+            f" `python -m ebmlearn.datasets convert {file.convert}`."
+        )
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"`{path}` must be an npz file of plain arrays, got: {error}.") from error
+    missing = [key for key in file.arrays if key not in arrays]
+    if missing:
+        raise ValueError(
+            f"`{path}` must hold the arrays {', '.join(file.arrays)}, got {', '.join(arrays)}."
+        )
+    return arrays
+
+
+def unpacked(name: str, arrays: dict[str, np.ndarray], key: str) -> np.ndarray:
+    """Binary rows from their bits."""
+    units, packed = int(arrays["n_vis"]), arrays[key]
+    if packed.ndim != 2 or packed.dtype != np.uint8 or packed.shape[1] != -(-units // 8):
+        raise ValueError(
+            f"`{key}` of {name!r} must be uint8 of shape (rows, {-(-units // 8)}), the bits of"
+            f" {units} units, got {packed.dtype} of shape {packed.shape}."
+        )
+    return np.unpackbits(packed, axis=1, count=units)
+
+
+def write(name: str, arrays: dict[str, Any], to: Path) -> Path:
+    """Writes a data set, whole or not at all."""
+    if not to.is_dir():
+        raise FileNotFoundError(f"`--to` must name a folder, got {str(to)!r}.")
+    path = to / f"{FILES[name].name}.npz"
+    with tempfile.NamedTemporaryFile(dir=to, prefix=".writing-", delete=False) as file:
+        try:
+            np.savez_compressed(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+    return path

@@ -1,0 +1,118 @@
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from .. import _checks
+from . import _files
+
+
+class Split(NamedTuple):
+    """Rows of a data set, and the class of each if there are classes."""
+
+    x: Shaped[np.ndarray, "rows units"]
+    y: Int[np.ndarray, " rows"] | None = None
+
+
+class Dataset(NamedTuple):
+    """What to train on, what to choose by, and what to look at once."""
+
+    train: Split
+    valid: Split
+    test: Split
+
+
+def digits(threshold: int | None = 7) -> Dataset:
+    """The 8×8 digits of scikit-learn: 1,197 rows to train on, 300 to choose by, 300 to test. They
+    come with scikit-learn; no file is needed.
+
+    **Arguments:**
+
+    - `threshold`: grey levels, 0 to 16, above this become 1; None keeps them.
+    """
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x = _binarised(np.asarray(x, np.uint8), threshold)
+    return _cut(x, np.asarray(y, np.uint8), 1197, 1497)
+
+
+def mnist(threshold: int | None = 127) -> Dataset:
+    """MNIST, 28×28: 50,000 rows to train on, 10,000 to choose by, 10,000 to test.
+
+    **Arguments:**
+
+    - `threshold`: grey levels, 0 to 255, above this become 1; None keeps them.
+    """
+    stored = _files.read("mnist")
+    for key, rows in (("x_train", 60000), ("x_test", 10000)):
+        x = stored[key]
+        if x.shape != (rows, 28, 28) or x.dtype != np.uint8:
+            raise ValueError(
+                f"`{key}` of 'mnist' must be uint8 of shape ({rows}, 28, 28), got"
+                f" {_checks.describe(x)}."
+            )
+    train = _binarised(stored["x_train"].reshape(-1, 784), threshold)
+    test = _binarised(stored["x_test"].reshape(-1, 784), threshold)
+    y = stored["y_train"]
+    return Dataset(
+        Split(train[:50000], y[:50000]),
+        Split(train[50000:], y[50000:]),
+        Split(test, stored["y_test"]),
+    )
+
+
+def caltech_silhouettes() -> Dataset:
+    """The Caltech-101 silhouettes, 28×28: 4,100, 2,264 and 2,307 rows of 101 classes, 1 to 101. The
+    object is 0, the background 1.
+    """
+    stored = _files.read("caltech")
+    return Dataset(
+        *(
+            Split(_files.unpacked("caltech", stored, f"x_{part}_packed"), stored[f"y_{part}"])
+            for part in ("train", "valid", "test")
+        )
+    )
+
+
+def nade(name: str) -> Dataset:
+    """One of the binary data sets of the NADE experiments.
+
+    **Arguments:**
+
+    - `name`: `"adult"`, `"connect4"`, `"dna"`, `"mushrooms"`, `"nips"`, `"ocr-letters"`, `"rcv1"`
+      or `"web"`.
+    """
+    name = name.replace("-", "_") if isinstance(name, str) else name
+    _checks.choice("name", name, _files.NADE)
+    stored = _files.read(name)
+    return Dataset(
+        *(
+            Split(_files.unpacked(name, stored, f"{part}_packed"), stored.get(f"y_{part}"))
+            for part in ("train", "valid", "test")
+        )
+    )
+
+
+def frey_faces() -> Dataset:
+    """The Frey faces, 28×20, grey levels 0 to 255 as integers: 1,572 rows to train on, 393 to test,
+    none to choose by.
+    """
+    x = _files.read("frey")["x"]
+    if x.shape != (1965, 28, 20) or x.dtype != np.uint8:
+        raise ValueError(
+            f"`x` of 'frey' must be uint8 of shape (1965, 28, 20), got {_checks.describe(x)}."
+        )
+    return _cut(x.reshape(1965, 560), None, 1572, 1572)
+
+
+def _cut(x: np.ndarray, y: np.ndarray | None, first: int, second: int) -> Dataset:
+    parts = slice(0, first), slice(first, second), slice(second, None)
+    return Dataset(*(Split(x[part], None if y is None else y[part]) for part in parts))
+
+
+def _binarised(x: np.ndarray, threshold: int | None) -> np.ndarray:
+    if threshold is None:
+        return x
+    _checks.count("threshold", threshold, 0)
+    return (x > threshold).astype(np.uint8)

@@ -1,0 +1,1 @@
+from ._prediction import error_rate as error_rate, predict as predict

@@ -1,0 +1,218 @@
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from ..estimate import predict
+from ..inference import AbstractInference, Statistics
+from ..models import AbstractPairwiseModel, CRBM
+from ._batch import check, conditioned
+
+
+# An inference, or a function from the epoch to one: `lambda epoch: BP(7 + epoch, tol=1e-3)`.
+Inference = AbstractInference | Callable[[Int[AnyArray, ""] | int], AbstractInference]
+
+
+class StepInfo(NamedTuple):
+    """What a learner says about a step, all of it averaged over the batch.
+
+    - `loss`: the loss whose gradient was taken, or NaN where none can be computed.
+    - `gap`: the energy of the data less that of the model's own configurations, which is what the
+      step lowers with both held fixed. At a maximum of the likelihood it is zero.
+    - `converged`: the share of instances on which the inference converged.
+    - `iterations`: how many sweeps it took.
+    """
+
+    loss: Float[Array, ""]
+    gap: Float[Array, ""]
+    converged: Float[Array, ""]
+    iterations: Float[Array, ""]
+
+
+class AbstractLearner(eqx.Module):
+    """Turns a model and a batch of data into a gradient, which any Optax optimiser may follow.
+
+    !!! example
+
+        ```python
+        learner = ebmlearn.MLE(ebmlearn.BP(iterations=10))
+        state = learner.init(crbm, key=key)
+        gradient, state, info = learner.step(crbm, state, (x, v), key=key, epoch=0)
+        ```
+    """
+
+    @abc.abstractmethod
+    def init(self, model: Any, *, key: PRNGKeyArray) -> PyTree:
+        """The state that the learner carries from step to step: a pytree of arrays, or None."""
+
+    @abc.abstractmethod
+    def step(
+        self,
+        model: Any,
+        state: PyTree,
+        batch: Any,
+        *,
+        key: PRNGKeyArray,
+        epoch: int | Int[Array, ""],
+    ) -> tuple[Any, PyTree, StepInfo]:
+        """One gradient, to be descended.
+
+        **Arguments:**
+
+        - `model`: the model.
+        - `state`: from `init`, or from the last step.
+        - `batch`: visible units, 0 or 1, of shape `[batch, visible]`; for a CRBM the pair
+          `(features, visible)`.
+        - `key`: a typed key.
+        - `epoch`: how many epochs have been finished, for schedules.
+
+        **Returns:**
+
+        The gradient, shaped as the model; the new state; a [`ebmlearn.StepInfo`][].
+        """
+
+    @abc.abstractmethod
+    def decoder(self, epoch: int = 0) -> AbstractInference:
+        """The inference that goes with a model trained by this learner."""
+
+    def predict(
+        self,
+        model: CRBM | AbstractPairwiseModel,
+        features: Shaped[AnyArray, "*batch features"] | None = None,
+        *,
+        epoch: int = 0,
+    ) -> Int[Array, "*batch visible"]:
+        """The most likely visible units, decoded as suits this learner: see
+        [`ebmlearn.predict`][].
+        """
+        return predict(model, features, inference=self.decoder(epoch))
+
+
+class Phases(NamedTuple):
+    """The two sides of a contrastive gradient, and the loss if there is one."""
+
+    positive: Statistics
+    negative: Statistics
+    loss: Float[Array, ""]
+
+
+class AbstractContrastive(AbstractLearner):
+    """A learner whose gradient is that of the expected energy of the data less the expected energy
+    of what the model would rather have, with both held fixed.
+    """
+
+    centred: eqx.AbstractVar[bool]
+    weight_decay: eqx.AbstractVar[float]
+
+    def __check_init__(self):
+        if not isinstance(self.centred, bool):
+            got = _checks.describe(self.centred)
+            raise TypeError(f"`centred` must be a boolean, got {got}.")
+        _checks.number("weight_decay", self.weight_decay, 0, float("inf"), "[0, inf)")
+
+    @abc.abstractmethod
+    def phases(
+        self,
+        model: AbstractPairwiseModel,
+        visible: Float[Array, "batch visible"],
+        *,
+        key: PRNGKeyArray,
+        epoch: Int[Array, ""],
+    ) -> Phases:
+        """The statistics of both sides, for a model that has been conditioned on its features."""
+
+    def init(self, model: Any, *, key: PRNGKeyArray) -> None:
+        """Nothing: this learner carries no state."""
+        return
+
+    def step(
+        self,
+        model: Any,
+        state: PyTree,
+        batch: Any,
+        *,
+        key: PRNGKeyArray,
+        epoch: int | Int[Array, ""],
+    ) -> tuple[Any, PyTree, StepInfo]:
+        """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]."""
+        check(model, batch)
+        _checks.typed_key(key)
+        _checks.steps("epoch", epoch)
+        gradient, info = _step(self, model, batch, key, jnp.asarray(epoch, jnp.int32))
+        return gradient, state, info
+
+
+@eqx.filter_jit
+def _step(
+    learner: AbstractContrastive, model: Any, batch: Any, key: PRNGKeyArray, epoch: Int[Array, ""]
+) -> tuple[Any, StepInfo]:
+    problem, visible = conditioned(model, batch)
+    positive, negative, loss = learner.phases(problem, visible, key=key, epoch=epoch)
+
+    def contrast(model: Any) -> Float[Array, ""]:
+        problem, _ = conditioned(model, batch)
+        data = problem.expected_energy(positive.units, positive.pairwise)
+        return data - problem.expected_energy(negative.units, negative.pairwise)
+
+    gap, gradient = jax.value_and_grad(contrast)(model)
+    if learner.centred:
+        gradient = _centred(model, gradient, batch, positive, negative)
+    if learner.weight_decay:
+        decay = learner.weight_decay
+        gradient = jax.tree.map(lambda g, p: g + decay * p if p.ndim == 2 else g, gradient, model)
+    info = StepInfo(
+        loss=loss,
+        gap=gap,
+        converged=negative.converged.mean(dtype=gap.dtype),
+        iterations=negative.iterations.mean(dtype=gap.dtype),
+    )
+    return gradient, info
+
+
+def _centred(
+    model: Any, gradient: Any, batch: Any, positive: Statistics, negative: Statistics
+) -> Any:
+    """The gradient in the parameters of an energy of $x - \\mu$, as a direction in those of $x$,
+    with $\\mu$ halfway between the means of both sides. It does not depend on which state is
+    called 1.
+    """
+
+    def mean(x: Float[Array, "... n"]) -> Float[Array, " n"]:
+        return x.reshape(-1, x.shape[-1]).mean(0)
+
+    offsets = jax.tree.map(lambda a, b: (mean(a) + mean(b)) / 2, positive.units, negative.units)
+    if isinstance(model, CRBM):
+        offsets = offsets, mean(batch[0].astype(model.weights.dtype))
+    else:
+        offsets = (offsets,)
+    _, pull = jax.vjp(lambda model: model.uncentred(*offsets), model)
+    return pull(gradient)[0].uncentred(*offsets)
+
+
+def at_epoch(
+    inference: Inference, epoch: int | Int[Array, ""], product: str | None = None
+) -> AbstractInference:
+    """The inference of an epoch, of the product that a learner needs."""
+    if not isinstance(inference, AbstractInference):
+        if not callable(inference):
+            raise TypeError(
+                "`inference` must be an inference such as `BP(iterations=10)`, or a function from"
+                f" the epoch to one, got {_checks.describe(inference)}."
+            )
+        inference = inference(epoch)
+        if not isinstance(inference, AbstractInference):
+            got = _checks.describe(inference)
+            raise TypeError(f"`inference` must give an inference for each epoch, got {got}.")
+    if product is not None and getattr(inference, "product", "sum") != product:
+        got = getattr(inference, "product", type(inference).__name__)
+        raise ValueError(
+            f'`inference` must have `product="{product}"`, as `BP(10, product="{product}")` has,'
+            f" got {got!r}."
+        )
+    return inference

@@ -1,0 +1,94 @@
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _checks
+from ..models import AbstractPairwiseModel, CRBM
+
+
+def check(model: Any, batch: Any, name: str = "batch") -> None:
+    """Raises unless `batch` is made for `model`: shapes always, values where they are known."""
+    if isinstance(model, CRBM):
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            got = f"{len(batch)} arrays" if isinstance(batch, (tuple, list)) else "one array"
+            if not hasattr(batch, "shape") and not isinstance(batch, (tuple, list)):
+                got = _checks.describe(batch)
+            raise ValueError(
+                f"`{name}` must be the pair (features, visible) for a CRBM, got {got}."
+            )
+        features, visible = batch
+        _array(f"{name}[0]", features, model.num_features, "[rows, features]")
+        _array(f"{name}[1]", visible, model.num_visible, "[rows, visible]")
+        if features.shape[0] != visible.shape[0]:
+            raise ValueError(
+                f"`{name}` must hold as many rows of features as of visible units, got"
+                f" {features.shape[0]} and {visible.shape[0]}."
+            )
+        finite(f"{name}[0]", features)
+        binary(f"{name}[1]", visible)
+    elif isinstance(model, AbstractPairwiseModel):
+        if model.batch_shape != ():
+            raise ValueError(
+                "`model` must be a single one to be trained, got biases with batch axes of shape"
+                f" {model.batch_shape}; train the CRBM they come from."
+            )
+        if isinstance(batch, (tuple, list)):
+            raise ValueError(
+                f"`{name}` must be one array of visible units for a {type(model).__name__}, got"
+                f" {len(batch)}."
+            )
+        _array(name, batch, model.unary()[0].shape[-1], "[rows, visible]")
+        binary(name, batch)
+    else:
+        raise TypeError(
+            "`model` must be a CRBM, an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, got"
+            f" {_checks.describe(model)}."
+        )
+
+
+def conditioned(
+    model: Any, batch: Any
+) -> tuple[AbstractPairwiseModel, Float[Array, "batch visible"]]:
+    """The model given the features of a batch, and the visible units as floats."""
+    if isinstance(model, CRBM):
+        features, visible = batch
+        return model.condition(features), jnp.asarray(visible).astype(model.weights.dtype)
+    return model, jnp.asarray(batch).astype(model.unary()[0].dtype)
+
+
+def binary(name: str, x: Any) -> None:
+    """Raises `ValueError` if an array whose values are known holds anything but 0 and 1."""
+    if _checks.is_concrete(x) and x.dtype != np.bool_:
+        x = np.asarray(x)
+        wrong = (x != 0) & (x != 1)
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0][0])
+            raise ValueError(
+                f"`{name}` must hold 0 and 1 only, got {x[wrong].flat[0]} in row {row}."
+            )
+
+
+def finite(name: str, x: Any) -> None:
+    """Raises `ValueError` if an array whose values are known holds a NaN or an infinity."""
+    if _checks.is_concrete(x) and jnp.issubdtype(x.dtype, jnp.floating):
+        wrong = ~np.isfinite(np.asarray(x))
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0][0])
+            raise ValueError(
+                f"`{name}` must be finite, got {np.asarray(x)[wrong][0]} in row {row}."
+            )
+
+
+def _array(name: str, x: Any, columns: int, meaning: str) -> None:
+    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        raise TypeError(f"`{name}` must be an array {meaning}, got {_checks.describe(x)}.")
+    _checks.rank(name, x, 2, meaning)
+    _checks.trailing(name, x, (columns,), "as the model has units")
+    if x.shape[0] == 0:
+        raise ValueError(f"`{name}` must hold a row at least, got {_checks.describe(x)}.")
+    if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == np.bool_) or jnp.issubdtype(
+        x.dtype, jnp.complexfloating
+    ):
+        raise TypeError(f"`{name}` must hold real numbers, got {_checks.describe(x)}.")

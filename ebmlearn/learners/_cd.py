@@ -1,0 +1,95 @@
+from typing import get_args, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .. import _checks
+from ..inference import AbstractInference, MeanField
+from ..inference._posterior import observed_statistics, posterior
+from ..models import AbstractPairwiseModel
+from ..samplers import given_even, start_even, sweep
+from ._base import AbstractContrastive, at_epoch, Inference, Phases
+
+
+Start = Literal["data", "random"]
+
+
+class CD(AbstractContrastive):
+    """Contrastive divergence, CD-k (Hinton 2002): the model's expectation from a Gibbs chain of `k`
+    sweeps, one for each instance, with probabilities of the hidden units at its end.
+
+    In a CRBM a random start serves better than the data (Mnih et al. 2011; Ping & Ihler 2017). In a
+    DBM the chain's hidden layers start from what the inference says given the visible units.
+
+    !!! example
+
+        ```python
+        ebmlearn.CD(10, start="random")
+        ```
+    """
+
+    k: int = eqx.field(static=True)
+    start: Start = eqx.field(static=True)
+    inference: Inference
+    centred: bool = eqx.field(static=True, default=False)
+    weight_decay: float = eqx.field(static=True, default=0.0)
+
+    def __init__(
+        self,
+        k: int = 1,
+        start: Start = "data",
+        inference: Inference | None = None,
+        centred: bool = False,
+        weight_decay: float = 0.0,
+    ):
+        """**Arguments:**
+
+        - `k`: how many sweeps.
+        - `start`: `"data"`, or `"random"`: every unit 0 or 1 with probability one half.
+        - `inference`: what to predict by, and in a DBM what finds the hidden units given the
+          visible ones. Mean field if not given, as in the paper.
+        - `centred`: follow the gradient of the centred energy instead.
+        - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
+        """
+        self.k = k
+        self.start = start
+        self.inference = MeanField(50, tol=1e-3) if inference is None else inference
+        self.centred = centred
+        self.weight_decay = weight_decay
+
+    def __check_init__(self):
+        _checks.count("k", self.k)
+        _checks.choice("start", self.start, get_args(Start))
+        at_epoch(self.inference, 0, "sum")
+
+    def phases(
+        self,
+        model: AbstractPairwiseModel,
+        visible: Float[Array, "batch visible"],
+        *,
+        key: PRNGKeyArray,
+        epoch: Int[Array, ""],
+    ) -> Phases:
+        positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
+        first, rest = jax.random.split(key)
+        probabilities = jax.tree.leaves(positive.units)
+        if self.start == "random":
+            probabilities = [jnp.full_like(p, 0.5) for p in probabilities]
+        layers = start_even(model, probabilities, first)
+        layers = chain(model, layers, self.k, rest)
+        negative = observed_statistics(model, given_even(model, layers))
+        return Phases(positive, negative, jnp.asarray(jnp.nan, visible.dtype))
+
+    def decoder(self, epoch: int = 0) -> AbstractInference:
+        """Mean field, unless another inference was given."""
+        return at_epoch(self.inference, epoch, "sum")
+
+
+def chain(
+    model: AbstractPairwiseModel, layers: list[Float[Array, "batch _"]], k: int, key: PRNGKeyArray
+) -> list[Float[Array, "batch _"]]:
+    """Runs `k` sweeps of block Gibbs sampling."""
+    keys = jax.random.split(key, k)
+    return jax.lax.fori_loop(0, k, lambda i, layers: sweep(model, layers, keys[i]), layers)

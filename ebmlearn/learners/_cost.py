@@ -1,0 +1,58 @@
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import _checks
+from ..inference import AbstractInference
+from ..inference._instances import Problem
+from ..inference._posterior import is_closed
+from ..models import AbstractPairwiseModel, BoltzmannMachine
+
+
+# From states and the truth, both of shape [batch, visible], to the cost of each unit.
+Cost = Callable[[Float[Array, "batch visible"], Float[Array, "batch visible"]], Any]
+
+
+def hamming(
+    state: Float[Array, "batch visible"], truth: Float[Array, "batch visible"]
+) -> Float[Array, "batch visible"]:
+    """The Hamming loss: each wrong unit costs 1."""
+    return jnp.abs(state - truth)
+
+
+def augmented(
+    model: AbstractPairwiseModel, truth: Float[Array, "batch visible"], cost: Cost
+) -> AbstractPairwiseModel:
+    """The model whose log-potential is higher by the cost of the visible units: for the Hamming
+    loss, $b_i$ plus $1 - 2 v_i$ (Ping & Ihler 2017, eq. (7)).
+    """
+    extra = cost(jnp.ones_like(truth), truth) - cost(jnp.zeros_like(truth), truth)
+    _checks.exact_shape("cost", extra, truth.shape, "one number a visible unit")
+    bias = jnp.broadcast_to(model.unary()[0], truth.shape) + extra.astype(truth.dtype)
+    return eqx.tree_at(lambda model: model.unary()[0], model, bias)
+
+
+def check_cost(cost: Any) -> None:
+    """Raises `TypeError` unless `cost` may be called."""
+    if not callable(cost):
+        got = _checks.describe(cost)
+        raise TypeError(f"`cost` must be a function of states and the truth, got {got}.")
+
+
+def free_energy(
+    model: AbstractPairwiseModel,
+    visible: Float[Array, "batch visible"],
+    inference: AbstractInference,
+) -> Float[Array, " batch"]:
+    """Minus the log-potential of visible units, hidden units summed out: by formula, or for a DBM
+    by the inference with the visible units held.
+    """
+    if isinstance(model, BoltzmannMachine):
+        return model.energy(visible)
+    if is_closed(model):
+        return model.free_energy(visible)  # pyright: ignore
+    observed = jnp.ones(visible.shape, bool)
+    return -inference._beliefs(Problem(model, visible, observed, trusted=True)).log_partition
