@@ -63,18 +63,19 @@ METHODS = tuple(PUBLISHED)
 MAIN = tuple(TASKS)[:6]
 
 
-def learner(method: str, protocol: str, options: dict[str, Any]) -> ebm.AbstractLearner:
-    """What a method is: the paper's sweeps grow with the epoch, ours are ten."""
+def learner(run: dict[str, Any]) -> ebm.AbstractLearner:
+    """What a method is: the paper's sweeps grow with the epoch, ours do not."""
+    options, sweeps = run["options"], run["sweeps"]
 
     def bp(product: Any) -> Any:
-        if protocol == "paper":
+        if sweeps is None:
             return lambda epoch: ebm.BP(7 + epoch, product, tol=1e-3)
-        return ebm.BP(10, product)
+        return ebm.BP(sweeps, product)
 
     def mean_field() -> Any:
-        if protocol == "paper":
+        if sweeps is None:
             return lambda epoch: ebm.MeanField(7 + epoch, tol=1e-3)
-        return ebm.MeanField(10)
+        return ebm.MeanField(sweeps)
 
     return {
         "lr": lambda: ebm.MLE(ebm.BP(1), **options),
@@ -85,7 +86,7 @@ def learner(method: str, protocol: str, options: dict[str, Any]) -> ebm.Abstract
         "mle-bp": lambda: ebm.MLE(bp("sum"), **options),
         "lssvm": lambda: ebm.LSSVM(bp("max"), **options),
         "mssvm": lambda: ebm.MSSVM(bp("mixed"), **options),
-    }[method]()
+    }[run["method"]]()
 
 
 class Deadline:
@@ -127,6 +128,7 @@ def settings(args: argparse.Namespace, task: str, method: str) -> dict[str, Any]
             **({"weight_decay": args.weight_decay} if args.weight_decay else {}),
         },
         "average": args.average,
+        "sweeps": args.sweeps or (10 if fresh else None),
         "rows": args.rows,
         "seed": args.seed,
     }
@@ -161,7 +163,7 @@ def train(run: dict[str, Any], purpose: str, work: Path | None, deadline: Deadli
     def augment(v: jax.Array, *, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return task.corrupt(v, key=key), v
 
-    method = learner(run["method"], run["protocol"], run["options"])
+    method = learner(run)
     began = time.monotonic()
     fitted = ebm.fit(
         ebm.CRBM.init(784, run["hidden"], 784, key=keys[3]),
@@ -212,17 +214,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--search", action="store_true", help="choose rate and batch on the validation set"
     )
-    parser.add_argument("--purpose", default=None, help="'try' leaves the test set alone")
+    parser.add_argument(
+        "--purpose", choices=("table", "try", "speed"), default="table", help="only 'table' tests"
+    )
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--rate", type=float)
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--sweeps", type=int, help="of belief propagation")
     parser.add_argument("--average", type=float)
     parser.add_argument("--weight-decay", type=float)
     parser.add_argument("--centred", action="store_true")
     parser.add_argument("--rows", type=int, help="use only so many rows of each part")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--seconds", type=float, help="stop after so long")
     parser.add_argument("--work", type=Path, help="a folder for checkpoints")
     parser.add_argument("--merge", nargs="+", type=Path, help="only take the runs of other results")
 
@@ -232,8 +237,7 @@ def wanted(args: argparse.Namespace) -> list[tuple[dict[str, Any], str]]:
     tasks = MAIN if "all" in args.task else args.task
     methods = METHODS if "all" in args.method else args.method
     if not args.search:
-        purpose = args.purpose or "table"
-        return [(settings(args, task, method), purpose) for task in tasks for method in methods]
+        return [(settings(args, t, m), args.purpose) for t in tasks for m in methods]
     out = []
     for method in methods:
         for batch in (args.batch,) if args.batch else (20, 80):
@@ -251,7 +255,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
             if run not in runs:
                 runs.append(run)
         return {"runs": runs}
-    deadline = Deadline(args.seconds)
+    deadline = Deadline(args.seconds or float("inf"))
     for run, purpose in wanted(args):
         if any({k: done.get(k) for k in run} == run for done in runs):
             continue

@@ -1,11 +1,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import _checks
+from .._types import AnyArray
 from ..inference import AbstractInference
 from ..inference._instances import Problem
 from ..inference._posterior import is_closed
@@ -17,10 +17,10 @@ Cost = Callable[[Float[Array, "batch visible"], Float[Array, "batch visible"]], 
 
 
 def hamming(
-    state: Float[Array, "batch visible"], truth: Float[Array, "batch visible"]
-) -> Float[Array, "batch visible"]:
+    state: Float[AnyArray, "*#batch visible"], truth: Float[AnyArray, "*#batch visible"]
+) -> Float[AnyArray, "*#batch visible"]:
     """The Hamming loss: each wrong unit costs 1."""
-    return jnp.abs(state - truth)
+    return abs(state - truth)
 
 
 def augmented(
@@ -32,7 +32,7 @@ def augmented(
     extra = cost(jnp.ones_like(truth), truth) - cost(jnp.zeros_like(truth), truth)
     _checks.exact_shape("cost", extra, truth.shape, "one number a visible unit")
     bias = jnp.broadcast_to(model.unary()[0], truth.shape) + extra.astype(truth.dtype)
-    return eqx.tree_at(lambda model: model.unary()[0], model, bias)
+    return model.with_unary((bias, *model.unary()[1:]))
 
 
 def check_cost(cost: Any) -> None:

@@ -48,8 +48,12 @@ class AbstractPairwiseModel(eqx.Module):
         """The blocks of weights, each between two layers or inside one."""
 
     @abc.abstractmethod
-    def unary(self) -> tuple[Float[Array, "*batch _"], ...]:
+    def unary(self) -> tuple[Float[Array, "... _"], ...]:
         """The biases of each layer, the visible layer first."""
+
+    @abc.abstractmethod
+    def with_unary(self: Model, unary: tuple[Float[Array, "... _"], ...]) -> Model:
+        """The model with other biases, as `unary` gives them."""
 
     @abc.abstractmethod
     def units(self, layers: tuple[Any, ...]) -> Layers | Units:
@@ -107,7 +111,7 @@ class AbstractPairwiseModel(eqx.Module):
             ends = {first: weights @ means[second], second: means[first] @ weights}
             for layer, sent in ends.items():
                 biases[layer] = biases[layer] - jnp.broadcast_to(sent, biases[layer].shape)
-        return eqx.tree_at(lambda model: model.unary(), self, tuple(biases))
+        return self.with_unary(tuple(biases))
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

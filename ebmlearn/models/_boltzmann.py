@@ -125,8 +125,12 @@ class BoltzmannMachine(AbstractPairwiseModel):
     def blocks(self) -> tuple[Block, ...]:
         return (Block(0, 0, symmetrised(self.couplings)),)
 
-    def unary(self) -> tuple[Float[Array, "*batch _"], ...]:
+    def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return (self.bias,)
+
+    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "BoltzmannMachine":
+        """The model with other biases, as `unary` gives them."""
+        return eqx.tree_at(lambda model: (model.bias,), self, unary)
 
     def units(self, layers: tuple[Any, ...]) -> Units:
         return Units(*layers)

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
@@ -207,8 +208,12 @@ class DBM(AbstractPairwiseModel):
     def blocks(self) -> tuple[Block, ...]:
         return tuple(Block(k, k + 1, w) for k, w in enumerate(self.weights))
 
-    def unary(self) -> tuple[Float[Array, "*batch _"], ...]:
+    def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return self.biases
+
+    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "DBM":
+        """The model with other biases, as `unary` gives them."""
+        return eqx.tree_at(lambda model: model.biases, self, unary)
 
     def units(self, layers: tuple[Any, ...]) -> Layers:
         return Layers(layers[0], tuple(layers[1:]))

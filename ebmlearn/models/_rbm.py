@@ -1,5 +1,6 @@
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
@@ -185,8 +186,12 @@ class RBM(AbstractPairwiseModel):
     def blocks(self) -> tuple[Block, ...]:
         return (Block(0, 1, self.weights),)
 
-    def unary(self) -> tuple[Float[Array, "*batch _"], ...]:
+    def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return self.visible_bias, self.hidden_bias
+
+    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "RBM":
+        """The model with other biases, as `unary` gives them."""
+        return eqx.tree_at(lambda model: (model.visible_bias, model.hidden_bias), self, unary)
 
     def units(self, layers: tuple[Any, ...]) -> Layers:
         return Layers(*layers)

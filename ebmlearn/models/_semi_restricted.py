@@ -185,8 +185,12 @@ class SemiRestrictedBM(AbstractPairwiseModel):
     def blocks(self) -> tuple[Block, ...]:
         return Block(0, 1, self.weights), Block(0, 0, symmetrised(self.couplings))
 
-    def unary(self) -> tuple[Float[Array, "*batch _"], ...]:
+    def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return self.visible_bias, self.hidden_bias
+
+    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "SemiRestrictedBM":
+        """The model with other biases, as `unary` gives them."""
+        return eqx.tree_at(lambda model: (model.visible_bias, model.hidden_bias), self, unary)
 
     def units(self, layers: tuple[Any, ...]) -> Layers:
         return Layers(*layers)
