@@ -5,7 +5,7 @@ from pathlib import Path
 from . import _report, report
 
 
-NAMES = ("bp", "crbm", "precision")
+NAMES = ("bp", "crbm", "precision", "resume")
 
 
 def main() -> None:

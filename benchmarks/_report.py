@@ -52,9 +52,15 @@ def _processor() -> str:
 
 
 def write(path: Path, result: dict[str, Any]) -> None:
-    """Writes a result with its environment, whole or not at all."""
+    """Writes a result with its environment, whole or not at all. Of many `runs`, each has its own
+    arguments and environment, and a line of the file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({**result, "environment": environment()}, indent=1) + "\n"
+    if "runs" in result:
+        runs = ",\n".join(json.dumps(run) for run in result["runs"])
+        text = f'{{"command": "{result["command"]}", "runs": [\n{runs}\n]}}\n'
+    else:
+        text = json.dumps({**result, "environment": environment()}, indent=1) + "\n"
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         file.write(text)
     os.chmod(file.name, 0o644)

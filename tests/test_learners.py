@@ -248,15 +248,10 @@ def test_contrastive_divergence(name, k, start):
         if start == "data":
             first = (states == v).all(1).astype(float)
         last = first @ np.linalg.matrix_power(matrix, k)
-        units = np.flatnonzero(even)
+        units = np.flatnonzero(even).tolist()
         given = [
-            (
-                w,
-                oracle.truth(
-                    m, clamped=dict(zip(units.tolist(), s.astype(int).tolist(), strict=True))
-                ),
-            )
-            for w, s in zip(last, states, strict=True)
+            (weight, oracle.truth(m, clamped=dict(zip(units, map(int, state), strict=True))))
+            for weight, state in zip(last, states, strict=True)
         ]
         sides.append((statistics(held(m, v)), averaged(given)))
     number = 20_000
@@ -271,14 +266,9 @@ def test_contrastive_divergence(name, k, start):
         )
 
     average, error = mean(keys)
-    zero = jax.tree.map(jnp.zeros_like, average)
-    exact = exact_gradient(model, batch, sides, features)
+    exact = exact_gradient(model, sides, features)
     jax.tree.map(
-        lambda a, b, e, z: np.testing.assert_array_less(np.abs(a - b), e),
-        average,
-        exact,
-        error,
-        zero,
+        lambda a, b, e: np.testing.assert_array_less(np.abs(a - b), e), average, exact, error
     )
 
 
@@ -333,7 +323,7 @@ def test_no_hidden_units_is_logistic_regression():
     x, v = rng.normal(size=(6, 5)), bits(rng, 6, 4)
     gradient, _, info = ebm.MLE(ebm.BP(1), loss=True).step(model, None, (x, v), key=KEY, epoch=0)
     logits = x @ model.visible_features.T + model.visible_bias[None]
-    error = jax.nn.sigmoid(logits) - v
+    error = np.asarray(jax.nn.sigmoid(logits)) - v
     np.testing.assert_allclose(gradient.visible_bias, error.mean(0), atol=1e-12)
     np.testing.assert_allclose(gradient.visible_features, error.T @ x / 6, atol=1e-12)
     entropy = jnp.logaddexp(0.0, jnp.where(v == 1, -logits, logits)).sum(1).mean()

@@ -98,7 +98,9 @@ def _step(
         model, state.learner, batch, key=own, epoch=epoch
     )
     (gradient,) = pull(gradient)
-    updates, optimizer = training.optimizer.update(gradient, state.optimizer, state.parameters)
+    # Optax mixes dtypes, which a user may have forbidden.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, optimizer = training.optimizer.update(gradient, state.optimizer, state.parameters)
     parameters = eqx.apply_updates(state.parameters, updates)
     if training.project is not None:
         parameters = eqx.filter(training.project(training.free(parameters)), eqx.is_inexact_array)

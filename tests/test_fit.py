@@ -1,0 +1,450 @@
+"""The training loop: it does what a loop by hand does, and loses nothing when it stops."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import oracle
+import pytest
+
+import ebmlearn as ebm
+
+
+ROOT = Path(__file__).parents[1]
+KEY = jax.random.key(0)
+LEARNER = ebm.MLE(lambda epoch: ebm.MeanField(1 + epoch))
+OPTIMIZER = optax.adam(0.05)
+
+
+def crbm(visible=3):
+    return ebm.CRBM.init(visible, 2, 4, key=jax.random.key(1), scale=0.3)
+
+
+def data(rows=22, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 2, (rows, 4)).astype(np.uint8)
+    return x, np.stack([x[:, 0] & x[:, 1], x[:, 1] ^ x[:, 2], 1 - x[:, 3]], 1)
+
+
+def fit(model=None, learner=LEARNER, given=None, **options):
+    defaults = dict(optimizer=OPTIMIZER, epochs=4, batch_size=5, key=KEY, progress=False)
+    given = data() if given is None else given
+    return ebm.fit(crbm() if model is None else model, learner, given, **{**defaults, **options})
+
+
+def assert_equal(a, b):
+    """Bit by bit."""
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def differs(a, b):
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return any((np.asarray(x) != np.asarray(y)).any() for x, y in pairs)
+
+
+def by_hand(model, batches, learner=LEARNER, optimizer=OPTIMIZER):
+    """The loop that everybody writes: `batches` are lists of batches, one an epoch."""
+    state, models = optimizer.init(model), []
+    for epoch, epoch_batches in enumerate(batches):
+        for batch in epoch_batches:
+            gradient, _, _ = learner.step(model, None, batch, key=KEY, epoch=epoch)
+            with jax.numpy_dtype_promotion("standard"):
+                updates, state = optimizer.update(gradient, state, model)
+            model = eqx.apply_updates(model, updates)
+            models.append(model)
+    return models
+
+
+def test_is_the_loop_by_hand():
+    x, v = data()
+    batches = [(x[k : k + 5], v[k : k + 5]) for k in range(0, 20, 5)]
+    fitted = fit(given=batches, batch_size=None, epochs=3)
+    last = by_hand(crbm(), [batches] * 3)[-1]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), fitted.last, last)
+    assert fitted.history.steps["gap"].shape == (12,)
+    assert fitted.history.epochs["gap"].shape == (3,)
+    np.testing.assert_allclose(
+        fitted.history.epochs["iterations"], [1, 2, 3], err_msg="the epoch reaches the learner"
+    )
+
+
+def test_arrays_are_shuffled_batches():
+    """In each epoch every row is seen once, but for those that fill no batch."""
+    seen = []
+
+    class Spy(ebm.AbstractLearner):
+        def init(self, model, *, key):
+            return jnp.zeros((8, 5), jnp.int32), jnp.zeros((), jnp.int32)
+
+        def step(self, model, state, batch, *, key, epoch):
+            rows, n = state
+            zero = jnp.zeros(())
+            info = ebm.StepInfo(zero, zero, zero, zero)
+            rows = rows.at[n].set(batch[0][:, 0].astype(jnp.int32))
+            jax.debug.callback(lambda r: seen.append(np.asarray(r)), rows[n], ordered=True)
+            return jax.tree.map(jnp.zeros_like, model), (rows, n + 1), info
+
+        def decoder(self, epoch=0):
+            return ebm.MeanField(1)
+
+    numbers = np.repeat(np.arange(22, dtype=np.float32)[:, None], 4, 1)
+    fit(learner=Spy(), given=(numbers, data()[1]), epochs=2)
+    jax.effects_barrier()
+    first, second = np.concatenate(seen[:4]), np.concatenate(seen[4:])
+    for epoch in (first, second):
+        assert len(set(epoch.tolist())) == 20
+    assert first.tolist() != second.tolist()
+    assert sorted(first.tolist()) != first.tolist()
+
+
+def test_determined_by_the_key(tmp_path):
+    one = fit()
+    assert_equal(one.last, fit().last)
+    assert differs(one.last, fit(key=jax.random.key(7)).last)
+    # However the steps are cut into calls of the device.
+    cut = fit(checkpoint=ebm.Checkpoint(tmp_path, every=3))
+    assert_equal(one.last, cut.last)
+    np.testing.assert_array_equal(one.history.steps["gap"], cut.history.steps["gap"])
+
+
+def test_compiles_once():
+    from ebmlearn._fit._state import advance
+
+    learner, optimizer = ebm.MLE(lambda epoch: ebm.MeanField(2 + epoch)), optax.adam(0.01)
+    before = advance._cached._cache_size() if hasattr(advance, "_cached") else None
+    fit(learner=learner, optimizer=optimizer, epochs=5)
+    if before is not None:
+        assert advance._cached._cache_size() == before + 1
+
+
+def test_learns_by_exact_maximum_likelihood():
+    """At the optimum of a fully observed model the moments agree with the data's."""
+    rng = np.random.default_rng(0)
+    x = (rng.random((40, 3)) < 0.5).astype(np.uint8)
+    x[:, 1] |= x[:, 0]
+    fitted = ebm.fit(
+        ebm.BoltzmannMachine.init(3, key=KEY),
+        ebm.MLE(ebm.Exact(), loss=True),
+        x,
+        optimizer=optax.adam(optax.cosine_decay_schedule(0.3, 300)),
+        epochs=300,
+        batch_size=40,
+        key=KEY,
+        progress=False,
+    )
+    weak = np.abs(np.asarray(fitted.last.couplings)) < 4  # one pair never is (1, 0)
+    truth = oracle.truth(fitted.last)
+    np.testing.assert_allclose(truth.marginals[0], x.mean(0), atol=0.02)
+    empirical = x.T.astype(float) @ x / 40
+    np.testing.assert_allclose(np.where(weak, truth.pairwise - empirical, 0), 0, atol=0.02)
+    losses = fitted.history.epochs["loss"]
+    assert losses[-1] < losses[0]
+    couplings = np.asarray(fitted.last.couplings)
+    np.testing.assert_array_equal(couplings, couplings.T)
+
+
+def test_own_projection_keeps_couplings_symmetric():
+    x = data()[1]
+    optimizer = optax.chain(optax.sgd(0.1), optax.add_noise(0.1, 0.5, jax.random.key(3)))
+    fitted = ebm.fit(
+        ebm.BoltzmannMachine.init(3, key=KEY),
+        ebm.MLE(ebm.MeanField(2)),
+        x,
+        optimizer=optimizer,
+        epochs=2,
+        batch_size=5,
+        key=KEY,
+        progress=False,
+    )
+    couplings = np.asarray(fitted.last.couplings)
+    np.testing.assert_array_equal(couplings, couplings.T)
+    assert not np.diagonal(couplings).any()
+
+
+def test_projection_is_applied_after_each_step():
+    def positive(model):
+        return jax.tree.map(lambda x: jnp.maximum(x, jnp.zeros_like(x)), model)
+
+    fitted = fit(project=positive)
+    assert min(leaf.min() for leaf in jax.tree.leaves(fitted.last)) == 0
+
+
+def test_tied_parameters():
+    """One number for all weights: its gradient is the sum of theirs."""
+    template = crbm()
+
+    def build(free):
+        weights = free["scale"] * jnp.ones_like(template.weights)
+        return eqx.tree_at(lambda m: (m.weights, m.visible_bias), template, (weights, free["bias"]))
+
+    free = {"scale": jnp.asarray(0.3), "bias": jnp.zeros(3)}
+    x, v = data(5)
+    fitted = fit(free, given=(x, v), build=build, optimizer=optax.sgd(1.0), epochs=1)
+    gradient, _, _ = LEARNER.step(build(free), None, (x, v), key=KEY, epoch=0)
+    np.testing.assert_allclose(fitted.parameters["scale"], 0.3 - gradient.weights.sum(), atol=1e-6)
+    np.testing.assert_allclose(fitted.parameters["bias"], -gradient.visible_bias, atol=1e-6)
+    np.testing.assert_array_equal(fitted.model.hidden_features, template.hidden_features)
+
+
+def test_augmentation_is_new_each_time():
+    seen = []
+
+    def noisy(v, *, key):
+        x = jax.random.bernoulli(key, 0.5, (v.shape[0], 4))
+        jax.debug.callback(lambda x: seen.append(np.asarray(x)), x, ordered=True)
+        return x, v
+
+    fit(given=data(5)[1], augment=noisy, epochs=3)
+    jax.effects_barrier()
+    assert len({x.tobytes() for x in seen[1:]}) == 3
+    assert_equal(fit(given=data()[1], augment=noisy).last, fit(given=data()[1], augment=noisy).last)
+
+
+def test_running_mean_of_the_parameters():
+    x, v = data()
+    batches = [(x[k : k + 5], v[k : k + 5]) for k in range(0, 20, 5)]
+    fitted = fit(given=batches, batch_size=None, epochs=2, average=0.5)
+    mean = crbm()
+    for t, model in enumerate(by_hand(crbm(), [batches] * 2)):
+        decay = min((1 + t) / (10 + t), 0.5)
+        mean = jax.tree.map(lambda a, p, decay=decay: decay * a + (1 - decay) * p, mean, model)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), fitted.last, mean)
+
+
+def test_best_epoch_patience_and_callbacks():
+    values = [5.0, 3.0, 4.0, 4.0, 1.0, 1.0]
+    models = {}
+
+    def metric(model, validation, epoch):
+        models[epoch] = model
+        return values[epoch]
+
+    fitted = fit(validation=data(6), metric=metric, patience=2, epochs=6)
+    assert (fitted.stopped, fitted.best_epoch) == ("patience", 1)
+    assert fitted.history.epochs["metric"].tolist() == values[:4]
+    assert_equal(fitted.model, models[1])
+    assert_equal(fitted.last, models[3])
+    reports = []
+
+    def callback(report):
+        reports.append(report)
+        return report.epoch == 2
+
+    fitted = fit(validation=data(6), epochs=6, callbacks=[callback])
+    assert fitted.stopped == "callback"
+    assert [r.step for r in reports] == [4, 8, 12]
+    assert reports[-1].metric == fitted.history.epochs["metric"][-1]
+    x, v = data(6)
+    error = ebm.error_rate(LEARNER.predict(fitted.last, x, epoch=2), v)
+    np.testing.assert_allclose(fitted.history.epochs["metric"][-1], error)
+
+
+def test_interrupted_run_returns_what_it_has_and_goes_on(tmp_path):
+    def interrupt(report):
+        if report.epoch == 1:
+            raise KeyboardInterrupt
+
+    options = dict(epochs=4, validation=data(6))
+    whole = fit(**options)
+    part = fit(**options, checkpoint=tmp_path, callbacks=[interrupt])
+    assert part.stopped == "interrupted"
+    assert len(part.history.epochs["metric"]) == 2
+    rest = fit(**options, checkpoint=tmp_path)
+    assert rest.stopped == "epochs"
+    assert_equal((whole.model, whole.last), (rest.model, rest.last))
+    for name, values in whole.history.epochs.items():
+        if name != "seconds":
+            np.testing.assert_array_equal(values, rest.history.epochs[name])
+    np.testing.assert_array_equal(whole.history.steps["gap"], rest.history.steps["gap"])
+    # A run that is done is only read.
+    again = fit(**options, checkpoint=tmp_path)
+    assert_equal(whole.last, again.last)
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_resumes_in_the_middle_of_an_epoch(tmp_path, batches):
+    x, v = data()
+    given = [(x[k : k + 5], v[k : k + 5]) for k in range(0, 20, 5)] if batches else (x, v)
+    options = dict(given=given, batch_size=None if batches else 5, epochs=3, average=0.9)
+    whole = fit(**options)
+    settings = ebm.Checkpoint(tmp_path, every=3, keep=10)
+    fit(**options, checkpoint=settings)
+    for path in sorted(tmp_path.glob("step-*"))[2:]:
+        path.unlink()
+    assert max(p.name for p in tmp_path.glob("step-*")) == "step-000000006.ebm"
+    assert_equal(whole.last, fit(**options, checkpoint=settings).last)
+
+
+def test_checkpoints_kept_and_best(tmp_path):
+    values = [3.0, 1.0, 2.0, 2.0]
+    models = []
+
+    def metric(model, validation, epoch):
+        models.append(model)
+        return values[epoch]
+
+    fitted = fit(validation=data(6), metric=metric, checkpoint=ebm.Checkpoint(tmp_path, keep=2))
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["best.ebm", "step-000000012.ebm", "step-000000016.ebm"]
+    assert_equal(ebm.load(tmp_path / "best.ebm", like=crbm()), models[1])
+    assert_equal(fitted.model, models[1])
+    # Longer than was planned at first.
+    values += [0.5]
+    longer = fit(validation=data(6), metric=metric, checkpoint=tmp_path, epochs=5)
+    assert longer.best_epoch == 4
+    header = (tmp_path / "best.ebm").read_bytes().split(b"\n")[1]
+    run = json.loads(header)["info"]["run"]
+    assert run["batch_size"] == 5
+    assert "MeanField" in run["learner"] or "lambda" in run["learner"]
+    assert json.loads(header)["versions"]["ebmlearn"] == ebm.__version__
+
+
+def test_starting_anew_replaces_checkpoints(tmp_path):
+    fit(checkpoint=tmp_path, epochs=3)
+    other = fit(checkpoint=tmp_path, epochs=2, resume=False, key=jax.random.key(5))
+    assert max(p.name for p in tmp_path.glob("step-*")) == "step-000000008.ebm"
+    assert_equal(other.last, fit(epochs=2, key=jax.random.key(5)).last)
+    resumed = fit(checkpoint=tmp_path, epochs=2, key=jax.random.key(5))
+    assert_equal(other.last, resumed.last)
+
+
+def test_a_gradient_that_is_not_finite(tmp_path):
+    optimizer = optax.sgd(lambda step: jnp.where(step == 6, jnp.nan, 0.1))
+    with pytest.raises(FloatingPointError) as error:
+        fit(optimizer=optimizer, checkpoint=tmp_path)
+    text = str(error.value)
+    assert "`weights`" in text
+    assert "epoch 1, step 6" in text
+    assert "step-000000004.ebm" in text
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["best.ebm", "step-000000004.ebm"]
+    good = fit(optimizer=optax.sgd(0.1), epochs=1)
+    assert_equal(ebm.load(tmp_path / "best.ebm", like=crbm()), good.last)
+
+
+def test_save_and_load(tmp_path):
+    path = tmp_path / "tree.ebm"
+    tree = {
+        "model": crbm(),
+        "key": jax.random.key(3),
+        "half": jnp.arange(3, dtype=jnp.bfloat16),
+        "empty": jnp.zeros((0, 2)),
+        "number": np.float64(1.5) * np.ones(()),
+        "name": "kept from like",
+    }
+    ebm.save(path, tree, {"note": 1})
+    like = jax.tree.map(lambda x: x if isinstance(x, str) else x[...], tree)
+    back = ebm.load(path, like)
+    assert_equal(
+        {k: v for k, v in back.items() if k not in ("key", "name")},
+        {k: v for k, v in tree.items() if k not in ("key", "name")},
+    )
+    assert back["name"] == "kept from like"
+    assert jax.random.key_data(back["key"]).tolist() == jax.random.key_data(tree["key"]).tolist()
+    assert back["half"].dtype == jnp.bfloat16
+    assert b"pickle" not in path.read_bytes()
+
+
+def test_progress_is_shown(capfd, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    fit(progress=True, validation=data(6))
+    shown = capfd.readouterr().err
+    for word in ("16/16", "steps/s", "gap=", "metric=", "converged="):
+        assert word in shown
+
+
+SCRIPT = """
+import sys
+import jax, numpy as np, optax
+import ebmlearn as ebm
+rng = np.random.default_rng(0)
+x = rng.integers(0, 2, (40, 6)).astype(np.uint8)
+fitted = ebm.fit(
+    ebm.CRBM.init(6, 3, 6, key=jax.random.key(0), scale=0.1), ebm.CD(1), (x, 1 - x),
+    optimizer=optax.adam(0.01), epochs=60, batch_size=4, key=jax.random.key(1), progress=False,
+    checkpoint=ebm.Checkpoint(sys.argv[1], every=7), validation=(x, 1 - x),
+)
+ebm.save(sys.argv[2], (fitted.model, fitted.last))
+"""
+
+
+def test_killed_runs_resume_bit_by_bit(tmp_path):
+    """`python -m benchmarks resume` does this twenty times."""
+    script = tmp_path / "run.py"
+    script.write_text(SCRIPT)
+
+    def start(name):
+        arguments = [
+            sys.executable,
+            str(script),
+            str(tmp_path / name),
+            str(tmp_path / f"{name}.ebm"),
+        ]
+        return subprocess.Popen(arguments, cwd=ROOT)
+
+    assert start("whole").wait() == 0
+    rng = np.random.default_rng(0)
+    process, kills = start("killed"), 0
+    while kills < 2:
+        while process.poll() is None and not list((tmp_path / "killed").glob("step-*")):
+            time.sleep(0.01)
+        time.sleep(float(rng.uniform(0, 0.3)))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        process = start("killed")
+    assert process.wait() == 0
+    assert kills
+    content = [(tmp_path / f"{name}.ebm").read_bytes() for name in ("whole", "killed")]
+    assert content[0] == content[1]
+
+
+def test_many_devices_agree_with_one(tmp_path):
+    """Eight virtual devices, each with two rows of a batch."""
+    code = """
+import sys
+import jax, numpy as np, optax
+import ebmlearn as ebm
+rng = np.random.default_rng(0)
+x = rng.integers(0, 2, (64, 5)).astype(np.uint8)
+mesh = jax.make_mesh((8,), ("data",)) if len(jax.devices()) == 8 else None
+out = [
+    ebm.fit(
+        ebm.CRBM.init(5, 3, 5, key=jax.random.key(0), scale=0.3), learner, (x, x[:, ::-1]),
+        optimizer=optax.adam(0.05), epochs=2, batch_size=16, key=jax.random.key(1),
+        validation=(x, x[:, ::-1]), progress=False, mesh=mesh,
+    ).last
+    for learner in (ebm.MLE(ebm.BP(5, tol=1e-3)), ebm.CD(2))
+]
+ebm.save(sys.argv[1], out)
+print(len(jax.devices()))
+"""
+    paths = []
+    for devices in (1, 8):
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        paths.append(tmp_path / f"{devices}.ebm")
+        out = subprocess.run(
+            [sys.executable, "-c", code, str(paths[-1])],
+            env={**os.environ, "XLA_FLAGS": flags},
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert out.stdout.strip() == str(devices)
+    like = [ebm.CRBM.init(5, 3, 5, key=KEY)] * 2
+    one, many = (ebm.load(path, like) for path in paths)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, many)
+    assert differs(one, like)
