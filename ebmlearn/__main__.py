@@ -90,7 +90,10 @@ def main() -> None:
     args = parser.parse_args()
     data = datasets.digits()
     valid_key, test_key = jax.random.split(jax.random.key(2))
-    valid, test = noisy(data.valid.x, key=valid_key), noisy(data.test.x, key=test_key)
+    valid, test = (
+        noisy(jnp.asarray(split.x), key=key)
+        for split, key in ((data.valid, valid_key), (data.test, test_key))
+    )
     x, v = test
     print(f"{len(data.train.x)} digits of 8x8 pixels, {NOISE:.0%} of them flipped anew each epoch;")
     print(f"conditional RBMs with {HIDDEN} hidden units, {EPOCHS} epochs, on {jax.devices()[0]}\n")

@@ -9,7 +9,7 @@ from . import _files
 from ._convert import convert
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ebmlearn.datasets", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="which data sets are in the folder that EBMLEARN_DATA names")
@@ -19,7 +19,7 @@ def main() -> int:
     command.add_argument("--to", type=Path, help="the folder to write to; default: EBMLEARN_DATA")
     command.add_argument("--units", type=int, help="the number of units, if the files show fewer")
     command.add_argument("--format", choices=("libsvm", "amat"), help="of text files")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     try:
         if args.command == "list":
             _list()

@@ -4,6 +4,7 @@ import gzip
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -137,18 +138,18 @@ def _packed(path: Path, x: np.ndarray) -> np.ndarray:
     return np.packbits(x.astype(np.uint8), axis=1)
 
 
-def _mat(path: Path) -> dict[str, np.ndarray]:
+def _mat(path: Path) -> dict[str, Any]:
     import scipy.io
 
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` must be a .mat file, got none.")
     try:
         return scipy.io.loadmat(path)
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (ValueError, TypeError, NotImplementedError, scipy.io.matlab.MatReadError) as error:
         raise ValueError(f"`{path}` must be a .mat file, got: {error}.") from error
 
 
-def _member(path: Path, stored: dict[str, np.ndarray], key: str) -> np.ndarray:
+def _member(path: Path, stored: dict[str, Any], key: str) -> np.ndarray:
     if key not in stored:
         got = ", ".join(name for name in stored if not name.startswith("__"))
         raise ValueError(f"`{path}` must hold `{key}`, got {got}.")

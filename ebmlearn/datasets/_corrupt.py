@@ -21,7 +21,7 @@ def flip(
     _checks.number("rate", rate, 0, 1, "[0, 1]")
     x = jnp.asarray(x)
     flipped = jax.random.uniform(key, x.shape) < rate
-    return jnp.where(flipped, (x == 0).astype(x.dtype), x)
+    return jnp.where(flipped, (~x.astype(bool)).astype(x.dtype), x)
 
 
 def occlude(

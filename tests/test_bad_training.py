@@ -1,0 +1,216 @@
+"""Wrong input to learners and `fit`: an error that names the argument, what was expected and what
+came, and nothing half-written.
+"""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import optax
+import pytest
+
+import ebmlearn as ebm
+
+
+@pytest.fixture(autouse=True)
+def as_a_user():
+    """Without the type checker of the other tests, which would speak first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+KEY = jax.random.key(0)
+CRBM = ebm.CRBM.init(3, 2, 4, key=KEY)
+RBM = ebm.RBM.init(3, 2, key=KEY)
+X, V = np.zeros((6, 4), np.float32), np.ones((6, 3), np.uint8)
+LEARNER = ebm.MLE(ebm.MeanField(1))
+ADAM = optax.adam(0.1)
+
+
+def fit(model=CRBM, learner=LEARNER, data=(X, V), **options):
+    defaults = dict(optimizer=ADAM, epochs=1, batch_size=2, key=KEY, progress=False)
+    return ebm.fit(model, learner, data, **{**defaults, **options})
+
+
+def step(model, batch, learner=LEARNER, **options):
+    return learner.step(model, None, batch, **{"key": KEY, "epoch": 0, **options})
+
+
+CASES = {
+    # data
+    "rows": (lambda: fit(data=(X[:5], V)), ValueError, "`data`", "as many rows", "5, 6"),
+    "rows of a batch": (lambda: step(CRBM, (X[:5], V)), ValueError, "`batch`", "as many rows", "5 and 6"),
+    "not binary": (lambda: fit(data=(X, V * 2)), ValueError, r"`data\[1\]`", "0 and 1", "2 in row 0"),
+    "halves": (
+        lambda: fit(RBM, data=np.array([[0, 1, 0], [0, 0.5, 1]])),
+        ValueError, "`data`", "0 and 1", "0.5 in row 1",
+    ),
+    "NaN": (lambda: fit(data=(X * np.nan, V)), ValueError, r"`data\[0\]`", "finite", "nan in row 0"),
+    "empty": (lambda: fit(data=(X[:0], V[:0])), ValueError, "`data`", "a row at least", "none"),
+    "no arrays": (lambda: fit(data=()), ValueError, "`data`", "an array at least", r"\(\)"),
+    "no batches": (lambda: fit(data=[], batch_size=None), ValueError, "`data`", "a batch at least", "none"),
+    "one-way": (
+        lambda: fit(data=iter([(X, V)]), batch_size=None), ValueError, "`data`", "again each epoch", "iterator",
+    ),
+    "no data": (lambda: fit(data=3), TypeError, "`data`", "iterable", "3"),
+    "large batch": (lambda: fit(batch_size=7), ValueError, "`batch_size`", "at most the 6 rows", "7"),
+    "no batch size": (lambda: fit(batch_size=None), TypeError, "`batch_size`", "integer", "None"),
+    "batch size of batches": (
+        lambda: fit(data=[(X, V)], batch_size=2), ValueError, "`batch_size`", "None", "2",
+    ),
+    "features are missing": (lambda: fit(data=V), ValueError, "`data`", r"pair \(features, visible\)", "one array"),
+    "features of an RBM": (lambda: fit(RBM), ValueError, "`data`", "one array of visible units", "2"),
+    "columns": (lambda: fit(data=(X, X)), ValueError, r"`data\[1\]`", r"\(\.\.\., 3\)", r"\(6, 4\)"),
+    "axes": (lambda: step(RBM, V[0]), ValueError, "`batch`", "2 axes", r"\(3,\)"),
+    "text": (lambda: step(RBM, "data"), TypeError, "`batch`", "an array", "'data'"),
+    "later batches": (
+        lambda: fit(data=[(X, V), (X, V * 3)], batch_size=None), ValueError, r"`data\[1\]`", "0 and 1", "3",
+    ),
+    "a conditioned model": (
+        lambda: fit(CRBM.condition(X), data=V), ValueError, "`model`", "CRBM they come from", r"\(6,\)",
+    ),
+    "no model": (lambda: fit(X), TypeError, "`model`", "CRBM", r"\(6, 4\)"),
+    "validation": (lambda: fit(validation=(X, V * 2)), ValueError, r"`validation\[1\]`", "0 and 1", "2"),
+    # arguments
+    "learner": (lambda: fit(learner="mle"), TypeError, "`learner`", r"MLE\(BP", "'mle'"),
+    "optimizer": (lambda: fit(optimizer=0.1), TypeError, "`optimizer`", "Optax", "0.1"),
+    "epochs": (lambda: fit(epochs=0), ValueError, "`epochs`", "at least 1", "0"),
+    "old key": (lambda: fit(key=jax.random.PRNGKey(0)), TypeError, "`key`", "typed", "uint32"),
+    "key of a step": (lambda: step(RBM, V, key=0), TypeError, "`key`", "typed", "0"),
+    "epoch": (lambda: step(RBM, V, epoch=-1), ValueError, "`epoch`", "negative", "-1"),
+    "patience": (lambda: fit(patience=2), ValueError, "`validation`", "`patience`", "None"),
+    "metric": (lambda: fit(RBM, data=V, validation=V), ValueError, "`metric`", "`validation`", "None"),
+    "metric is no function": (lambda: fit(metric=1), TypeError, "`metric`", "function", "1"),
+    "average": (lambda: fit(average=1.0), ValueError, "`average`", r"\(0, 1\)", "1.0"),
+    "mesh": (lambda: fit(mesh=2), TypeError, "`mesh`", "Mesh", "2"),
+    # learners
+    "sum for MSSVM": (
+        lambda: ebm.MSSVM(ebm.BP(3)), ValueError, "`inference`", 'product="mixed"', "'sum'",
+    ),
+    "mixed for LSSVM": (
+        lambda: ebm.LSSVM(ebm.BP(3, product="mixed")), ValueError, "`inference`", 'product="max"', "'mixed'",
+    ),
+    "max for MLE": (lambda: ebm.MLE(ebm.BP(3, "max")), ValueError, "`inference`", 'product="sum"', "'max'"),
+    "no inference": (lambda: ebm.MLE(10), TypeError, "`inference`", "function from the epoch", "10"),
+    "no inference for an epoch": (
+        lambda: ebm.MLE(lambda epoch: epoch), TypeError, "`inference`", "for each epoch", "0",
+    ),
+    "cost": (
+        lambda: ebm.MSSVM(ebm.BP(1, "mixed"), cost=2), TypeError, "`cost`", "function", "2",
+    ),
+    "shape of a cost": (
+        lambda: step(RBM, V, ebm.LSSVM(ebm.BP(1, "max"), cost=lambda s, t: (s - t).sum(-1))),
+        ValueError, "`cost`", r"\(6, 3\)", r"\(6,\)",
+    ),
+    "k": (lambda: ebm.CD(0), ValueError, "`k`", "at least 1", "0"),
+    "start": (lambda: ebm.CD(1, "zero"), ValueError, "`start`", "'data', 'random'", "'zero'"),
+    "chain": (
+        lambda: step(ebm.BoltzmannMachine.init(3, key=KEY), V, ebm.CD(1)),
+        ValueError, "`model`", "block Gibbs", "BoltzmannMachine",
+    ),
+    "centred": (lambda: ebm.CD(1, centred=1), TypeError, "`centred`", "boolean", "1"),
+    "decay": (
+        lambda: ebm.MLE(ebm.BP(1), weight_decay=-1.0), ValueError, "`weight_decay`", r"\[0, inf\)", "-1",
+    ),
+    # prediction
+    "no features": (lambda: ebm.predict(CRBM, inference=ebm.BP(1)), ValueError, "`features`", "CRBM", "None"),
+    "features too many": (
+        lambda: ebm.predict(RBM, X, inference=ebm.BP(1)), ValueError, "`features`", "None", "RBM",
+    ),
+    "shapes": (lambda: ebm.error_rate(V, X), ValueError, "`predicted`", r"\(6, 4\)", r"\(6, 3\)"),
+    "where": (lambda: ebm.error_rate(V, V, where=X > 0), ValueError, "`where`", r"\(6, 3\)", r"\(6, 4\)"),
+    # checkpoints
+    "every": (lambda: ebm.Checkpoint("run", every=0), ValueError, "`every`", "at least 1", "0"),
+    "keep": (lambda: ebm.Checkpoint("run", keep=0), ValueError, "`keep`", "at least 1", "0"),
+    "folder": (lambda: ebm.Checkpoint(3), TypeError, "`folder`", "path", "3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_errors_name_what_is_wrong(name):
+    make, kind, argument, expected, got = CASES[name]
+    with pytest.raises(kind) as caught:
+        make()
+    for part in (argument, expected, got):
+        assert caught.match(part)
+
+
+def saved(tmp_path):
+    path = tmp_path / "model.ebm"
+    ebm.save(path, CRBM)
+    return path
+
+
+def test_a_file_of_another_model(tmp_path):
+    path = saved(tmp_path)
+    other = ebm.CRBM.init(3, 5, 4, key=KEY)
+    with pytest.raises(ValueError, match=r"'.weights' of shape \(3, 5\).*got shape \(3, 2\)"):
+        ebm.load(path, like=other)
+    with pytest.raises(ValueError, match=r"must hold what `like` holds, got '.visible_features'"):
+        ebm.load(path, like=RBM)
+    ebm.save(path, RBM)
+    with pytest.raises(ValueError, match=r"must hold '.visible_features' to be `like`"):
+        ebm.load(path, like=CRBM)
+
+
+@pytest.mark.parametrize("cut", [3, 30, 200, -1])
+def test_truncated_files(tmp_path, cut):
+    path = saved(tmp_path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r"model\.ebm` must (begin with|hold)"):
+        ebm.load(path, like=CRBM)
+
+
+def test_damaged_and_missing_files(tmp_path):
+    path = saved(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match="agree with its checksum"):
+        ebm.load(path, like=CRBM)
+    path.write_bytes(b"ebmlearn arrays, format 9\n")
+    with pytest.raises(ValueError, match=r"must begin with 'ebmlearn arrays, format 1'.*format 9"):
+        ebm.load(path, like=CRBM)
+    with pytest.raises(FileNotFoundError, match=r"nowhere` must be a file that can be read"):
+        ebm.load(tmp_path / "nowhere", like=CRBM)
+    with pytest.raises(OSError, match=r"must be a file that can be written"):
+        ebm.save(tmp_path / "no" / "folder.ebm", CRBM)
+
+
+def test_checkpoints_of_another_run(tmp_path):
+    fit(checkpoint=tmp_path)
+    before = sorted(p.name for p in tmp_path.iterdir())
+    with pytest.raises(ValueError, match=r"`checkpoint` .*`batch_size` 2, got 3.*resume=False"):
+        fit(checkpoint=tmp_path, batch_size=3)
+    with pytest.raises(ValueError, match=r"`model` 'CRBM', got 'RBM'"):
+        fit(RBM, data=V, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"`learner` .*MeanField.*got .*CD"):
+        fit(learner=ebm.CD(1), checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"`key` \[0, 0\], got \[0, 1\]"):
+        fit(key=jax.random.key(1), checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"weights. of shape \(3, 5\).*got shape \(3, 2\)"):
+        fit(ebm.CRBM.init(3, 5, 4, key=KEY), checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="to be `like`"):
+        fit(optimizer=optax.sgd(0.1, momentum=0.9), checkpoint=tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+    newest = tmp_path / before[-1]
+    newest.write_bytes(newest.read_bytes()[:-10])
+    with pytest.raises(ValueError, match=r"step-000000003\.ebm.*truncated"):
+        fit(checkpoint=tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="`checkpoint` must be a folder that can be written"):
+        fit(checkpoint=tmp_path / "file" / "run")
+
+
+def test_an_augmentation_that_does_not_fit_the_model():
+    with pytest.raises(ValueError, match=r"`data` must be the pair \(features, visible\)"):
+        fit(data=V, augment=lambda v, key: v)
+
+
+def test_a_mesh_of_one_device_is_fine():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+    assert jnp.isfinite(fit(mesh=mesh).last.weights).all()
