@@ -40,3 +40,19 @@ from .models import (
     SemiRestrictedBM as SemiRestrictedBM,
     Units as Units,
 )
+from .samplers import (
+    AbstractSampler as AbstractSampler,
+    autocorrelation_time as autocorrelation_time,
+    ChainState as ChainState,
+    Gibbs as Gibbs,
+    GibbsInfo as GibbsInfo,
+    GibbsWithGradients as GibbsWithGradients,
+    GibbsWithGradientsInfo as GibbsWithGradientsInfo,
+    ParallelTempering as ParallelTempering,
+    ParallelTemperingInfo as ParallelTemperingInfo,
+    ParallelTemperingState as ParallelTemperingState,
+    sample as sample,
+    singular_values as singular_values,
+    TemperedTransitions as TemperedTransitions,
+    TemperedTransitionsInfo as TemperedTransitionsInfo,
+)

@@ -10,7 +10,7 @@ import oracle
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn.samplers import sweep
+from ebmlearn.samplers._sweep import sweep
 
 
 KEY = jax.random.key(0)

@@ -9,7 +9,7 @@ from .. import _checks
 from ..inference import AbstractInference, MeanField
 from ..inference._posterior import observed_statistics, posterior
 from ..models import AbstractPairwiseModel
-from ..samplers import given_even, start_even, sweep
+from ..samplers._sweep import given_even, start_even, sweep
 from ._base import AbstractContrastive, at_epoch, Inference, Phases
 
 

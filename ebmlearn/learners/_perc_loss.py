@@ -7,7 +7,7 @@ from .. import _checks
 from ..inference import AbstractInference, MeanField
 from ..inference._posterior import is_closed, posterior
 from ..models import AbstractPairwiseModel
-from ..samplers import conditional, start_even, sweep
+from ..samplers._sweep import field, start_even, sweep
 from ._base import AbstractContrastive, at_epoch, Inference, Phases
 
 
@@ -87,12 +87,13 @@ def _search(
     first, rest = jax.random.split(key)
     keys = jax.random.split(rest, k)
     layers = start_even(model, [jax.nn.sigmoid(field) for field in fields], first)
-    found = (fields[0] > 0).astype(fields[0].dtype)
+    visible = fields[0]
+    found = (visible > 0).astype(visible.dtype)
 
     def one(i: Int[Array, ""], carry: tuple) -> tuple:
         layers, found, lowest = carry
         layers = sweep(model, layers, keys[i])
-        candidate = jnp.round(conditional(model, layers, 0))
+        candidate = (field(model, layers, 0) > 0).astype(visible.dtype)
         value = energy(candidate)
         found = jnp.where((value < lowest)[:, None], candidate, found)
         return layers, found, jnp.minimum(value, lowest)

@@ -1,6 +1,20 @@
-from ._sweep import (
-    conditional as conditional,
-    given_even as given_even,
-    start_even as start_even,
-    sweep as sweep,
+from ._base import AbstractSampler as AbstractSampler, ChainState as ChainState
+from ._diagnostics import (
+    autocorrelation_time as autocorrelation_time,
+    singular_values as singular_values,
+)
+from ._gibbs import Gibbs as Gibbs, GibbsInfo as GibbsInfo
+from ._gwg import (
+    GibbsWithGradients as GibbsWithGradients,
+    GibbsWithGradientsInfo as GibbsWithGradientsInfo,
+)
+from ._parallel_tempering import (
+    ParallelTempering as ParallelTempering,
+    ParallelTemperingInfo as ParallelTemperingInfo,
+    ParallelTemperingState as ParallelTemperingState,
+)
+from ._sample import sample as sample
+from ._tempered import (
+    TemperedTransitions as TemperedTransitions,
+    TemperedTransitionsInfo as TemperedTransitionsInfo,
 )

@@ -1,23 +1,51 @@
-"""Block Gibbs sampling of bipartite models: given the even layers the odd ones are independent, and
-the other way round.
+"""Gibbs sampling of pairwise models, a layer at a time. Layers without couplings inside are drawn
+at once, the others a unit at a time.
 """
 
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..models import AbstractPairwiseModel
+from . import _random
+
+
+# Units of a layer with couplings inside are drawn in blocks: what the other units send to a block
+# is one product of matrices, and only what its units send to each other is added a unit at a time.
+_BLOCK = 28
+
+Layers = Sequence[Float[Array, "chains _"]]
+Clamp = Sequence[Bool[Array, "chains _"] | None] | None
+Beta = Float[Array, "#chains 1"] | float
+
+
+def sweep(
+    model: AbstractPairwiseModel,
+    layers: Layers,
+    key: PRNGKeyArray,
+    beta: Beta = 1.0,
+    reverse: bool = False,
+    clamp: Clamp = None,
+) -> list[Float[Array, "chains _"]]:
+    """Draws every layer once given all others: the odd layers, then the even ones, the visible one
+    among them. In reverse, all of it the other way round: the two are each other's reversal with
+    respect to the distribution of the model at inverse temperature `beta`.
+    """
+    layers = list(layers)
+    keys = jax.random.split(key, len(layers))
+    order = [*range(1, len(layers), 2), *range(0, len(layers), 2)]
+    for layer in reversed(order) if reverse else order:
+        held = None if clamp is None else clamp[layer]
+        layers[layer] = _drawn(model, layers, layer, keys[layer], beta, reverse, held)
+    return layers
 
 
 def start_even(
-    model: AbstractPairwiseModel,
-    probabilities: Sequence[Float[Array, "chains _"]],
-    key: PRNGKeyArray,
+    model: AbstractPairwiseModel, probabilities: Layers, key: PRNGKeyArray
 ) -> list[Float[Array, "chains _"]]:
     """Draws the even layers independently; the odd layers are zero, since a sweep begins with them.
-
     `probabilities` are those of all layers.
     """
     if not model.is_bipartite:
@@ -27,45 +55,108 @@ def start_even(
         )
     keys = jax.random.split(key, len(probabilities))
     return [
-        _bernoulli(p, keys[k]) if k % 2 == 0 else jnp.zeros_like(p)
+        jnp.zeros_like(p) if k % 2 else jax.random.bernoulli(keys[k], p).astype(p.dtype)
         for k, p in enumerate(probabilities)
     ]
 
 
-def sweep(
-    model: AbstractPairwiseModel, layers: list[Float[Array, "chains _"]], key: PRNGKeyArray
-) -> list[Float[Array, "chains _"]]:
-    """Draws the odd layers given the even ones, then the even layers given the odd ones."""
-    keys = jax.random.split(key, len(layers))
-    layers = list(layers)
-    for turn in (1, 0):
-        for layer in range(turn, len(layers), 2):
-            layers[layer] = _bernoulli(conditional(model, layers, layer), keys[layer])
-    return layers
-
-
 def given_even(
-    model: AbstractPairwiseModel, layers: list[Float[Array, "chains _"]]
+    model: AbstractPairwiseModel, layers: Layers
 ) -> tuple[Float[Array, "chains _"], ...]:
     """The even layers as they are, the odd layers as probabilities given them."""
     return tuple(
-        conditional(model, layers, k) if k % 2 else layer for k, layer in enumerate(layers)
+        jax.nn.sigmoid(field(model, layers, k)) if k % 2 else layer
+        for k, layer in enumerate(layers)
     )
 
 
-def conditional(
-    model: AbstractPairwiseModel, layers: list[Float[Array, "chains _"]], layer: int
+def field(
+    model: AbstractPairwiseModel, layers: Layers, layer: int, inside: bool = True
 ) -> Float[Array, "chains _"]:
-    """The probability of 1 of each unit of a layer given the layers beside it."""
-    bias = model.unary()[layer]
-    field = jnp.broadcast_to(bias, layers[layer].shape)
+    """The log-odds of each unit of a layer given all other units, with or without the couplings
+    inside the layer.
+    """
+    out = jnp.broadcast_to(model.unary()[layer], layers[layer].shape)
     for first, second, weights in model.blocks():
-        if second == layer:
-            field = field + layers[first] @ weights
-        elif first == layer:
-            field = field + layers[second] @ weights.T
-    return jax.nn.sigmoid(field)
+        if second == layer and (inside or first != layer):
+            out = out + layers[first] @ weights
+        elif first == layer and second != layer:
+            out = out + layers[second] @ weights.T
+    return out
 
 
-def _bernoulli(p: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, "..."]:
-    return (jax.random.uniform(key, p.shape, p.dtype) < p).astype(p.dtype)
+def energy(model: AbstractPairwiseModel, layers: Layers) -> Float[Array, " chains"]:
+    """The energy of each chain."""
+    out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
+    for bias, x in zip(model.unary(), layers, strict=True):
+        out = out - (jnp.broadcast_to(bias, x.shape) * x).sum(-1)
+    for first, second, weights in model.blocks():
+        share = 0.5 if first == second else 1.0
+        out = out - share * ((layers[first] @ weights) * layers[second]).sum(-1)
+    return out
+
+
+def _drawn(
+    model: AbstractPairwiseModel,
+    layers: Layers,
+    layer: int,
+    key: PRNGKeyArray,
+    beta: Beta,
+    reverse: bool,
+    held: Bool[Array, "chains _"] | None,
+) -> Float[Array, "chains _"]:
+    old = layers[layer]
+    uniform = _random.uniforms(key, old.shape, old.dtype)
+    outside = field(model, layers, layer, inside=False)
+    inner = [weights for first, second, weights in model.blocks() if first == second == layer]
+    if not inner:
+        new = _random.decide(_times(beta, outside), uniform)
+        return new if held is None else jnp.where(held, old, new)
+    arrays = old, outside, uniform, inner[0], jnp.zeros(old.shape, bool) if held is None else held
+    if reverse:
+        old, outside, uniform, couplings, held = (x[..., ::-1] for x in arrays)
+        return _one_by_one(old, outside, uniform, couplings[::-1], held, beta)[:, ::-1]
+    return _one_by_one(*arrays, beta)
+
+
+def _one_by_one(
+    x: Float[Array, "chains n"],
+    outside: Float[Array, "chains n"],
+    uniform: Float[Array, "chains n"],
+    couplings: Float[Array, "n n"],
+    held: Bool[Array, "chains n"],
+    beta: Beta,
+) -> Float[Array, "chains n"]:
+    """Draws the units of a layer in turn, each given all others."""
+    n = x.shape[-1]
+    size = min(_BLOCK, n)
+    blocks = -(-n // size)
+    extra = blocks * size - n
+    # Units are added that are joined to nobody and held, so that all blocks have one size.
+    wide = ((0, 0), (0, extra))
+    x, outside, uniform = (jnp.pad(a, wide) for a in (x, outside, uniform))
+    held = jnp.pad(held, wide, constant_values=True)
+    couplings = jnp.pad(couplings, ((0, extra), (0, extra)))
+
+    def block(b: Array | int, x: Float[Array, "chains m"]) -> Float[Array, "chains m"]:
+        def cut(a: Array, axis: int = 1) -> Array:
+            return jax.lax.dynamic_slice_in_dim(a, b * size, size, axis)
+
+        columns = cut(couplings)
+        fields = cut(outside) + x @ columns
+        inner, old, u, fixed = cut(columns, 0), cut(x), cut(uniform), cut(held)
+        new = []
+        for i in range(size):
+            drawn = _random.decide(_times(beta, fields[:, i : i + 1]), u[:, i : i + 1])
+            drawn = jnp.where(fixed[:, i : i + 1], old[:, i : i + 1], drawn)
+            fields = fields + (drawn - old[:, i : i + 1]) * inner[i : i + 1]
+            new.append(drawn)
+        return jax.lax.dynamic_update_slice_in_dim(x, jnp.concatenate(new, 1), b * size, 1)
+
+    return jax.lax.fori_loop(0, blocks, block, x)[:, :n]
+
+
+def _times(beta: Beta, field: Float[Array, "chains n"]) -> Float[Array, "chains n"]:
+    if isinstance(beta, float):
+        return field if beta == 1.0 else beta * field
+    return jnp.broadcast_to(beta, field.shape) * field

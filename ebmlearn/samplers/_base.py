@@ -1,0 +1,214 @@
+import abc
+import itertools
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from .. import _checks
+from ..models import AbstractPairwiseModel, CRBM
+
+
+class ChainState(eqx.Module):
+    """Where chains are: `units` are integers, 0 or 1, named as the units of the model
+    ([`ebmlearn.Layers`][] or [`ebmlearn.Units`][]), each array of shape `[chains, n]`. `clamped`
+    holds booleans in the same places, or None, for units that never change.
+    """
+
+    units: Any
+    clamped: Any
+
+
+class AbstractSampler(eqx.Module):
+    """Turns a model into configurations, by chains that leave its distribution as it is.
+
+    !!! example
+
+        ```python
+        state = sampler.init(rbm, num_chains=100, key=key)
+        state, info = sampler.step(rbm, state, key=key)
+        state.units.visible  # integers of shape [100, visible]
+        ```
+
+    [`ebmlearn.sample`][] does this in a loop.
+    """
+
+    @abc.abstractmethod
+    def init(
+        self,
+        model: AbstractPairwiseModel,
+        num_chains: int,
+        *,
+        key: PRNGKeyArray,
+        start: Any = None,
+        clamped: Any = None,
+    ) -> Any:
+        """Chains at their start.
+
+        **Arguments:**
+
+        - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM. If
+          it has batch axes, there must be as many chains as instances.
+        - `num_chains`: how many.
+        - `key`: a typed key.
+        - `start`: integers 0 and 1 named as the units of the model, `Layers(v, None)` for instance,
+          of shape `[num_chains, n]` or `[n]`. Where it is None, units are drawn with probability ½.
+        - `clamped`: booleans in the same places, which units keep their start. None is none.
+        """
+
+    @abc.abstractmethod
+    def step(
+        self, model: AbstractPairwiseModel, state: Any, *, key: PRNGKeyArray
+    ) -> tuple[Any, Any]:
+        """One transition of every chain: the new state, and diagnostics."""
+
+
+def check_model(model: Any) -> None:
+    """Raises `TypeError` unless `model` can be sampled."""
+    if isinstance(model, CRBM):
+        raise TypeError(
+            "`model` must be an RBM: call `crbm.condition(features)` first, got a CRBM."
+        )
+    if not isinstance(model, AbstractPairwiseModel):
+        raise TypeError(
+            "`model` must be an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, got"
+            f" {_checks.describe(model)}."
+        )
+
+
+def start_chains(
+    model: AbstractPairwiseModel, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
+) -> ChainState:
+    """The start of chains, checked."""
+    check_model(model)
+    _checks.count("num_chains", num_chains)
+    _checks.typed_key(key)
+    if math.prod(model.batch_shape) not in (1, num_chains) or len(model.batch_shape) > 1:
+        raise ValueError(
+            "`num_chains` must be the number of instances of a model with batch axes,"
+            f" {model.batch_shape}, got {num_chains}."
+        )
+    sizes = [bias.shape[-1] for bias in model.unary()]
+    given, masks = _layers("start", model, start), _layers("clamped", model, clamped)
+    keys = jax.random.split(key, len(sizes))
+    units, held = [], []
+    for k, size in enumerate(sizes):
+        name = f"layer {k}"
+        shape = (num_chains, size)
+        drawn = jax.random.bernoulli(keys[k], 0.5, shape).astype(jnp.int32)
+        x, mask = given[k], masks[k]
+        if x is not None:
+            x = _states(f"start ({name})", x, shape)
+        if mask is not None:
+            mask = _mask(f"clamped ({name})", mask, shape)
+            if x is None:
+                raise ValueError(
+                    f"`start` must be given where units are clamped ({name}), got None."
+                )
+        units.append(drawn if x is None else x)
+        held.append(mask)
+    return ChainState(
+        model.units(tuple(units)), None if clamped is None else model.units(tuple(held))
+    )
+
+
+def as_layers(model: AbstractPairwiseModel, units: Any) -> list[Float[Array, "chains _"]]:
+    """Integers, by name, as floats, by number."""
+    dtype = model.unary()[0].dtype
+    return [x.astype(dtype) for x in jax.tree.leaves(units)]
+
+
+def as_units(model: AbstractPairwiseModel, layers: Any) -> Any:
+    """Floats, by number, as integers, by name."""
+    return model.units(tuple(x.astype(jnp.int32) for x in layers))
+
+
+def masks(units: Any) -> list[Bool[Array, "chains _"] | None] | None:
+    """The masks of clamped units, by number."""
+    if units is None:
+        return None
+    return jax.tree.leaves(units, is_leaf=lambda x: x is None)
+
+
+def _layers(name: str, model: AbstractPairwiseModel, given: Any) -> list[Any]:
+    like = model.units(tuple(range(len(model.unary()))))
+    count = len(jax.tree.leaves(like))
+    if given is None:
+        return [None] * count
+    kind = type(like)
+    if not isinstance(given, kind):
+        raise TypeError(
+            f"`{name}` must be `{kind.__name__}({', '.join(kind._fields)})` with an array or None"
+            f" for each, got {_checks.describe(given)}."
+        )
+    leaves = []
+    for part, wanted in zip(given, like, strict=True):
+        number = len(jax.tree.leaves(wanted))
+        parts = list(part) if isinstance(part, (tuple, list)) else [part]
+        if part is None:
+            parts = [None] * number
+        if len(parts) != number:
+            raise ValueError(f"`{name}` must hold {number} hidden layers, got {len(parts)}.")
+        leaves += parts
+    return leaves
+
+
+def _states(name: str, x: Any, shape: tuple[int, int]) -> Int[Array, "chains n"]:
+    if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.integer):
+        raise TypeError(f"`{name}` must hold integers 0 and 1, got {_checks.describe(x)}.")
+    x = _fitted(name, x, shape)
+    if _checks.is_concrete(x):
+        values = np.asarray(x)
+        wrong = (values != 0) & (values != 1)
+        if wrong.any():
+            raise ValueError(f"`{name}` must hold 0 and 1 only, got {values[wrong][0]}.")
+    return x.astype(jnp.int32)
+
+
+def _mask(name: str, x: Any, shape: tuple[int, int]) -> Bool[Array, "chains n"]:
+    if not hasattr(x, "dtype") or x.dtype != jnp.bool_:
+        raise TypeError(f"`{name}` must be a mask of booleans, got {_checks.describe(x)}.")
+    return _fitted(name, x, shape)
+
+
+def _fitted(name: str, x: Any, shape: tuple[int, int]) -> Array:
+    if x.shape not in (shape, shape[1:]):
+        raise ValueError(
+            f"`{name}` must have shape {shape}, [chains, units], or {shape[1:]}, got"
+            f" {_checks.describe(x)}."
+        )
+    return jnp.broadcast_to(jnp.asarray(x), shape)
+
+
+def ladder(betas: Any) -> tuple[float, ...]:
+    """Inverse temperatures that increase to 1, as a tuple."""
+    try:
+        values = tuple(float(x) for x in np.asarray(betas, np.float64).reshape(-1))
+        flat = np.ndim(betas) == 1
+    except (TypeError, ValueError) as error:
+        got = _checks.describe(betas)
+        raise TypeError(f"`betas` must be a sequence of numbers, got {got}.") from error
+    rising = all(a < b for a, b in itertools.pairwise(values))
+    if not flat or len(values) < 2 or not rising or values[-1] != 1 or not values[0] >= 0:
+        raise ValueError(
+            "`betas` must be two or more numbers that increase from 0 or above to 1, got"
+            f" {_shortened(values)}."
+        )
+    return values
+
+
+def _shortened(values: tuple[float, ...]) -> str:
+    if len(values) <= 6:
+        return str(list(values))
+    return f"[{values[0]}, {values[1]}, ..., {values[-2]}, {values[-1]}]"
+
+
+def tree_where(mask: Float[Array, " chains"], a: PyTree, b: PyTree) -> PyTree:
+    """Rows of `a` where `mask` is 1, else of `b`."""
+    return jax.tree.map(
+        lambda x, y: jnp.where(mask.reshape(-1, *[1] * (x.ndim - 1)) > 0, x, y), a, b
+    )

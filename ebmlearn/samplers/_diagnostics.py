@@ -1,0 +1,43 @@
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from .. import _checks
+from .._types import AnyArray
+from ..models import AbstractPairwiseModel, CRBM
+
+
+def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
+    """The integrated autocorrelation time $1 + 2 \\sum_t \\rho_t$ of numbers along chains, for
+    instance energies: how many steps are worth one independent draw.
+
+    Correlations are averaged over chains, around the mean of all of them, and summed up to the
+    first window of five times the estimate (Sokal 1997). Chains that do not move give infinity.
+
+    **Arguments:**
+
+    - `x`: numbers of shape `[steps, chains]`, a thousand steps or so at least.
+    """
+    _checks.rank("x", x, 2, "[steps, chains]")
+    if x.shape[0] < 2:
+        raise ValueError(f"`x` must hold two steps at least, got {_checks.describe(x)}.")
+    x = jnp.asarray(x)
+    x = x.astype(jnp.result_type(float)) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    steps = x.shape[0]
+    centred = x - x.mean()
+    # Padded, so that the ends do not meet.
+    spectrum = jnp.abs(jnp.fft.rfft(centred, n=2 * steps, axis=0)) ** 2
+    covariance = jnp.fft.irfft(spectrum, axis=0)[:steps].mean(1) / steps
+    times = 2 * jnp.cumsum(covariance / covariance[0]) - 1
+    window = jnp.arange(steps, dtype=times.dtype) >= 5 * times
+    last = jnp.where(window.any(), jnp.argmax(window), steps - 1)
+    # Chains that stand still, each for itself or all in one place, never give another draw.
+    still = (x == jnp.broadcast_to(x[:1], x.shape)).all()
+    return jnp.where(still, jnp.inf, times[last])
+
+
+def singular_values(model: AbstractPairwiseModel | CRBM) -> tuple[Float[Array, " _"], ...]:
+    """The singular values of each block of weights, from the largest on. In training, those that
+    grow are the directions that the model has learned.
+    """
+    blocks = (model.weights,) if isinstance(model, CRBM) else [w for _, _, w in model.blocks()]
+    return tuple(jnp.linalg.svd(weights, compute_uv=False) for weights in blocks)

@@ -1,0 +1,85 @@
+from typing import Any, NamedTuple
+
+import equinox as eqx
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .. import _checks
+from ..models import AbstractPairwiseModel
+from ._base import (
+    AbstractSampler,
+    as_layers,
+    as_units,
+    ChainState,
+    check_model,
+    masks,
+    start_chains,
+)
+from ._sweep import energy, sweep
+
+
+class GibbsInfo(NamedTuple):
+    """The energy of each chain after the step."""
+
+    energy: Float[Array, " chains"]
+
+
+class Gibbs(AbstractSampler):
+    """Gibbs sampling. A step draws each unit once given all others: whole layers at once where
+    their units are not joined to each other, else a unit at a time.
+
+    In an RBM it draws the hidden units given the visible ones, then the visible units given these
+    (block Gibbs); in a DBM all odd layers, then all even ones.
+
+    !!! example
+
+        ```python
+        samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 1000, key=key, num_chains=50, burn_in=100)
+        ```
+    """
+
+    beta: float | Float[Array, ""] = 1.0
+
+    def __init__(self, beta: float | Float[Array, ""] = 1.0):
+        """**Arguments:**
+
+        - `beta`: the inverse temperature; the chains then have the distribution
+          $p(x)^\\beta$, normalised.
+        """
+        self.beta = beta
+
+    def __check_init__(self):
+        _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")
+
+    def init(
+        self,
+        model: AbstractPairwiseModel,
+        num_chains: int,
+        *,
+        key: PRNGKeyArray,
+        start: Any = None,
+        clamped: Any = None,
+    ) -> ChainState:
+        """Chains at their start: see [`ebmlearn.AbstractSampler`][]."""
+        return start_chains(model, num_chains, key, start, clamped)
+
+    def step(
+        self, model: AbstractPairwiseModel, state: ChainState, *, key: PRNGKeyArray
+    ) -> tuple[ChainState, GibbsInfo]:
+        """One sweep of every chain."""
+        check_model(model)
+        _checks.typed_key(key)
+        return _step(self, model, state, key)
+
+
+@eqx.filter_jit
+def _step(
+    sampler: Gibbs, model: AbstractPairwiseModel, state: ChainState, key: PRNGKeyArray
+) -> tuple[ChainState, GibbsInfo]:
+    layers = as_layers(model, state.units)
+    beta = sampler.beta
+    if not isinstance(beta, (int, float)):
+        beta = beta.astype(layers[0].dtype).reshape(1, 1)
+    else:
+        beta = float(beta)
+    layers = sweep(model, layers, key, beta, clamp=masks(state.clamped))
+    return ChainState(as_units(model, layers), state.clamped), GibbsInfo(energy(model, layers))

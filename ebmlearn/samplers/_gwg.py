@@ -1,0 +1,132 @@
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .. import _checks
+from ..models import AbstractPairwiseModel
+from . import _random
+from ._base import (
+    AbstractSampler,
+    as_layers,
+    as_units,
+    ChainState,
+    check_model,
+    masks,
+    start_chains,
+    tree_where,
+)
+from ._sweep import energy, field
+
+
+class GibbsWithGradientsInfo(NamedTuple):
+    """Of each chain: the energy after the step, and the share of its flips that were accepted."""
+
+    energy: Float[Array, " chains"]
+    accepted: Float[Array, " chains"]
+
+
+class GibbsWithGradients(AbstractSampler):
+    """Gibbs with gradients (Grathwohl et al. 2021): a flip of one unit is proposed with a
+    probability that grows with what it would gain, and accepted by the rule of Metropolis and
+    Hastings.
+
+    What a flip gains is read from the gradient of the energy, which is exact here since no energy
+    is more than linear in any one unit. A step is `flips` such proposals.
+    """
+
+    flips: int = eqx.field(static=True, default=1)
+    beta: float | Float[Array, ""] = 1.0
+
+    def __init__(self, flips: int = 1, beta: float | Float[Array, ""] = 1.0):
+        """**Arguments:**
+
+        - `flips`: how many flips are proposed in a step.
+        - `beta`: the inverse temperature.
+        """
+        self.flips = flips
+        self.beta = beta
+
+    def __check_init__(self):
+        _checks.count("flips", self.flips)
+        _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")
+
+    def init(
+        self,
+        model: AbstractPairwiseModel,
+        num_chains: int,
+        *,
+        key: PRNGKeyArray,
+        start: Any = None,
+        clamped: Any = None,
+    ) -> ChainState:
+        """Chains at their start: see [`ebmlearn.AbstractSampler`][]."""
+        return start_chains(model, num_chains, key, start, clamped)
+
+    def step(
+        self, model: AbstractPairwiseModel, state: ChainState, *, key: PRNGKeyArray
+    ) -> tuple[ChainState, GibbsWithGradientsInfo]:
+        """`flips` proposals for every chain."""
+        check_model(model)
+        _checks.typed_key(key)
+        return _step(self, model, state, key)
+
+
+@eqx.filter_jit
+def _step(
+    sampler: GibbsWithGradients,
+    model: AbstractPairwiseModel,
+    state: ChainState,
+    key: PRNGKeyArray,
+) -> tuple[ChainState, GibbsWithGradientsInfo]:
+    layers = as_layers(model, state.units)
+    sizes = [x.shape[-1] for x in layers]
+    dtype = layers[0].dtype
+    beta = jnp.asarray(sampler.beta, dtype)
+    held = masks(state.clamped)
+    fixed = None
+    if held is not None:
+        parts = [
+            jnp.zeros(x.shape, bool) if mask is None else mask
+            for x, mask in zip(layers, held, strict=True)
+        ]
+        fixed = jnp.concatenate(parts, -1)
+
+    def cut(x: Float[Array, "chains n"]) -> list[Float[Array, "chains _"]]:
+        ends = [sum(sizes[: k + 1]) for k in range(len(sizes) - 1)]
+        return jnp.split(x, ends, axis=-1)
+
+    def gains(layers: list[Array]) -> Float[Array, "chains n"]:
+        """How much the log-potential rises with each flip."""
+        fields = [(1 - 2 * x) * field(model, layers, k) for k, x in enumerate(layers)]
+        return beta * jnp.concatenate(fields, -1)
+
+    def logits(gain: Float[Array, "chains n"]) -> Float[Array, "chains n"]:
+        out = gain / 2
+        out = out if fixed is None else jnp.where(fixed, -jnp.inf, out)
+        return jax.nn.log_softmax(out, axis=-1)
+
+    def flip(carry: tuple[list[Array], Array], key: PRNGKeyArray) -> tuple[Any, Array]:
+        layers, gain = carry
+        one, two = jax.random.split(key)
+        there = logits(gain)
+        unit = _random.choose(there, one)
+        x = jnp.concatenate(layers, -1)
+        at = jax.nn.one_hot(unit, x.shape[-1], dtype=dtype)
+        proposed = cut(x + at * (1 - 2 * x))
+        new_gain = gains(proposed)
+
+        def picked(a: Array) -> Array:
+            return jnp.where(at > 0, a, jnp.zeros_like(a)).sum(-1)
+
+        log_ratio = picked(gain) + picked(logits(new_gain)) - picked(there)
+        accepted = _random.accept(log_ratio, two)
+        carry = tree_where(accepted, (proposed, new_gain), (layers, gain))
+        return carry, accepted
+
+    carry = layers, gains(layers)
+    (layers, _), accepted = jax.lax.scan(flip, carry, jax.random.split(key, sampler.flips))
+    info = GibbsWithGradientsInfo(energy(model, layers), accepted.mean(0))
+    return ChainState(as_units(model, layers), state.clamped), info

@@ -1,0 +1,160 @@
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from .. import _checks
+from .._types import AnyArray
+from ..models import AbstractPairwiseModel
+from . import _random
+from ._base import AbstractSampler, as_layers, as_units, check_model, ladder, masks, start_chains
+from ._sweep import energy, sweep
+
+
+class ParallelTemperingState(eqx.Module):
+    """Where the chains are: `units` those at inverse temperature 1, as for other samplers, and
+    `replicas` those at all of them, arrays of shape `[betas, chains, n]` from the hottest on.
+
+    `walker` says which replica of the start has come to each place, `rising` whether it was at the
+    hot end last, and `trips` counts, for each chain of the model, the walkers that went from the
+    hot end to the cold one.
+    """
+
+    replicas: Any
+    clamped: Any
+    steps: Int[Array, ""]
+    walker: Int[Array, "betas chains"]
+    rising: Bool[Array, "betas chains"]
+    trips: Int[Array, " chains"]
+
+    @property
+    def units(self) -> Any:
+        """The chains at inverse temperature 1."""
+        return jax.tree.map(lambda x: x[-1], self.replicas)
+
+
+class ParallelTemperingInfo(NamedTuple):
+    """Of each chain: the energy at inverse temperature 1; for each pair of neighbouring
+    temperatures whether a swap was tried (every other time) and accepted; and the round trips so
+    far.
+    """
+
+    energy: Float[Array, " chains"]
+    tried: Bool[Array, " pairs"]
+    swapped: Float[Array, "pairs chains"]
+    trips: Int[Array, " chains"]
+
+
+class ParallelTempering(AbstractSampler):
+    """Parallel tempering: each chain is a ladder of replicas at rising temperatures. A step is a
+    Gibbs sweep of all of them and an exchange of neighbours, of even and odd pairs in turn, which
+    carries configurations up and down faster than pairs at random would (Okabe et al. 2001; Syed et
+    al. 2022).
+
+    !!! example
+
+        ```python
+        sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 11))
+        samples = ebmlearn.sample(rbm, sampler, 1000, key=key, num_chains=10, burn_in=100)
+        ```
+    """
+
+    betas: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(self, betas: Sequence[float] | Float[AnyArray, " betas"]):
+        """**Arguments:**
+
+        - `betas`: inverse temperatures that increase to 1, which is among them.
+        """
+        self.betas = ladder(betas)
+
+    def init(
+        self,
+        model: AbstractPairwiseModel,
+        num_chains: int,
+        *,
+        key: PRNGKeyArray,
+        start: Any = None,
+        clamped: Any = None,
+    ) -> ParallelTemperingState:
+        """Chains at their start: see [`ebmlearn.AbstractSampler`][]. All replicas of a chain start
+        from `start`, or each from its own draw.
+        """
+        number = len(self.betas)
+        _checks.typed_key(key)
+        keys = jax.random.split(key, number)
+        states = [start_chains(model, num_chains, keys[k], start, clamped) for k in range(number)]
+        shape = (number, num_chains)
+        return ParallelTemperingState(
+            replicas=jax.tree.map(lambda *x: jnp.stack(x), *[state.units for state in states]),
+            clamped=states[0].clamped,
+            steps=jnp.zeros((), jnp.int32),
+            walker=jnp.broadcast_to(jnp.arange(number, dtype=jnp.int32)[:, None], shape),
+            rising=jnp.zeros(shape, bool).at[0].set(True),
+            trips=jnp.zeros(num_chains, jnp.int32),
+        )
+
+    def step(
+        self, model: AbstractPairwiseModel, state: ParallelTemperingState, *, key: PRNGKeyArray
+    ) -> tuple[ParallelTemperingState, ParallelTemperingInfo]:
+        """A sweep of all replicas, and an exchange."""
+        check_model(model)
+        _checks.typed_key(key)
+        return _step(self, model, state, key)
+
+
+@eqx.filter_jit
+def _step(
+    sampler: ParallelTempering,
+    model: AbstractPairwiseModel,
+    state: ParallelTemperingState,
+    key: PRNGKeyArray,
+) -> tuple[ParallelTemperingState, ParallelTemperingInfo]:
+    number, chains = state.walker.shape
+    one, two = jax.random.split(key)
+    # All replicas of all chains are rows of one array; each row has its own inverse temperature.
+    flat = jax.tree.map(lambda x: x.reshape(number * chains, x.shape[-1]), state.replicas)
+    layers = as_layers(model, flat)
+    dtype = layers[0].dtype
+    betas = jnp.asarray(sampler.betas, dtype)
+    clamp = masks(state.clamped)
+    if clamp is not None:
+        clamp = [None if mask is None else jnp.tile(mask, (number, 1)) for mask in clamp]
+    rows = _repeated(model, number)
+    layers = sweep(rows, layers, one, jnp.repeat(betas, chains)[:, None], clamp=clamp)
+    energies = energy(rows, layers).reshape(number, chains)
+
+    pairs = jnp.arange(number - 1, dtype=jnp.int32)
+    tried = pairs % 2 == state.steps % 2
+    gap = (betas[1:] - betas[:-1])[:, None]
+    log_ratio = jnp.broadcast_to(gap, (number - 1, chains)) * (energies[1:] - energies[:-1])
+    swapped = _random.accept(log_ratio, two) * tried[:, None].astype(dtype)
+    # From which place each place is filled.
+    up = jnp.pad(swapped, ((0, 1), (0, 0))).astype(jnp.int32)
+    down = jnp.pad(swapped, ((1, 0), (0, 0))).astype(jnp.int32)
+    source = jnp.arange(number, dtype=jnp.int32)[:, None] + up - down
+
+    def moved(x: Array) -> Array:
+        index = source.reshape(*source.shape, *[1] * (x.ndim - 2))
+        return jnp.take_along_axis(x, jnp.broadcast_to(index, x.shape), axis=0)
+
+    replicas = as_units(model, [moved(x.reshape(number, chains, -1)) for x in layers])
+    rising = moved(state.rising)
+    trips = state.trips + rising[-1].astype(jnp.int32)
+    rising = rising.at[-1].set(False).at[0].set(True)
+    new = ParallelTemperingState(
+        replicas, state.clamped, state.steps + 1, moved(state.walker), rising, trips
+    )
+    return new, ParallelTemperingInfo(moved(energies)[-1], tried, swapped, trips)
+
+
+def _repeated(model: AbstractPairwiseModel, number: int) -> AbstractPairwiseModel:
+    """The model with an instance for each row, where it has a batch axis."""
+    if model.batch_shape == ():
+        return model
+    return model.with_unary(
+        tuple(b if b.ndim == 1 else jnp.tile(b, (number, 1)) for b in model.unary())
+    )

@@ -1,0 +1,100 @@
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
+
+from .. import _checks
+from ..models import AbstractPairwiseModel
+from ._base import AbstractSampler
+
+
+def sample(
+    model: AbstractPairwiseModel,
+    sampler: AbstractSampler,
+    num_samples: int,
+    *,
+    key: PRNGKeyArray,
+    num_chains: int | None = None,
+    burn_in: int = 0,
+    thin: int = 1,
+    start: Any = None,
+    clamped: Any = None,
+    with_info: bool = False,
+) -> Any:
+    """Configurations of a model, drawn by chains.
+
+    !!! example
+
+        ```python
+        samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 1000, key=key, num_chains=50, burn_in=200)
+        samples.visible.shape  # (1000, visible)
+        ```
+
+    **Arguments:**
+
+    - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM.
+    - `sampler`: for instance [`ebmlearn.Gibbs`][].
+    - `num_samples`: how many configurations, of all chains together.
+    - `key`: a typed key.
+    - `num_chains`: how many chains; by default 100, or as many as samples if these are fewer.
+    - `burn_in`: how many steps each chain does before the first is taken.
+    - `thin`: how many steps lie between two of one chain.
+    - `start`, `clamped`: as for `sampler.init`.
+    - `with_info`: return diagnostics as well.
+
+    **Returns:**
+
+    Integers named as the units of the model, `[num_samples, n]` each: the first ones of all chains,
+    then the second ones, and so on. Of chains that give more than is asked for, the last are cut
+    off. With `with_info` a pair, whose second part is the sampler's info with a leading axis of
+    steps, burn-in left out.
+    """
+    if not isinstance(sampler, AbstractSampler):
+        got = _checks.describe(sampler)
+        raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+    _checks.count("num_samples", num_samples)
+    num_chains = min(num_samples, 100) if num_chains is None else num_chains
+    _checks.count("num_chains", num_chains)
+    _checks.count("burn_in", burn_in, 0)
+    _checks.count("thin", thin)
+    _checks.typed_key(key)
+    one, two = jax.random.split(key)
+    state = sampler.init(model, num_chains, key=one, start=start, clamped=clamped)
+    number = -(-num_samples // num_chains)
+    lengths = jnp.asarray(burn_in), jnp.asarray(thin)
+    units, infos = _run(sampler, model, state, two, *lengths, number, with_info)
+    units = jax.tree.map(
+        lambda x: x.reshape(math.prod(x.shape[:2]), x.shape[-1])[:num_samples], units
+    )
+    return (units, infos) if with_info else units
+
+
+@eqx.filter_jit
+def _run(
+    sampler: AbstractSampler,
+    model: AbstractPairwiseModel,
+    state: Any,
+    key: PRNGKeyArray,
+    burn_in: Any,
+    thin: Any,
+    number: int,
+    with_info: bool,
+) -> tuple[Any, Any]:
+    warm, main = jax.random.split(key)
+
+    def step(i: Any, carry: Any) -> Any:
+        state, key = carry
+        return sampler.step(model, state, key=jax.random.fold_in(key, i))[0], key
+
+    state, _ = jax.lax.fori_loop(0, burn_in, step, (state, warm))
+
+    def one(state: Any, key: PRNGKeyArray) -> Any:
+        state, _ = jax.lax.fori_loop(1, thin, step, (state, key))
+        state, info = sampler.step(model, state, key=jax.random.fold_in(key, 0))
+        return state, (state.units, info if with_info else None)
+
+    _, out = jax.lax.scan(one, state, jax.random.split(main, number))
+    return out

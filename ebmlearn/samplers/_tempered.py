@@ -1,0 +1,129 @@
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .. import _checks
+from .._types import AnyArray
+from ..models import AbstractPairwiseModel
+from . import _random
+from ._base import (
+    AbstractSampler,
+    as_layers,
+    as_units,
+    ChainState,
+    check_model,
+    ladder,
+    masks,
+    start_chains,
+    tree_where,
+)
+from ._sweep import energy, sweep
+
+
+class TemperedTransitionsInfo(NamedTuple):
+    """Of each chain: the energy after the step, whether the run was accepted, and the logarithm of
+    the ratio that decided it.
+    """
+
+    energy: Float[Array, " chains"]
+    accepted: Float[Array, " chains"]
+    log_ratio: Float[Array, " chains"]
+
+
+class TemperedTransitions(AbstractSampler):
+    """Tempered transitions (Neal 1996; Salakhutdinov 2009, Algorithm 2): a step heats the chains up
+    along a ladder of temperatures, cools them down again, and accepts where they have come to, or
+    leaves them where they were.
+
+    The way back uses the reversal of each sweep, its layers and units in the opposite order; with
+    the same order in both directions the distribution would not be kept. A step costs twice as many
+    sweeps as the ladder has intervals.
+
+    !!! example
+
+        ```python
+        ebmlearn.TemperedTransitions(jnp.linspace(0.1, 1, 51))  # 50 intervals
+        ```
+    """
+
+    betas: tuple[float, ...] = eqx.field(static=True)
+    sweeps: int = eqx.field(static=True)
+
+    def __init__(self, betas: Sequence[float] | Float[AnyArray, " betas"], sweeps: int = 1):
+        """**Arguments:**
+
+        - `betas`: inverse temperatures that increase to 1, which is among them.
+        - `sweeps`: how many at each temperature, in each direction.
+        """
+        self.betas = ladder(betas)
+        self.sweeps = sweeps
+
+    def __check_init__(self):
+        _checks.count("sweeps", self.sweeps)
+
+    def init(
+        self,
+        model: AbstractPairwiseModel,
+        num_chains: int,
+        *,
+        key: PRNGKeyArray,
+        start: Any = None,
+        clamped: Any = None,
+    ) -> ChainState:
+        """Chains at their start: see [`ebmlearn.AbstractSampler`][]."""
+        return start_chains(model, num_chains, key, start, clamped)
+
+    def step(
+        self, model: AbstractPairwiseModel, state: ChainState, *, key: PRNGKeyArray
+    ) -> tuple[ChainState, TemperedTransitionsInfo]:
+        """One tempered run of every chain, accepted or not."""
+        check_model(model)
+        _checks.typed_key(key)
+        return _step(self, model, state, key)
+
+
+@eqx.filter_jit
+def _step(
+    sampler: TemperedTransitions,
+    model: AbstractPairwiseModel,
+    state: ChainState,
+    key: PRNGKeyArray,
+) -> tuple[ChainState, TemperedTransitionsInfo]:
+    old = as_layers(model, state.units)
+    clamp = masks(state.clamped)
+    dtype = old[0].dtype
+    heating = jnp.asarray(sampler.betas[::-1], dtype)
+    up, down, last = jax.random.split(key, 3)
+
+    def run(layers: Any, beta: Float[Array, ""], key: PRNGKeyArray, reverse: bool) -> Any:
+        keys = jax.random.split(key, sampler.sweeps)
+        for k in range(sampler.sweeps):
+            layers = sweep(model, layers, keys[k], beta.reshape(1, 1), reverse, clamp)
+        return layers
+
+    def heat(carry: Any, step: Any) -> Any:
+        layers, ratio = carry
+        before, beta, key = step
+        ratio = ratio + (before - beta) * energy(model, layers)
+        return (run(layers, beta, key, False), ratio), None
+
+    def cool(carry: Any, step: Any) -> Any:
+        layers, ratio = carry
+        after, beta, key = step
+        layers = run(layers, beta, key, True)
+        return (layers, ratio + (beta - after) * energy(model, layers)), None
+
+    number = len(sampler.betas) - 1
+    none = jnp.zeros(old[0].shape[0], dtype)
+    steps = heating[:-1], heating[1:], jax.random.split(up, number)
+    (layers, ratio), _ = jax.lax.scan(heat, (old, none), steps)
+    steps = heating[:-1][::-1], heating[1:][::-1], jax.random.split(down, number)
+    (layers, ratio), _ = jax.lax.scan(cool, (layers, ratio), steps)
+    accepted = _random.accept(ratio, last)
+    layers = tree_where(accepted, layers, old)
+    info = TemperedTransitionsInfo(energy(model, layers), accepted, ratio)
+    return ChainState(as_units(model, layers), state.clamped), info

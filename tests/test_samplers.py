@@ -1,0 +1,376 @@
+"""Samplers: whole transition matrices of the code itself, then what the chains do in bulk."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import ebmlearn as ebm
+from ebmlearn.samplers import _random, _sweep, _tempered
+
+
+KEY = jax.random.key(0)
+SMALL = {
+    "rbm": lambda rng: oracle.random_rbm(rng, 2, 1, dtype="float64"),
+    "wide_rbm": lambda rng: oracle.random_rbm(rng, 1, 2, dtype="float64"),
+    "dbm": lambda rng: oracle.random_dbm(rng, (1, 1, 1), dtype="float64"),
+    "boltzmann": lambda rng: oracle.random_boltzmann(rng, 3, dtype="float64"),
+    "semi_restricted": lambda rng: oracle.random_semi(rng, 2, 1, dtype="float64"),
+}
+
+
+class Outcomes:
+    """Stands for the random numbers of a sampler: chain c gets the outcomes `forced[c]`, and how
+    likely they were is kept.
+    """
+
+    def __init__(self, forced):
+        self.forced, self.at = forced, 0
+        self.log_probability = np.zeros(len(forced))
+
+    def take(self, number):
+        self.at += number
+        return self.forced[:, self.at - number : self.at]
+
+    def uniforms(self, key, shape, dtype):
+        copies = shape[0] // len(self.forced)  # replicas, one after the other
+        bits = self.take(copies * shape[1]).reshape(len(self.forced), copies, shape[1])
+        return jnp.asarray(bits.transpose(1, 0, 2).reshape(shape), dtype)
+
+    def decide(self, log_odds, uniform):
+        bits = np.asarray(uniform)
+        log_p = -np.logaddexp(0, np.where(bits > 0, -1, 1) * np.asarray(log_odds)).sum(1)
+        self.log_probability += log_p.reshape(-1, len(self.forced)).sum(0)
+        return uniform
+
+    def accept(self, log_ratio, key):
+        ratio = np.atleast_2d(np.asarray(log_ratio)).T  # [chains, decisions]
+        bits = self.take(ratio.shape[1])
+        yes = np.minimum(ratio, 0)
+        with np.errstate(divide="ignore"):
+            self.log_probability += np.where(bits > 0, yes, np.log(-np.expm1(yes))).sum(1)
+        return jnp.asarray(bits.T.reshape(log_ratio.shape), log_ratio.dtype)
+
+    def choose(self, logits, key):
+        unit = self.take(1)[:, 0].astype(int)
+        self.log_probability += np.asarray(logits)[np.arange(len(unit)), unit]
+        return jnp.asarray(unit)
+
+
+def transition_matrix(monkeypatch, model, sampler, choices, replicas=1):
+    """The matrix of one step of `sampler`, from all outcomes of its draws, `choices[k]` for the
+    k-th of them.
+    """
+    n = oracle.flat(model).bias.size
+    every = np.array(list(itertools.product((0, 1), repeat=n * replicas)))
+    outcomes = np.array(list(itertools.product(*(range(c) for c in choices))), float)
+    starts = np.repeat(every, len(outcomes), 0)
+    forced = np.tile(outcomes, (len(every), 1))
+    draws = Outcomes(forced)
+    for name in ("uniforms", "decide", "accept", "choose"):
+        monkeypatch.setattr(_random, name, getattr(draws, name))
+    with jax.disable_jit():
+        chains = len(starts)
+        cut = starts.reshape(chains, replicas, n).transpose(1, 0, 2)
+        layers = [oracle.flat(model).cut(x) for x in cut]
+        if replicas == 1:
+            start = model.units(tuple(jnp.asarray(x) for x in layers[0]))
+            state = sampler.init(model, chains, key=KEY, start=start)
+        else:
+            state = sampler.init(model, chains, key=KEY)
+            stacked = [jnp.asarray(np.stack(x), jnp.int32) for x in zip(*layers, strict=True)]
+            state = eqx.tree_at(lambda s: s.replicas, state, model.units(tuple(stacked)))
+        state, _ = sampler.step(model, state, key=KEY)
+    monkeypatch.undo()
+    assert draws.at == len(choices)
+    units = jax.tree.leaves(state.units if replicas == 1 else state.replicas)
+    ends = np.concatenate([np.asarray(x) for x in units], -1)
+    if replicas > 1:
+        ends = ends.transpose(1, 0, 2).reshape(chains, replicas * n)
+    powers = 2 ** np.arange(n * replicas)[::-1]
+    matrix = np.zeros((len(every), len(every)))
+    np.add.at(matrix, (starts @ powers, ends @ powers), np.exp(draws.log_probability))
+    np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-12)
+    return matrix
+
+
+def probabilities(model, beta=1.0):
+    t = oracle.truth(model, temperature=1 / beta)
+    return np.exp(t.scores - t.log_z)
+
+
+def drift(matrix, p):
+    return np.abs(p @ matrix - p).max()
+
+
+@pytest.fixture
+def in_float64():
+    with oracle.x64(True):
+        yield
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("beta", [1.0, 0.4])
+def test_gibbs_leaves_the_distribution_as_it_is(monkeypatch, name, beta):
+    model = SMALL[name](np.random.default_rng(0))
+    matrix = transition_matrix(monkeypatch, model, ebm.Gibbs(beta), [2] * 3)
+    assert drift(matrix, probabilities(model, beta)) < 1e-12
+    assert (matrix > 0).all()
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("name", ["dbm", "semi_restricted"])
+def test_gibbs_with_gradients_leaves_the_distribution_as_it_is(monkeypatch, name):
+    model = SMALL[name](np.random.default_rng(1))
+    for beta in (1.0, 0.4):
+        sampler = ebm.GibbsWithGradients(beta=beta)
+        matrix = transition_matrix(monkeypatch, model, sampler, [3, 2])
+        p = probabilities(model, beta)
+        flow = p[:, None] * matrix
+        np.testing.assert_allclose(flow, flow.T, atol=1e-12, err_msg="detailed balance")
+    two = transition_matrix(monkeypatch, model, ebm.GibbsWithGradients(2, beta), [3, 2, 3, 2])
+    np.testing.assert_allclose(two, matrix @ matrix, atol=1e-12)
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("name", SMALL)
+def test_tempered_transitions_leave_the_distribution_as_it_is(monkeypatch, name):
+    model = SMALL[name](np.random.default_rng(2))
+    sampler = ebm.TemperedTransitions([0.2, 0.5, 1.0])
+    matrix = transition_matrix(monkeypatch, model, sampler, [2] * 13)
+    p = probabilities(model)
+    assert drift(matrix, p) < 1e-12
+    flow = p[:, None] * matrix
+    np.testing.assert_allclose(flow, flow.T, atol=1e-12, err_msg="detailed balance")
+
+
+@pytest.mark.usefixtures("in_float64")
+def test_tempered_transitions_need_the_reverse_order(monkeypatch):
+    """The same test fails if both directions draw the layers in the same order."""
+    model = SMALL["rbm"](np.random.default_rng(2))
+
+    def forward(model, layers, key, beta=1.0, reverse=False, clamp=None):
+        return _sweep.sweep(model, layers, key, beta, False, clamp)
+
+    monkeypatch.setattr(_tempered, "sweep", forward)
+    with monkeypatch.context() as context:
+        sampler = ebm.TemperedTransitions([0.2, 0.5, 1.0])
+        wrong = transition_matrix(context, model, sampler, [2] * 13)
+    assert drift(wrong, probabilities(model)) > 1e-4
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("name", SMALL)
+def test_reversed_sweeps_are_reversals(name, monkeypatch):
+    """p(x) T(x, y) = p(y) R(y, x)."""
+    model = SMALL[name](np.random.default_rng(3))
+
+    class Reversed(ebm.AbstractSampler):
+        def init(self, model, num_chains, *, key, start=None, clamped=None):
+            return ebm.Gibbs().init(model, num_chains, key=key, start=start, clamped=clamped)
+
+        def step(self, model, state, *, key):
+            layers = [x.astype(jnp.float64) for x in jax.tree.leaves(state.units)]
+            layers = _sweep.sweep(model, layers, key, reverse=True)
+            units = model.units(tuple(x.astype(jnp.int32) for x in layers))
+            return ebm.ChainState(units, None), None
+
+    p = probabilities(model)
+    there = transition_matrix(monkeypatch, model, ebm.Gibbs(), [2] * 3)
+    back = transition_matrix(monkeypatch, model, Reversed(), [2] * 3)
+    np.testing.assert_allclose(p[:, None] * there, (p[:, None] * back).T, atol=1e-12)
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("name", ["rbm", "boltzmann"])
+def test_parallel_tempering_leaves_all_distributions_as_they_are(monkeypatch, name):
+    model = SMALL[name](np.random.default_rng(4))
+    betas = (0.3, 1.0)
+    sampler = ebm.ParallelTempering(betas)
+    matrix = transition_matrix(monkeypatch, model, sampler, [2] * 7, replicas=2)
+    p = np.outer(probabilities(model, betas[0]), probabilities(model, betas[1])).ravel()
+    assert drift(matrix, p) < 1e-12
+
+
+@pytest.mark.usefixtures("in_float64")
+def test_units_in_blocks_are_units_one_by_one(monkeypatch):
+    """Blocks of any size, with a rest or without, in both directions, give the same bits."""
+    rng = np.random.default_rng(5)
+    model = oracle.random_boltzmann(rng, 11, dtype="float64")
+    layers = [jnp.asarray(rng.integers(0, 2, (6, 11)), jnp.float64)]
+    clamp = [jnp.asarray(rng.random((6, 11)) < 0.3)]
+    for reverse in (False, True):
+        outs = []
+        for size in (1, 4, 11, 28):
+            monkeypatch.setattr(_sweep, "_BLOCK", size)
+            outs.append(_sweep.sweep(model, layers, KEY, 0.7, reverse, clamp)[0])
+        for out in outs[1:]:
+            np.testing.assert_array_equal(out, outs[0])
+        changed = np.asarray(outs[0] != layers[0])
+        assert changed.any()
+        assert not (changed & np.asarray(clamp[0])).any()
+
+
+SAMPLERS = {
+    "gibbs": ebm.Gibbs(),
+    "gwg": ebm.GibbsWithGradients(flips=5),
+    "tempered": ebm.TemperedTransitions(np.linspace(0.5, 1, 4)),
+    "parallel": ebm.ParallelTempering(np.linspace(0.2, 1, 3)),
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+@pytest.mark.parametrize("name", ["dbm", "semi_restricted"])
+def test_marginals_of_samples(sampler, name):
+    """Compiled, in bulk: means of units within Monte-Carlo error of the truth."""
+    model = oracle.MODELS[name](np.random.default_rng(6), scale=0.7)
+    number = 8_000
+    samples = ebm.sample(model, sampler, number, key=KEY, num_chains=number, burn_in=20)
+    truth = np.concatenate(oracle.truth(model).marginals)
+    got = np.concatenate([np.asarray(x).mean(0) for x in jax.tree.leaves(samples)])
+    assert (np.abs(got - truth) < 5 * np.sqrt(truth * (1 - truth) / number) + 1e-3).all()
+    assert all(x.dtype == jnp.int32 for x in jax.tree.leaves(samples))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_clamped_units_stay_and_the_others_are_conditioned(sampler):
+    model = oracle.random_rbm(np.random.default_rng(7), 4, 3)
+    start = ebm.Layers(jnp.asarray([1, 0, 1, 1]), jnp.asarray([0, 1, 0]))
+    clamped = ebm.Layers(jnp.asarray([True, False, False, True]), jnp.asarray([False, True, False]))
+    number = 8_000
+    samples = ebm.sample(
+        model, sampler, number, key=KEY, num_chains=number, burn_in=20, start=start, clamped=clamped
+    )
+    truth = oracle.truth(model, clamped={0: 1, 3: 1, 5: 1})
+    for got, want in zip((samples.visible, samples.hidden), truth.marginals, strict=True):
+        error = 5 * np.sqrt(np.maximum(want * (1 - want), 0) / number)
+        got = np.asarray(got)
+        assert (np.abs(got.mean(0) - want) <= error + 1e-3).all()
+    held = [samples.visible[:, 0], samples.visible[:, 3], samples.hidden[:, 1]]
+    assert all((np.asarray(x) == 1).all() for x in held)
+
+
+def test_a_chain_for_each_instance():
+    rng = np.random.default_rng(8)
+    crbm = ebm.CRBM.init(3, 2, 4, key=KEY, scale=1.0)
+    x = rng.normal(size=(5, 4)).astype(np.float32)
+    rbms = crbm.condition(np.repeat(x, 4000, 0))
+    for sampler in (ebm.Gibbs(), ebm.ParallelTempering([0.5, 1.0])):
+        samples = ebm.sample(rbms, sampler, 20_000, key=KEY, num_chains=20_000, burn_in=20)
+        means = np.asarray(samples.visible).reshape(5, 4000, 3).mean(1)
+        for k in range(5):
+            want = oracle.truth(crbm.condition(x[k])).marginals[0]
+            assert (np.abs(means[k] - want) < 5 * np.sqrt(want * (1 - want) / 4000) + 1e-3).all()
+
+
+def test_shapes_and_order_of_samples():
+    model = oracle.random_rbm(np.random.default_rng(9), 4, 3)
+    options = dict(key=KEY, num_chains=3, burn_in=2, thin=2)
+    samples, info = ebm.sample(model, ebm.Gibbs(), 8, **options, with_info=True)
+    assert samples.visible.shape == (8, 4)
+    assert samples.hidden.shape == (8, 3)
+    assert info.energy.shape == (3, 3)
+    energies = model.energy(samples.visible, samples.hidden)
+    np.testing.assert_allclose(energies, info.energy.reshape(-1)[:8], atol=1e-5)
+    again = ebm.sample(model, ebm.Gibbs(), 8, **options)
+    np.testing.assert_array_equal(samples.visible, again.visible)
+    assert ebm.sample(model, ebm.Gibbs(), 7, key=KEY).visible.shape == (7, 4)
+
+
+def bimodal():
+    """Twelve visible and three hidden units that all agree, up or down."""
+    return ebm.RBM.from_spins(jnp.full((12, 3), 0.6), jnp.zeros(12), jnp.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "cost", "low", "high"),
+    [
+        (ebm.Gibbs(), 1, 0.0, 0.02),
+        (ebm.TemperedTransitions(np.linspace(0.1, 1, 51)), 100, 0.4, 0.6),
+        (ebm.ParallelTempering(np.linspace(0.1, 1, 10)), 10, 0.4, 0.6),
+    ],
+)
+def test_tempering_reaches_the_other_mode(sampler, cost, low, high):
+    """500 chains from one mode, 3000 sweeps each."""
+    model = bimodal()
+    assert float(model.weights[0, 0]) == pytest.approx(2.4)
+    ones = ebm.Layers(jnp.ones(12, jnp.int32), jnp.ones(3, jnp.int32))
+    samples = ebm.sample(
+        model, sampler, 500, key=KEY, num_chains=500, burn_in=3000 // cost - 1, start=ones
+    )
+    assert low <= (np.asarray(samples.visible).mean(1) < 0.5).mean() <= high
+
+
+def test_diagnostics_of_tempering():
+    model = bimodal()
+    sampler = ebm.ParallelTempering(np.linspace(0, 1, 8))
+    _, info = ebm.sample(model, sampler, 8_000, key=KEY, num_chains=20, with_info=True)
+    tried = np.asarray(info.tried)
+    assert (tried[0] == [True, False] * 3 + [True]).all()
+    assert (tried[:2].sum(0) == 1).all()
+    rates = np.asarray(info.swapped).sum((0, 2)) / tried.sum(0) / 20
+    assert ((rates > 0.1) & (rates < 1)).all()
+    assert not np.asarray(info.swapped)[~tried].any()
+    trips = np.asarray(info.trips)
+    assert (np.diff(trips, axis=0) >= 0).all()
+    assert trips[-1].min() >= 1
+    _, info = ebm.sample(
+        model, ebm.TemperedTransitions([0.5, 1.0]), 500, key=KEY, num_chains=50, with_info=True
+    )
+    share = np.minimum(np.exp(np.asarray(info.log_ratio)), 1).mean()
+    assert abs(np.asarray(info.accepted).mean() - share) < 0.1
+
+
+def test_walkers_carry_their_configurations():
+    """Without a sweep's changes (all units clamped but one), labels follow what they label."""
+    model = bimodal()
+    sampler = ebm.ParallelTempering([0.0, 0.5, 1.0])
+    state = sampler.init(model, 4, key=KEY)
+    for k in range(20):
+        state, _ = sampler.step(model, state, key=jax.random.key(k))
+        assert (np.sort(np.asarray(state.walker), axis=0) == np.arange(3)[:, None]).all()
+        np.testing.assert_array_equal(state.units.visible, state.replicas.visible[-1])
+
+
+def test_autocorrelation_time():
+    """Of an autoregressive process it is (1 + a) / (1 - a); of independent numbers 1."""
+    rng = np.random.default_rng(10)
+    for a in (0.0, 0.5, 0.9):
+        x = np.zeros((20_000, 20))
+        noise = rng.normal(size=x.shape)
+        for t in range(1, len(x)):
+            x[t] = a * x[t - 1] + noise[t]
+        assert float(ebm.autocorrelation_time(x)) == pytest.approx((1 + a) / (1 - a), rel=0.1)
+    assert ebm.autocorrelation_time(np.ones((100, 3))) == np.inf
+
+
+def test_singular_values():
+    model = oracle.random_semi(np.random.default_rng(11))
+    weights, couplings = ebm.singular_values(model)
+    np.testing.assert_allclose(weights, np.linalg.svd(model.weights)[1], rtol=1e-5)
+    np.testing.assert_allclose(couplings, np.linalg.svd(model.couplings)[1], rtol=1e-5)
+    (weights,) = ebm.singular_values(ebm.CRBM.init(4, 3, 2, key=KEY))
+    assert weights.shape == (3,)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_steps_compile_once(sampler):
+    model = oracle.random_rbm(np.random.default_rng(12), 4, 3)
+    traces = 0
+
+    @eqx.filter_jit
+    def step(model, state, key):
+        nonlocal traces
+        traces += 1
+        return sampler.step(model, state, key=key)
+
+    state = sampler.init(model, 5, key=KEY)
+    for k in range(3):
+        state, _ = step(model, state, jax.random.key(k))
+        model = jax.tree.map(lambda x: x * 0.9, model)
+    assert traces == 1
