@@ -10,7 +10,17 @@ from ._fit import (
     save as save,
 )
 from ._version import __version__ as __version__
-from .estimate import error_rate as error_rate, predict as predict
+from .estimate import (
+    ais as ais,
+    AISEstimate as AISEstimate,
+    base_rate as base_rate,
+    error_rate as error_rate,
+    log_likelihood as log_likelihood,
+    mmd as mmd,
+    predict as predict,
+    pseudo_log_likelihood as pseudo_log_likelihood,
+    reverse_ais as reverse_ais,
+)
 from .inference import (
     AbstractBeliefs as AbstractBeliefs,
     AbstractInference as AbstractInference,
@@ -28,7 +38,12 @@ from .learners import (
     MLE as MLE,
     MSSVM as MSSVM,
     PercLoss as PercLoss,
+    PseudoLikelihood as PseudoLikelihood,
+    robbins_monro as robbins_monro,
+    SAP as SAP,
     StepInfo as StepInfo,
+    TransSAP as TransSAP,
+    TransSAPState as TransSAPState,
 )
 from .models import (
     AbstractPairwiseModel as AbstractPairwiseModel,

@@ -120,6 +120,65 @@ CASES = {
     ),
     "shapes": (lambda: ebm.error_rate(V, X), ValueError, "`predicted`", r"\(6, 4\)", r"\(6, 3\)"),
     "where": (lambda: ebm.error_rate(V, V, where=X > 0), ValueError, "`where`", r"\(6, 3\)", r"\(6, 4\)"),
+    # estimates
+    "units": (lambda: ebm.mmd(V, X), ValueError, "`x` and `y`", "as many units", "3 and 4"),
+    "base": (lambda: ebm.ais(RBM, key=KEY, base=np.zeros(4)), ValueError, "`base`", r"\(3,\)", r"\(4,\)"),
+    "betas of AIS": (
+        lambda: ebm.ais(RBM, key=KEY, betas=np.array([0.5, 1.0])), ValueError, "`betas`", "from 0 to 1", r"\(2,\)",
+    ),
+    "start of reverse AIS": (
+        lambda: ebm.reverse_ais(RBM, V, key=KEY), ValueError, "`start`", "all units", r"\(6, 3\)",
+    ),
+    "likelihood of a DBM": (
+        lambda: ebm.log_likelihood(ebm.DBM.init(3, (2, 2), key=KEY), V, 0.0), TypeError, "`model`", "RBM", "DBM",
+    ),
+    # samplers
+    "no chains": (lambda: ebm.Gibbs().init(RBM, 0, key=KEY), ValueError, "`num_chains`", "at least 1", "0"),
+    "falling ladder": (
+        lambda: ebm.TemperedTransitions([1.0, 0.5]), ValueError, "`betas`", "increase", r"\[1.0, 0.5\]",
+    ),
+    "ladder that ends early": (
+        lambda: ebm.ParallelTempering([0.1, 0.9]), ValueError, "`betas`", "to 1", r"\[0.1, 0.9\]",
+    ),
+    "no ladder": (lambda: ebm.ParallelTempering("hot"), TypeError, "`betas`", "numbers", "'hot'"),
+    "long ladder": (
+        lambda: ebm.ParallelTempering(np.linspace(2, 1, 50)), ValueError, "`betas`", "increase", r"\[2.0, .*, 1.0\]",
+    ),
+    "mask": (
+        lambda: ebm.Gibbs().init(RBM, 5, key=KEY, start=ebm.Layers(V[0], None), clamped=ebm.Layers(np.ones(4, bool), None)),
+        ValueError, "`clamped", r"\(5, 3\)", r"\(4,\)",
+    ),
+    "mask without a start": (
+        lambda: ebm.Gibbs().init(RBM, 5, key=KEY, clamped=ebm.Layers(np.ones(3, bool), None)),
+        ValueError, "`start`", "clamped", "None",
+    ),
+    "mask of integers": (
+        lambda: ebm.Gibbs().init(RBM, 5, key=KEY, start=ebm.Layers(V[0], None), clamped=ebm.Layers(V[0], None)),
+        TypeError, "`clamped", "booleans", "uint8",
+    ),
+    "boolean states": (
+        lambda: ebm.Gibbs().init(RBM, 6, key=KEY, start=ebm.Layers(V > 0, None)), TypeError, "`start", "integers", "bool",
+    ),
+    "states as floats": (
+        lambda: ebm.Gibbs().init(RBM, 6, key=KEY, start=ebm.Layers(V * 1.0, None)), TypeError, "`start", "integers", "float",
+    ),
+    "states that are not binary": (
+        lambda: ebm.Gibbs().init(RBM, 6, key=KEY, start=ebm.Layers(V * 2, None)), ValueError, "`start", "0 and 1", "2",
+    ),
+    "states by another name": (
+        lambda: ebm.Gibbs().init(RBM, 6, key=KEY, start=ebm.Units(V)), TypeError, "`start`", r"Layers\(visible, hidden\)", "Units",
+    ),
+    "chains of a CRBM": (lambda: ebm.Gibbs().init(CRBM, 6, key=KEY), TypeError, "`model`", "condition", "CRBM"),
+    "chains of nothing": (lambda: ebm.Gibbs().init(X, 6, key=KEY), TypeError, "`model`", "RBM", r"\(6, 4\)"),
+    "chains of a batch": (
+        lambda: ebm.Gibbs().init(CRBM.condition(X), 5, key=KEY), ValueError, "`num_chains`", r"\(6,\)", "5",
+    ),
+    "beta": (lambda: ebm.Gibbs(beta=-1.0), ValueError, "`beta`", r"\[0, inf\)", "-1"),
+    "flips": (lambda: ebm.GibbsWithGradients(0), ValueError, "`flips`", "at least 1", "0"),
+    "no sampler": (lambda: ebm.sample(RBM, "gibbs", 3, key=KEY), TypeError, "`sampler`", "Gibbs", "'gibbs'"),
+    "no samples": (lambda: ebm.sample(RBM, ebm.Gibbs(), 0, key=KEY), ValueError, "`num_samples`", "at least 1", "0"),
+    "sampler of SAP": (lambda: ebm.SAP("gibbs"), TypeError, "`sampler`", "Gibbs", "'gibbs'"),
+    "every of Trans-SAP": (lambda: ebm.TransSAP([0.5, 1], every=0), ValueError, "`every`", "at least 1", "0"),
     # checkpoints
     "every": (lambda: ebm.Checkpoint("run", every=0), ValueError, "`every`", "at least 1", "0"),
     "keep": (lambda: ebm.Checkpoint("run", keep=0), ValueError, "`keep`", "at least 1", "0"),

@@ -52,6 +52,12 @@ class Fitted(eqx.Module):
     stopped: Literal["epochs", "patience", "callback", "interrupted"]
 
 
+def _mean(x: np.ndarray) -> float:
+    """The mean of the numbers that are there."""
+    there = x[~np.isnan(x)]
+    return float(there.mean()) if there.size else float("nan")
+
+
 class Record:
     """Collects a history while it happens."""
 
@@ -70,8 +76,7 @@ class Record:
 
     def epoch_means(self, first: int) -> dict[str, float]:
         """The means of all steps from `first` on."""
-        with np.errstate(all="ignore"):
-            return {name: float(x[first:].mean()) for name, x in self.history().steps.items()}
+        return {name: _mean(x[first:]) for name, x in self.history().steps.items()}
 
     def add_epoch(self, **values: float) -> None:
         for name, value in values.items():

@@ -1,1 +1,12 @@
+from ._ais import (
+    ais as ais,
+    AISEstimate as AISEstimate,
+    base_rate as base_rate,
+    reverse_ais as reverse_ais,
+)
+from ._likelihood import (
+    log_likelihood as log_likelihood,
+    pseudo_log_likelihood as pseudo_log_likelihood,
+)
+from ._mmd import mmd as mmd
 from ._prediction import error_rate as error_rate, predict as predict

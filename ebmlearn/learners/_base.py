@@ -27,12 +27,15 @@ class StepInfo(NamedTuple):
       step lowers with both held fixed. At a maximum of the likelihood it is zero.
     - `converged`: the share of instances on which the inference converged.
     - `iterations`: how many sweeps it took.
+    - `accepted`: the share of proposals that a sampler accepted in this step, or NaN where none
+      were made.
     """
 
     loss: Float[Array, ""]
     gap: Float[Array, ""]
     converged: Float[Array, ""]
     iterations: Float[Array, ""]
+    accepted: Float[Array, ""]
 
 
 class AbstractLearner(eqx.Module):
@@ -95,11 +98,14 @@ class AbstractLearner(eqx.Module):
 
 
 class Phases(NamedTuple):
-    """The two sides of a contrastive gradient, and the loss if there is one."""
+    """The two sides of a contrastive gradient, and the loss and the share of accepted proposals if
+    there are any.
+    """
 
     positive: Statistics
     negative: Statistics
     loss: Float[Array, ""]
+    accepted: Float[Array, ""] | None = None
 
 
 class AbstractContrastive(AbstractLearner):
@@ -120,16 +126,15 @@ class AbstractContrastive(AbstractLearner):
     def phases(
         self,
         model: AbstractPairwiseModel,
+        state: PyTree,
         visible: Float[Array, "batch visible"],
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
-    ) -> Phases:
-        """The statistics of both sides, for a model that has been conditioned on its features."""
-
-    def init(self, model: Any, *, key: PRNGKeyArray) -> None:
-        """Nothing: this learner carries no state."""
-        return
+    ) -> tuple[Phases, PyTree]:
+        """The statistics of both sides, for a model that has been conditioned on its features, and
+        the new state.
+        """
 
     def step(
         self,
@@ -144,16 +149,52 @@ class AbstractContrastive(AbstractLearner):
         check(model, batch)
         _checks.typed_key(key)
         _checks.steps("epoch", epoch)
-        gradient, info = _step(self, model, batch, key, jnp.asarray(epoch, jnp.int32))
-        return gradient, state, info
+        return _step(self, model, state, batch, key, jnp.asarray(epoch, jnp.int32))
+
+
+class AbstractMemoryless(AbstractContrastive):
+    """A contrastive learner without a state."""
+
+    def init(self, model: Any, *, key: PRNGKeyArray) -> None:
+        """Nothing: this learner carries no state."""
+        return
+
+    def phases(
+        self,
+        model: AbstractPairwiseModel,
+        state: None,
+        visible: Float[Array, "batch visible"],
+        *,
+        key: PRNGKeyArray,
+        epoch: Int[Array, ""],
+    ) -> tuple[Phases, None]:
+        """The statistics of both sides."""
+        return self.sides(model, visible, key=key, epoch=epoch), None
+
+    @abc.abstractmethod
+    def sides(
+        self,
+        model: AbstractPairwiseModel,
+        visible: Float[Array, "batch visible"],
+        *,
+        key: PRNGKeyArray,
+        epoch: Int[Array, ""],
+    ) -> Phases:
+        """The statistics of both sides, for a model that has been conditioned on its features."""
 
 
 @eqx.filter_jit
 def _step(
-    learner: AbstractContrastive, model: Any, batch: Any, key: PRNGKeyArray, epoch: Int[Array, ""]
-) -> tuple[Any, StepInfo]:
+    learner: AbstractContrastive,
+    model: Any,
+    state: PyTree,
+    batch: Any,
+    key: PRNGKeyArray,
+    epoch: Int[Array, ""],
+) -> tuple[Any, PyTree, StepInfo]:
     problem, visible = conditioned(model, batch)
-    positive, negative, loss = learner.phases(problem, visible, key=key, epoch=epoch)
+    phases, state = learner.phases(problem, state, visible, key=key, epoch=epoch)
+    positive, negative, loss, accepted = phases
 
     def contrast(model: Any) -> Float[Array, ""]:
         problem, _ = conditioned(model, batch)
@@ -171,8 +212,9 @@ def _step(
         gap=gap,
         converged=negative.converged.mean(dtype=gap.dtype),
         iterations=negative.iterations.mean(dtype=gap.dtype),
+        accepted=jnp.asarray(jnp.nan, gap.dtype) if accepted is None else accepted,
     )
-    return gradient, info
+    return gradient, state, info
 
 
 def _centred(

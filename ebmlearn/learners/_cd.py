@@ -10,13 +10,13 @@ from ..inference import AbstractInference, MeanField
 from ..inference._posterior import observed_statistics, posterior
 from ..models import AbstractPairwiseModel
 from ..samplers._sweep import given_even, start_even, sweep
-from ._base import AbstractContrastive, at_epoch, Inference, Phases
+from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 
 
 Start = Literal["data", "random"]
 
 
-class CD(AbstractContrastive):
+class CD(AbstractMemoryless):
     """Contrastive divergence, CD-k (Hinton 2002): the model's expectation from a Gibbs chain of `k`
     sweeps, one for each instance, with probabilities of the hidden units at its end.
 
@@ -50,7 +50,8 @@ class CD(AbstractContrastive):
         - `start`: `"data"`, or `"random"`: every unit 0 or 1 with probability one half.
         - `inference`: what to predict by, and in a DBM what finds the hidden units given the
           visible ones. Mean field if not given, as in the paper.
-        - `centred`: follow the gradient of the centred energy instead.
+        - `centred`: follow the gradient of the centred energy instead. It is meant for plain
+          gradient descent: Adam, which rescales each parameter, would undo it.
         - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
         """
         self.k = k
@@ -64,7 +65,7 @@ class CD(AbstractContrastive):
         _checks.choice("start", self.start, get_args(Start))
         at_epoch(self.inference, 0, "sum")
 
-    def phases(
+    def sides(
         self,
         model: AbstractPairwiseModel,
         visible: Float[Array, "batch visible"],

@@ -4,11 +4,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..inference import AbstractInference
 from ..inference._posterior import posterior
 from ..models import AbstractPairwiseModel, Units
-from ._base import AbstractContrastive, at_epoch, Inference, Phases
+from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 from ._cost import augmented, check_cost, Cost, hamming
 
 
-class LSSVM(AbstractContrastive):
+class LSSVM(AbstractMemoryless):
     """The latent structured SVM: the margin of the best configuration of visible and hidden units
     together (Yu & Joachims 2009; with max-product, Ping & Ihler 2017).
 
@@ -48,7 +48,7 @@ class LSSVM(AbstractContrastive):
         at_epoch(self.inference, 0, "max")
         check_cost(self.cost)
 
-    def phases(
+    def sides(
         self,
         model: AbstractPairwiseModel,
         visible: Float[Array, "batch visible"],

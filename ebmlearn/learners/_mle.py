@@ -7,11 +7,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..inference import AbstractInference
 from ..inference._posterior import posterior
 from ..models import AbstractPairwiseModel
-from ._base import AbstractContrastive, at_epoch, Inference, Phases
+from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 from ._cost import free_energy
 
 
-class MLE(AbstractContrastive):
+class MLE(AbstractMemoryless):
     """Maximum likelihood, its intractable expectation by an inference: MLE-BP and MLE-MF of Ping &
     Ihler 2017 (eq. (5)), exact maximum likelihood with [`ebmlearn.Exact`][], and for a CRBM without
     hidden units logistic regression, whose marginals any inference finds in a sweep.
@@ -55,7 +55,7 @@ class MLE(AbstractContrastive):
     def __check_init__(self):
         at_epoch(self.inference, 0, "sum")
 
-    def phases(
+    def sides(
         self,
         model: AbstractPairwiseModel,
         visible: Float[Array, "batch visible"],

@@ -4,11 +4,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..inference import AbstractInference
 from ..inference._posterior import posterior
 from ..models import AbstractPairwiseModel
-from ._base import AbstractContrastive, at_epoch, Inference, Phases
+from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 from ._cost import augmented, check_cost, Cost, free_energy, hamming
 
 
-class MSSVM(AbstractContrastive):
+class MSSVM(AbstractMemoryless):
     """The marginal structured SVM: the margin of the visible units, hidden units summed out (Ping &
     Ihler 2017, eq. (6)).
 
@@ -52,7 +52,7 @@ class MSSVM(AbstractContrastive):
         at_epoch(self.inference, 0, "mixed")
         check_cost(self.cost)
 
-    def phases(
+    def sides(
         self,
         model: AbstractPairwiseModel,
         visible: Float[Array, "batch visible"],

@@ -8,10 +8,10 @@ from ..inference import AbstractInference, MeanField
 from ..inference._posterior import is_closed, posterior
 from ..models import AbstractPairwiseModel
 from ..samplers._sweep import field, start_even, sweep
-from ._base import AbstractContrastive, at_epoch, Inference, Phases
+from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 
 
-class PercLoss(AbstractContrastive):
+class PercLoss(AbstractMemoryless):
     """CD-PercLoss (Mnih, Larochelle & Hinton 2011): a stochastic search for visible units that the
     model prefers to the data, and a perceptron's step away from them.
 
@@ -49,7 +49,7 @@ class PercLoss(AbstractContrastive):
         _checks.count("k", self.k)
         at_epoch(self.inference, 0, "sum")
 
-    def phases(
+    def sides(
         self,
         model: AbstractPairwiseModel,
         visible: Float[Array, "batch visible"],

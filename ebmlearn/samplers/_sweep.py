@@ -160,3 +160,17 @@ def _times(beta: Beta, field: Float[Array, "chains n"]) -> Float[Array, "chains 
     if isinstance(beta, float):
         return field if beta == 1.0 else beta * field
     return jnp.broadcast_to(beta, field.shape) * field
+
+
+def marginal_energy(model: AbstractPairwiseModel, layers: Layers) -> Float[Array, " chains"]:
+    """Minus the log-potential of the even layers, the odd ones summed out."""
+    out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
+    for k, x in enumerate(layers):
+        if k % 2:
+            out = out - jax.nn.softplus(field(model, layers, k)).sum(-1)
+        else:
+            out = out - (jnp.broadcast_to(model.unary()[k], x.shape) * x).sum(-1)
+    for first, second, weights in model.blocks():
+        if first == second:
+            out = out - ((layers[first] @ weights) * layers[first]).sum(-1) / 2
+    return out

@@ -1,0 +1,202 @@
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from ..models import AbstractPairwiseModel
+from ..samplers._base import as_layers, check_model, start_chains
+from ..samplers._sweep import marginal_energy, sweep
+
+
+class AISEstimate(eqx.Module):
+    """What [`ebmlearn.ais`][] and [`ebmlearn.reverse_ais`][] say of log Z.
+
+    - `log_partition`: the estimate.
+    - `standard_error`: its standard error, from the spread of the weights. If these are few and far
+      apart it is too small: see `effective_chains`.
+    - `log_weights`: of each chain.
+    - `effective_chains`: how many chains of equal weight would be as good.
+    """
+
+    log_partition: Float[Array, ""]
+    standard_error: Float[Array, ""]
+    log_weights: Float[Array, " chains"]
+    effective_chains: Float[Array, ""]
+
+
+def base_rate(
+    data: Shaped[AnyArray, "rows visible"], smoothing: float = 1.0
+) -> Float[Array, " visible"]:
+    """The log-odds of each visible unit in data, as if `smoothing` rows more had been seen with it
+    at 1, and as many with it at 0: where annealing best starts.
+    """
+    _checks.rank("data", data, 2, "[rows, visible]")
+    _checks.number("smoothing", smoothing, 0, float("inf"), "(0, inf)")
+    x = jnp.asarray(data).astype(jnp.result_type(float))
+    ones = x.sum(0) + smoothing
+    zeros = (1 - x).sum(0) + smoothing
+    return jnp.log(ones / zeros)
+
+
+def ais(
+    model: AbstractPairwiseModel,
+    *,
+    key: PRNGKeyArray,
+    betas: int | Float[AnyArray, " betas"] = 1000,
+    num_chains: int = 100,
+    base: Float[AnyArray, " visible"] | None = None,
+) -> AISEstimate:
+    """Estimates log Z by annealed importance sampling (Neal 2001; for RBMs Salakhutdinov & Murray
+    2008): chains go from independent units to the model along
+    $p_\\beta \\propto p_0^{1-\\beta} p^\\beta$, and what each step gains is their weight. Hidden
+    units (odd layers) are summed out.
+
+    The weights average to Z without bias, so that log Z is rather under- than overestimated.
+
+    !!! example
+
+        ```python
+        base = ebmlearn.base_rate(data)
+        found = ebmlearn.ais(rbm, key=key, betas=10_000, num_chains=500, base=base)
+        found.log_partition, found.standard_error
+        ```
+
+    **Arguments:**
+
+    - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM.
+    - `key`: a typed key.
+    - `betas`: how many steps, evenly spaced; or the inverse temperatures themselves, from 0 to 1.
+    - `num_chains`: how many chains.
+    - `base`: log-odds of the independent visible units at the start: [`ebmlearn.base_rate`][] of
+      the data is a good choice. Zero if not given, as those of all other units are.
+    """
+    biases, path = _checked(model, base, betas)
+    one, two = jax.random.split(_key(key))
+    state = start_chains(model, num_chains, one, None, None)
+    first, second = jax.random.split(two)
+    # The first distribution is one of independent units: draw from it.
+    layers = sweep(_between(model, biases, path[0]), as_layers(model, state.units), first)
+    log_weights = _anneal(model, layers, biases, path, second)
+    return _result(_log_partition(biases), log_weights, 1)
+
+
+def reverse_ais(
+    model: AbstractPairwiseModel,
+    start: Any,
+    *,
+    key: PRNGKeyArray,
+    betas: int | Float[AnyArray, " betas"] = 1000,
+    base: Float[AnyArray, " visible"] | None = None,
+) -> AISEstimate:
+    """Estimates log Z by annealing the other way (Burda et al. 2015): from configurations of the
+    model to independent units.
+
+    If `start` is drawn exactly from the model, this rather over- than underestimates log Z, so that
+    with [`ebmlearn.ais`][] it brackets it. From chains that have not forgotten their start it does
+    not: take the end of long parallel tempering.
+
+    **Arguments:**
+
+    - `model`, `key`, `betas`, `base`: as for `ais`.
+    - `start`: configurations, as [`ebmlearn.sample`][] gives them, one for each chain.
+    """
+    biases, path = _checked(model, base, betas)
+    leaves = jax.tree.leaves(start)
+    if len(leaves) != len(model.unary()) or leaves[0].ndim != 2:
+        got = _checks.describe(start)
+        raise ValueError(f"`start` must hold configurations of all units, got {got}.")
+    state = start_chains(model, leaves[0].shape[0], _key(key), start, None)
+    layers = as_layers(model, state.units)
+    log_weights = _anneal(model, layers, biases, path[::-1], key)
+    return _result(_log_partition(biases), log_weights, -1)
+
+
+def _key(key: Any) -> PRNGKeyArray:
+    _checks.typed_key(key)
+    return key
+
+
+def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Float[Array, " betas"]]:
+    """The biases of the start, and the path."""
+    check_model(model)
+    if model.batch_shape != ():
+        raise ValueError(f"`model` must be a single one, got a batch of shape {model.batch_shape}.")
+    unary = model.unary()
+    dtype = unary[0].dtype
+    if base is None:
+        base = jnp.zeros_like(unary[0])
+    _checks.exact_shape("base", base, unary[0].shape, "a number for each visible unit")
+    base = jnp.asarray(base).astype(dtype)
+    _checks.finite(base=base)
+    if isinstance(betas, (int, np.integer)) and not isinstance(betas, bool):
+        _checks.count("betas", betas)
+        path = np.linspace(0, 1, int(betas) + 1)
+    else:
+        path = np.asarray(betas, np.float64)
+        rising = path.ndim == 1 and len(path) > 1 and bool((np.diff(path) > 0).all())
+        if not rising or path[0] != 0 or path[-1] != 1:
+            got = _checks.describe(path)
+            raise ValueError(
+                f"`betas` must be a number of steps, or increase from 0 to 1, got {got}."
+            )
+    rest = tuple(jnp.zeros_like(bias) for bias in unary[1:])
+    return (base, *rest), jnp.asarray(path, dtype)
+
+
+def _log_partition(biases: tuple[Array, ...]) -> Float[Array, ""]:
+    """That of independent units."""
+    return jnp.stack([jax.nn.softplus(bias).sum() for bias in biases]).sum()
+
+
+def _between(
+    model: AbstractPairwiseModel, base: tuple[Array, ...], beta: Float[Array, ""]
+) -> AbstractPairwiseModel:
+    """The model of $p_0^{1-\\beta} p^\\beta$."""
+    biases = [
+        (1 - beta) * start + beta * end for start, end in zip(base, model.unary(), strict=True)
+    ]
+    return model.tempered(beta).with_unary(tuple(biases))
+
+
+@eqx.filter_jit
+def _anneal(
+    model: AbstractPairwiseModel,
+    layers: list[Float[Array, "chains _"]],
+    base: tuple[Float[Array, " _"], ...],
+    path: Float[Array, " betas"],
+    key: PRNGKeyArray,
+) -> Float[Array, " chains"]:
+    """The log-weights of chains along a path, which start from its first distribution."""
+    keys = jax.random.split(key, len(path) - 1)
+
+    def step(carry: Any, now: Any) -> Any:
+        layers, log_weights = carry
+        before, after, key = now
+        old, new = _between(model, base, before), _between(model, base, after)
+        gain = marginal_energy(old, layers) - marginal_energy(new, layers)
+        # A sweep begins with the odd layers, so that it forgets what they were.
+        return (sweep(new, layers, key), log_weights + gain), None
+
+    start = layers, jnp.zeros(layers[0].shape[0], layers[0].dtype)
+    (_, log_weights), _ = jax.lax.scan(step, start, (path[:-1], path[1:], keys))
+    return log_weights
+
+
+def _result(
+    start: Float[Array, ""], log_weights: Float[Array, " chains"], sign: int
+) -> AISEstimate:
+    number = log_weights.shape[0]
+    log_mean = jax.nn.logsumexp(log_weights) - jnp.log(jnp.asarray(number, log_weights.dtype))
+    relative = jnp.exp(log_weights - log_mean)
+    error = relative.std(ddof=1) / number**0.5 if number > 1 else jnp.asarray(jnp.nan)
+    return AISEstimate(
+        log_partition=start + sign * log_mean,
+        standard_error=error.astype(log_weights.dtype),
+        log_weights=log_weights,
+        effective_chains=number**2 / (relative**2).sum(),
+    )

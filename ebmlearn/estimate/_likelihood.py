@@ -1,0 +1,82 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from ..inference._posterior import is_closed
+from ..models import AbstractPairwiseModel
+from ..models._base import states
+from ..samplers._sweep import field, marginal_energy
+
+
+def log_likelihood(
+    model: AbstractPairwiseModel,
+    data: Shaped[AnyArray, "rows visible"],
+    log_partition: float | Float[Array, "*batch"],
+) -> Float[Array, " rows"]:
+    """The log-probability of each row of visible units, $-F(v) - \\log Z$, in nats.
+
+    !!! example
+
+        ```python
+        exact = ebmlearn.Exact()(rbm).log_partition
+        ebmlearn.log_likelihood(rbm, data, exact).mean()
+        ```
+
+    **Arguments:**
+
+    - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine or a SemiRestrictedBM.
+    - `data`: visible units, 0 or 1.
+    - `log_partition`: log Z, from [`ebmlearn.Exact`][], [`ebmlearn.ais`][] or another inference.
+    """
+    layers = _rows(model, data)
+    log_z = jnp.asarray(log_partition).astype(layers[0].dtype)
+    return -marginal_energy(model, layers) - jnp.broadcast_to(log_z, layers[0].shape[:1])
+
+
+def pseudo_log_likelihood(
+    model: AbstractPairwiseModel, data: Shaped[AnyArray, "rows visible"]
+) -> Float[Array, " rows"]:
+    """The sum over visible units of $\\log p(v_i \\mid v_j, j \\ne i)$, hidden units summed out, in
+    nats. It needs no log Z.
+
+    **Arguments:**
+
+    - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine or a SemiRestrictedBM.
+    - `data`: visible units, 0 or 1.
+    """
+    layers = _rows(model, data)
+    visible = layers[0]
+    # What the log-potential gains when one unit is flipped.
+    gains = (1 - 2 * visible) * field(model, layers, 0)
+    for first, second, weights in model.blocks():
+        if first == second:
+            continue
+        weights = weights if first == 0 else weights.T
+        hidden = field(model, layers, max(first, second))
+
+        def flipped(unit: Any, weights: Array = weights, hidden: Array = hidden) -> Array:
+            row, v = unit
+            moved = hidden + (1 - 2 * v)[:, None] * jnp.broadcast_to(row[None], hidden.shape)
+            return (jax.nn.softplus(moved) - jax.nn.softplus(hidden)).sum(-1)
+
+        # A unit at a time, and recomputed for gradients: the fields of all of them are too many.
+        gains = gains + jax.lax.map(jax.checkpoint(flipped), (weights, visible.T)).T
+    return -jax.nn.softplus(gains).sum(-1)
+
+
+def _rows(model: Any, data: Any) -> list[Float[Array, "rows _"]]:
+    if not isinstance(model, AbstractPairwiseModel) or not is_closed(model):
+        raise TypeError(
+            "`model` must be an RBM, a BoltzmannMachine or a SemiRestrictedBM, got a"
+            f" {type(model).__name__}."
+        )
+    unary = model.unary()
+    visible = states("data", data, unary[0].shape[-1], unary[0].dtype)
+    _checks.rank("data", visible, 2, "[rows, visible]")
+    size = visible.shape[0]
+    zeros = [jnp.zeros((size, bias.shape[-1]), bias.dtype) for bias in unary[1:]]
+    return [visible, *zeros]

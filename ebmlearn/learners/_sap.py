@@ -1,0 +1,211 @@
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from .. import _checks
+from .._types import AnyArray
+from ..inference import AbstractInference, MeanField, Statistics
+from ..inference._posterior import observed_statistics, posterior
+from ..models import AbstractPairwiseModel, CRBM
+from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
+from ..samplers._base import as_layers
+from ..samplers._sweep import given_even
+from ._base import AbstractContrastive, at_epoch, Inference, Phases
+
+
+class SAP(AbstractContrastive):
+    """The stochastic approximation procedure, also known as persistent contrastive divergence
+    (Younes 1989; Tieleman 2008; Salakhutdinov 2009, Algorithm 1): chains that go on from step to
+    step, while the model changes slowly enough for them to follow.
+
+    With [`ebmlearn.Gibbs`][] it is PCD. Any sampler will do, [`ebmlearn.ParallelTempering`][] for
+    instance. For the almost sure convergence that the name promises, let the learning rate decrease
+    as $a / (b + t)$: see [`ebmlearn.robbins_monro`][].
+
+    !!! example
+
+        ```python
+        ebmlearn.SAP(ebmlearn.Gibbs(), num_chains=100)
+        ```
+    """
+
+    sampler: AbstractSampler
+    num_chains: int = eqx.field(static=True)
+    steps: int = eqx.field(static=True)
+    inference: Inference
+    centred: bool = eqx.field(static=True, default=False)
+    weight_decay: float = eqx.field(static=True, default=0.0)
+
+    def __init__(
+        self,
+        sampler: AbstractSampler | None = None,
+        num_chains: int = 100,
+        steps: int = 1,
+        inference: Inference | None = None,
+        centred: bool = False,
+        weight_decay: float = 0.0,
+    ):
+        """**Arguments:**
+
+        - `sampler`: what moves the chains; Gibbs if not given.
+        - `num_chains`: how many chains.
+        - `steps`: how many steps of the sampler between two updates.
+        - `inference`: what to predict by, and in a DBM what finds the hidden units given the
+          visible ones. Mean field if not given.
+        - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
+        """
+        self.sampler = Gibbs() if sampler is None else sampler
+        self.num_chains = num_chains
+        self.steps = steps
+        self.inference = MeanField(50, tol=1e-3) if inference is None else inference
+        self.centred = centred
+        self.weight_decay = weight_decay
+
+    def __check_init__(self):
+        if not isinstance(self.sampler, AbstractSampler):
+            got = _checks.describe(self.sampler)
+            raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+        _checks.count("num_chains", self.num_chains)
+        _checks.count("steps", self.steps)
+        at_epoch(self.inference, 0, "sum")
+
+    def init(self, model: Any, *, key: PRNGKeyArray) -> PyTree:
+        """The chains, at random states."""
+        return start(model, self.sampler, self.num_chains, key)
+
+    def phases(
+        self,
+        model: AbstractPairwiseModel,
+        state: PyTree,
+        visible: Float[Array, "batch visible"],
+        *,
+        key: PRNGKeyArray,
+        epoch: Int[Array, ""],
+    ) -> tuple[Phases, PyTree]:
+        accepted = None
+        for own in jax.random.split(key, self.steps):
+            state, info = self.sampler.step(model, state, key=own)
+            accepted = getattr(info, "accepted", None)
+        positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
+        negative = particles(model, state.units)
+        mean = None if accepted is None else accepted.mean()
+        loss = jnp.asarray(jnp.nan, visible.dtype)
+        return Phases(positive, negative, loss, mean), state
+
+    def decoder(self, epoch: int = 0) -> AbstractInference:
+        """Mean field, unless another inference was given."""
+        return at_epoch(self.inference, epoch, "sum")
+
+
+class TransSAPState(NamedTuple):
+    """The chains, and how many updates there were."""
+
+    chains: PyTree
+    updates: Int[Array, ""]
+
+
+class TransSAP(AbstractContrastive):
+    """Stochastic approximation with tempered transitions, Trans-SAP (Salakhutdinov 2009, section
+    3): as [`ebmlearn.SAP`][] with Gibbs sweeps, but now and then all chains make a tempered run,
+    which carries them between modes that Gibbs does not leave. While it lasts the model stays the
+    same.
+
+    !!! example
+
+        ```python
+        ebmlearn.TransSAP(jnp.linspace(0.9, 1, 51), every=200, begin=50_000)
+        ```
+    """
+
+    tempered: TemperedTransitions
+    every: int = eqx.field(static=True)
+    begin: int = eqx.field(static=True)
+    num_chains: int = eqx.field(static=True)
+    inference: Inference
+    centred: bool = eqx.field(static=True, default=False)
+    weight_decay: float = eqx.field(static=True, default=0.0)
+
+    def __init__(
+        self,
+        betas: Sequence[float] | Float[AnyArray, " betas"],
+        every: int = 200,
+        begin: int = 0,
+        num_chains: int = 100,
+        inference: Inference | None = None,
+        centred: bool = False,
+        weight_decay: float = 0.0,
+    ):
+        """**Arguments:**
+
+        - `betas`: inverse temperatures that increase to 1: 51 of them are the paper's 50.
+        - `every`: a tempered run follows every so many updates.
+        - `begin`: the number of updates before the first.
+        - `num_chains`: how many chains.
+        - `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
+        """
+        self.tempered = TemperedTransitions(betas)
+        self.every = every
+        self.begin = begin
+        self.num_chains = num_chains
+        self.inference = MeanField(50, tol=1e-3) if inference is None else inference
+        self.centred = centred
+        self.weight_decay = weight_decay
+
+    def __check_init__(self):
+        _checks.count("every", self.every)
+        _checks.count("begin", self.begin, 0)
+        _checks.count("num_chains", self.num_chains)
+        at_epoch(self.inference, 0, "sum")
+
+    def init(self, model: Any, *, key: PRNGKeyArray) -> TransSAPState:
+        """The chains, at random states."""
+        chains = start(model, Gibbs(), self.num_chains, key)
+        return TransSAPState(chains, jnp.zeros((), jnp.int32))
+
+    def phases(
+        self,
+        model: AbstractPairwiseModel,
+        state: TransSAPState,
+        visible: Float[Array, "batch visible"],
+        *,
+        key: PRNGKeyArray,
+        epoch: Int[Array, ""],
+    ) -> tuple[Phases, TransSAPState]:
+        one, two = jax.random.split(key)
+        chains, updates = state
+        # Not after the update that has just been made, but before the one that is due.
+        due = (updates >= self.begin) & ((updates - self.begin) % self.every == self.every - 1)
+        nan = jnp.asarray(jnp.nan, visible.dtype)
+
+        def run(chains: PyTree) -> tuple[PyTree, Float[Array, ""]]:
+            chains, info = self.tempered.step(model, chains, key=one)
+            return chains, info.accepted.mean()
+
+        chains, accepted = jax.lax.cond(due, run, lambda chains: (chains, nan), chains)
+        chains, _ = Gibbs().step(model, chains, key=two)
+        positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
+        negative = particles(model, chains.units)
+        return Phases(positive, negative, nan, accepted), TransSAPState(chains, updates + 1)
+
+    def decoder(self, epoch: int = 0) -> AbstractInference:
+        """Mean field, unless another inference was given."""
+        return at_epoch(self.inference, epoch, "sum")
+
+
+def start(model: Any, sampler: AbstractSampler, num_chains: int, key: PRNGKeyArray) -> PyTree:
+    """Chains that persist: a CRBM would need its own for every row of features."""
+    if isinstance(model, CRBM):
+        raise TypeError(
+            "`model` must be no CRBM, whose chains would depend on the features and go stale; use"
+            " `CD(start='random')` or `MLE`, got a CRBM."
+        )
+    return sampler.init(model, num_chains, key=key)
+
+
+def particles(model: AbstractPairwiseModel, units: Any) -> Statistics:
+    """The statistics of chains, their odd layers as probabilities given the even ones."""
+    return observed_statistics(model, given_even(model, as_layers(model, units)))

@@ -1,0 +1,119 @@
+"""Estimates against enumeration."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import oracle
+import pytest
+
+import ebmlearn as ebm
+from ebmlearn import datasets
+
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "semi_restricted"])
+def test_ais_brackets_log_z(name):
+    """Forward from the base, and in reverse from exact samples."""
+    rng = np.random.default_rng(0)
+    model = oracle.MODELS[name](rng)
+    truth = oracle.truth(model)
+    units = oracle.flat(model).sizes[0]
+    base = jnp.asarray(rng.normal(size=units), jnp.float32)
+    found = ebm.ais(model, key=KEY, betas=50, num_chains=2000, base=base)
+    assert abs(float(found.log_partition) - truth.log_z) < 5 * float(found.standard_error)
+    assert 0 < float(found.standard_error) < 0.05
+    assert 1 < float(found.effective_chains) <= 2000
+    p = np.exp(truth.scores - truth.log_z)
+    drawn = truth.states[rng.choice(len(p), size=2000, p=p / p.sum())].astype(np.int32)
+    layers = tuple(jnp.asarray(x) for x in oracle.flat(model).cut(drawn))
+    back = ebm.reverse_ais(model, model.units(layers), key=KEY, betas=50, base=base)
+    assert abs(float(back.log_partition) - truth.log_z) < 5 * float(back.standard_error)
+
+
+def test_ais_with_one_step_is_importance_sampling():
+    model = oracle.random_rbm(np.random.default_rng(1), 3, 2)
+    found = ebm.ais(model, key=KEY, betas=1, num_chains=20_000)
+    assert abs(float(found.log_partition) - oracle.truth(model).log_z) < 5 * float(
+        found.standard_error
+    )
+    path = jnp.asarray([0.0, 0.3, 1.0])
+    again = ebm.ais(model, key=KEY, betas=path, num_chains=20_000)
+    assert float(again.standard_error) < float(found.standard_error)
+
+
+def test_ais_of_a_trained_rbm():
+    """A 64×10 RBM of digits, trained: both directions within 0.05 of exact."""
+    data = datasets.digits().train.x
+    fitted = ebm.fit(
+        ebm.RBM.init(64, 10, key=KEY),
+        ebm.SAP(num_chains=50),
+        data,
+        optimizer=optax.adam(1e-2),
+        epochs=15,
+        batch_size=57,
+        key=KEY,
+        progress=False,
+    )
+    model = fitted.model
+    exact = float(ebm.Exact()(model).log_partition)
+    base = ebm.base_rate(data)
+    forward = ebm.ais(model, key=KEY, betas=1000, num_chains=300, base=base)
+    assert abs(float(forward.log_partition) - exact) < 0.05
+    start = ebm.sample(
+        model,
+        ebm.ParallelTempering(np.linspace(0, 1, 10)),
+        300,
+        key=KEY,
+        num_chains=300,
+        burn_in=300,
+    )
+    back = ebm.reverse_ais(model, start, key=KEY, betas=1000, base=base)
+    assert abs(float(back.log_partition) - exact) < 0.05
+    before = ebm.RBM.init(64, 10, key=KEY)
+    gained = (
+        ebm.log_likelihood(model, data, exact).mean()
+        - ebm.log_likelihood(before, data, ebm.Exact()(before).log_partition).mean()
+    )
+    assert gained > 15
+
+
+def test_base_rate():
+    data = np.array([[0, 1], [0, 1], [1, 1]])
+    np.testing.assert_allclose(ebm.base_rate(data), [np.log(2 / 3), np.log(4 / 1)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rbm", "boltzmann", "semi_restricted"])
+def test_likelihoods(name):
+    with oracle.x64(True):
+        model = oracle.MODELS[name](np.random.default_rng(2), dtype="float64")
+        truth = oracle.truth(model)
+        n = oracle.flat(model).sizes[0]
+        every = np.array(list(itertools.product((0, 1), repeat=n)))
+        p = np.exp(truth.scores - truth.log_z)
+        marginal = np.array([p[(truth.states[:, :n] == v).all(1)].sum() for v in every])
+        got = ebm.log_likelihood(model, every, truth.log_z)
+        np.testing.assert_allclose(got, np.log(marginal), atol=1e-10)
+        powers = 2 ** np.arange(n)[::-1]
+        want = np.zeros(len(every))
+        for i in range(n):
+            flipped = every.copy()
+            flipped[:, i] = 1 - flipped[:, i]
+            want += np.log(marginal / (marginal + marginal[flipped @ powers]))
+        np.testing.assert_allclose(ebm.pseudo_log_likelihood(model, every), want, atol=1e-10)
+
+
+def test_mmd():
+    rng = np.random.default_rng(3)
+    x, y = rng.integers(0, 2, (5, 4)), rng.integers(0, 2, (7, 4))
+
+    def kernel(a, b):
+        return np.mean([[np.exp(-np.mean(p != q)) for q in b] for p in a])
+
+    want = kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)
+    np.testing.assert_allclose(ebm.mmd(x, y), want, atol=1e-6)
+    np.testing.assert_allclose(ebm.mmd(x, x), 0, atol=1e-6)
