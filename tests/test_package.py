@@ -15,7 +15,7 @@ import ebmlearn as ebm
 
 ROOT = Path(__file__).parents[1]
 # Each room may use the rooms before it.
-ROOMS = ["models", "inference", "samplers", "estimate", "learners", "_fit"]
+ROOMS = ["models", "inference", "samplers", "estimate", "learners", "_fit", "numpyro"]
 
 
 def run(code: str) -> str:

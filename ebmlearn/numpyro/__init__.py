@@ -1,0 +1,13 @@
+"""NumPyro: the samplers as kernels for `numpyro.infer.MCMC`.
+
+The model is an argument of the run, `mcmc.run(key, rbm)`, and the sites are its units: `visible`
+and `hidden` (`hidden_1`, `hidden_2`, ... for a DBM), or `x`.
+"""
+
+from ._kernels import (
+    GibbsKernel as GibbsKernel,
+    GibbsWithGradientsKernel as GibbsWithGradientsKernel,
+    KernelState as KernelState,
+    ParallelTemperingKernel as ParallelTemperingKernel,
+    TemperedTransitionsKernel as TemperedTransitionsKernel,
+)

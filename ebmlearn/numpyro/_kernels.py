@@ -1,0 +1,205 @@
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from numpyro.infer.mcmc import MCMCKernel
+
+from .. import _checks
+from .._types import AnyArray
+from ..models import AbstractPairwiseModel, DBM, Layers, Units
+from ..samplers import (
+    AbstractSampler,
+    Gibbs,
+    GibbsWithGradients,
+    ParallelTempering,
+    TemperedTransitions,
+)
+from ..samplers._base import check_model
+
+
+class KernelState(NamedTuple):
+    """The state of one chain, as NumPyro keeps it. `energy` and `accepted` may be asked for as
+    `extra_fields`; `accepted` is the share of proposals that the last step accepted, or NaN where
+    the sampler makes none.
+    """
+
+    z: dict[str, Array]
+    energy: Float[Array, "..."]
+    accepted: Float[Array, "..."]
+    chain: Any
+    rng_key: Array
+
+
+class _SamplerKernel(MCMCKernel):
+    """A sampler as a kernel. NumPyro's chains are the sampler's: one each."""
+
+    # There is no NumPyro model behind the units: tools that ask for one find none.
+    model = None
+
+    def __init__(self, sampler: AbstractSampler):
+        self._sampler = sampler
+
+    @property
+    def sample_field(self) -> str:
+        """The units, in the state of a chain."""
+        return "z"
+
+    def init(
+        self,
+        rng_key: Array,
+        num_warmup: int,
+        init_params: dict[str, Any] | None = None,
+        model_args: tuple = (),
+        model_kwargs: dict[str, Any] | None = None,
+    ) -> KernelState:
+        """The start of a chain, or of several if there are several keys."""
+        model, clamped = _arguments(model_args, model_kwargs)
+        start = None if init_params is None else _units(model, init_params)
+        if rng_key.ndim == 0:
+            return self._start(rng_key, start, model, clamped)
+        axis = None if start is None else 0
+        return jax.vmap(lambda key, start: self._start(key, start, model, clamped), (0, axis))(
+            rng_key, start
+        )
+
+    def sample(
+        self, state: KernelState, model_args: tuple, model_kwargs: dict[str, Any] | None
+    ) -> KernelState:
+        """One step of a chain, or of several."""
+        model, _ = _arguments(model_args, model_kwargs)
+        if state.rng_key.ndim == 0:
+            return self._step(state, model)
+        return jax.vmap(lambda state: self._step(state, model))(state)
+
+    def refresh(  # pyright: ignore
+        self, state: KernelState, model_args: tuple, model_kwargs: dict[str, Any] | None
+    ) -> KernelState:
+        """Nothing that a step needs is kept."""
+        return state
+
+    def get_diagnostics_str(self, state: KernelState) -> str:  # pyright: ignore
+        """What the progress bar shows."""
+        accepted = float(jnp.mean(state.accepted))
+        text = f"energy {float(jnp.mean(state.energy)):.3g}"
+        return text if math.isnan(accepted) else f"{text}, accepted {accepted:.0%}"
+
+    def _start(self, key: Array, start: Any, model: Any, clamped: Any) -> KernelState:
+        one, two = jax.random.split(key)
+        chain = self._sampler.init(model, 1, key=one, start=start, clamped=clamped)
+        nan = jnp.full((), jnp.nan, model.unary()[0].dtype)
+        return KernelState(_sites(chain.units), nan, nan, chain, two)
+
+    def _step(self, state: KernelState, model: Any) -> KernelState:
+        one, two = jax.random.split(state.rng_key)
+        chain, info = self._sampler.step(model, state.chain, key=one)
+        accepted = _accepted(info, state.accepted)
+        return KernelState(_sites(chain.units), info.energy[0], accepted, chain, two)
+
+
+class GibbsKernel(_SamplerKernel):
+    """[`ebmlearn.Gibbs`][] for NumPyro.
+
+    !!! example
+
+        ```python
+        mcmc = numpyro.infer.MCMC(GibbsKernel(), num_warmup=100, num_samples=1000)
+        mcmc.run(jax.random.key(0), rbm)
+        mcmc.get_samples()["visible"]  # integers of shape [1000, visible]
+        ```
+
+    The keyword `clamped` of `run` holds units at their `init_params`:
+    `mcmc.run(key, rbm, clamped=Layers(mask, None), init_params={"visible": v, "hidden": h})`.
+    """
+
+    def __init__(self, beta: float = 1.0):
+        """**Arguments:**
+
+        - `beta`: the inverse temperature.
+        """
+        super().__init__(Gibbs(beta))
+
+
+class GibbsWithGradientsKernel(_SamplerKernel):
+    """[`ebmlearn.GibbsWithGradients`][] for NumPyro, used as [`ebmlearn.numpyro.GibbsKernel`][]."""
+
+    def __init__(self, flips: int = 1, beta: float = 1.0):
+        """**Arguments:**
+
+        - `flips`: how many flips are proposed in a step.
+        - `beta`: the inverse temperature.
+        """
+        super().__init__(GibbsWithGradients(flips, beta))
+
+
+class TemperedTransitionsKernel(_SamplerKernel):
+    """[`ebmlearn.TemperedTransitions`][] for NumPyro, used as [`ebmlearn.numpyro.GibbsKernel`][]."""
+
+    def __init__(self, betas: Sequence[float] | Float[AnyArray, " betas"], sweeps: int = 1):
+        """**Arguments:**
+
+        - `betas`: inverse temperatures that increase to 1.
+        - `sweeps`: how many at each temperature, in each direction.
+        """
+        super().__init__(TemperedTransitions(betas, sweeps))
+
+
+class ParallelTemperingKernel(_SamplerKernel):
+    """[`ebmlearn.ParallelTempering`][] for NumPyro, used as [`ebmlearn.numpyro.GibbsKernel`][]. The
+    samples are those at inverse temperature 1, and `accepted` is the share of swaps.
+    """
+
+    def __init__(self, betas: Sequence[float] | Float[AnyArray, " betas"]):
+        """**Arguments:**
+
+        - `betas`: inverse temperatures that increase to 1.
+        """
+        super().__init__(ParallelTempering(betas))
+
+
+def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractPairwiseModel, Any]:
+    kwargs = dict(kwargs or {})
+    clamped = kwargs.pop("clamped", None)
+    if len(args) != 1 or kwargs:
+        raise TypeError(
+            "`mcmc.run` must be given a key, the model, and at most `clamped`, got"
+            f" {len(args)} arguments and the keywords {sorted(kwargs)}."
+        )
+    (model,) = args
+    check_model(model)
+    if model.batch_shape != ():
+        raise ValueError(f"`model` must be a single one, got a batch of {model.batch_shape}.")
+    return model, clamped
+
+
+def _sites(units: Any) -> dict[str, Array]:
+    """The units of the only chain, by the names of their sites."""
+    if isinstance(units, Units):
+        return {"x": units.x[0]}
+    if isinstance(units.hidden, tuple):
+        hidden = {f"hidden_{k}": x[0] for k, x in enumerate(units.hidden, 1)}
+        return {"visible": units.visible[0], **hidden}
+    return {"visible": units.visible[0], "hidden": units.hidden[0]}
+
+
+def _units(model: AbstractPairwiseModel, sites: Any) -> Any:
+    """The units that `init_params` names; those it does not are drawn."""
+    if isinstance(model, DBM):
+        names = ["visible", *(f"hidden_{k}" for k in range(1, len(model.biases)))]
+    else:
+        names = list(model.units(model.unary())._fields)
+    if not isinstance(sites, dict) or set(sites) - set(names):
+        got = sorted(sites) if isinstance(sites, dict) else _checks.describe(sites)
+        raise ValueError(f"`init_params` must be a dictionary of some of {names}, got {got}.")
+    values = [sites.get(name) for name in names]
+    if isinstance(model, DBM):
+        return Layers(values[0], tuple(values[1:]))
+    return model.units(tuple(values))
+
+
+def _accepted(info: Any, like: Float[Array, ""]) -> Float[Array, ""]:
+    if hasattr(info, "swapped"):
+        return info.swapped.sum() / jnp.maximum(info.tried.sum().astype(like.dtype), 1)
+    return info.accepted[0] if hasattr(info, "accepted") else like

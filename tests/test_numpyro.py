@@ -1,0 +1,150 @@
+"""The samplers as NumPyro kernels."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from numpyro.diagnostics import effective_sample_size, gelman_rubin
+from numpyro.infer import MCMC
+
+import ebmlearn as ebm
+from ebmlearn.numpyro import (
+    GibbsKernel,
+    GibbsWithGradientsKernel,
+    ParallelTemperingKernel,
+    TemperedTransitionsKernel,
+)
+
+
+ROOT = Path(__file__).parents[1]
+KEY = jax.random.key(0)
+KERNELS = {
+    "gibbs": lambda: GibbsKernel(),
+    "gwg": lambda: GibbsWithGradientsKernel(flips=5),
+    "tempered": lambda: TemperedTransitionsKernel([0.5, 0.8, 1.0]),
+    "parallel": lambda: ParallelTemperingKernel([0.3, 0.6, 1.0]),
+}
+CONFORMANCE = """
+import itertools, os, sys
+os.environ.pop("CI", None)
+os.environ.pop("PYTEST_XDIST_WORKER", None)
+import jax, numpy as np
+import ebmlearn as ebm
+from ebmlearn.numpyro import GibbsKernel
+from numpyro.infer import MCMC
+
+rbm = ebm.RBM.init(4, 3, key=jax.random.key(0), scale=1.0)
+assert len(jax.devices()) == 2
+results = []
+for method, bar in itertools.product(("sequential", "parallel", "vectorized"), (True, False)):
+    def mcmc(samples):
+        return MCMC(GibbsKernel(), num_warmup=20, num_samples=samples, num_chains=2,
+                    chain_method=method, progress_bar=bar)
+    run = mcmc(60)
+    run.run(jax.random.key(1), rbm, extra_fields=("energy",))
+    samples = run.get_samples(group_by_chain=True)
+    assert samples["visible"].shape == (2, 60, 4)
+    assert run.get_extra_fields(group_by_chain=True)["energy"].shape == (2, 60)
+    # Half of it, and the rest from where that ended.
+    half = mcmc(30)
+    half.run(jax.random.key(1), rbm)
+    first = half.get_samples(group_by_chain=True)
+    half.post_warmup_state = half.last_state
+    half.run(half.post_warmup_state.rng_key, rbm)
+    second = half.get_samples(group_by_chain=True)
+    for name, values in samples.items():
+        joined = np.concatenate([first[name], second[name]], 1)
+        np.testing.assert_array_equal(values, joined)
+    results.append(np.asarray(samples["visible"]))
+for other in results[1:]:
+    np.testing.assert_array_equal(results[0], other)
+print("all agree")
+"""
+
+
+def test_chain_methods_bars_and_resuming():
+    """Three ways to run chains, with a bar and without, in one go or in two: the same draws."""
+    out = subprocess.run(
+        [sys.executable, "-c", CONFORMANCE],
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert out.returncode == 0, out.stderr[-2000:]
+    assert "all agree" in out.stdout
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_marginals(name):
+    """Within five standard errors of enumeration, by NumPyro's own effective sample size."""
+    model = oracle.random_rbm(np.random.default_rng(0), 4, 3)
+    mcmc = MCMC(
+        KERNELS[name](),
+        num_warmup=50,
+        num_samples=1000,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(KEY, model, extra_fields=("energy", "accepted"))
+    chains = mcmc.get_samples(group_by_chain=True)
+    truth = oracle.truth(model)
+    for site, want in zip(("visible", "hidden"), truth.marginals, strict=True):
+        x = np.asarray(chains[site])
+        assert x.shape == (4, 1000, len(want))
+        assert np.issubdtype(x.dtype, np.integer)
+        error = np.sqrt(want * (1 - want) / effective_sample_size(x.astype(float)))
+        assert (np.abs(x.mean((0, 1)) - want) < 5 * error).all()
+        assert (gelman_rubin(x.astype(float)) < 1.05).all()
+    energy = np.asarray(mcmc.get_extra_fields()["energy"])
+    samples = mcmc.get_samples()
+    np.testing.assert_allclose(
+        model.energy(samples["visible"], samples["hidden"]), energy, atol=1e-4
+    )
+    accepted = np.asarray(mcmc.get_extra_fields()["accepted"])
+    assert np.isnan(accepted).all() if name == "gibbs" else 0 < accepted.mean() <= 1
+
+
+def test_summary_thinning_start_and_clamped_units(capsys):
+    model = oracle.random_rbm(np.random.default_rng(1), 4, 3)
+    mcmc = MCMC(GibbsKernel(), num_warmup=10, num_samples=900, thinning=3, progress_bar=False)
+    start = {"visible": jnp.asarray([1, 0, 1, 0]), "hidden": jnp.asarray([0, 1, 0])}
+    clamped = ebm.Layers(jnp.asarray([True, True, False, False]), None)
+    mcmc.run(KEY, model, clamped=clamped, init_params=start)
+    x = np.asarray(mcmc.get_samples()["visible"])
+    assert x.shape == (300, 4)
+    assert (x[:, :2] == [1, 0]).all()
+    want = oracle.truth(model, clamped={0: 1, 1: 0}).marginals[0]
+    assert (np.abs(x.mean(0) - want) < 0.12).all()
+    with np.errstate(invalid="ignore"):  # of units that never move
+        mcmc.print_summary()
+    assert "visible[3]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "sites"),
+    [("dbm", {"visible", "hidden_1", "hidden_2", "hidden_3"}), ("boltzmann", {"x"})],
+)
+def test_sites_of_other_models(name, sites):
+    model = oracle.MODELS[name](np.random.default_rng(2))
+    mcmc = MCMC(GibbsKernel(), num_warmup=0, num_samples=5, progress_bar=False)
+    mcmc.run(KEY, model, init_params=None if name == "dbm" else {"x": jnp.ones(7, jnp.int32)})
+    assert set(mcmc.get_samples()) == sites
+
+
+def test_bad_input():
+    model = oracle.random_rbm(np.random.default_rng(3), 4, 3)
+    mcmc = MCMC(GibbsKernel(), num_warmup=0, num_samples=5, progress_bar=False)
+    with pytest.raises(TypeError, match="a key, the model, and at most `clamped`, got 0"):
+        mcmc.run(KEY)
+    with pytest.raises(ValueError, match=r"`init_params` .*\['visible', 'hidden'\], got \['v'\]"):
+        mcmc.run(KEY, model, init_params={"v": jnp.ones(4, jnp.int32)})
+    with pytest.raises(TypeError, match="must hold integers"):
+        mcmc.run(KEY, model, init_params={"visible": jnp.ones(4)})
