@@ -33,9 +33,11 @@ def noisy(v: jax.Array, *, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     return datasets.flip(v, NOISE, key=key), v
 
 
-def train(name: str, data: datasets.Dataset, valid: tuple, progress: bool) -> ebm.Fitted:
+def train(
+    name: str, data: datasets.Dataset, valid: tuple, epochs: int, progress: bool
+) -> ebm.Fitted:
     learner, hidden, rate = LEARNERS[name]
-    steps = EPOCHS * (len(data.train.x) // BATCH)
+    steps = epochs * (len(data.train.x) // BATCH)
     return ebm.fit(
         ebm.CRBM.init(visible=64, hidden=hidden, features=64, key=jax.random.key(0)),
         learner,
@@ -43,7 +45,7 @@ def train(name: str, data: datasets.Dataset, valid: tuple, progress: bool) -> eb
         augment=noisy,
         optimizer=optax.adam(optax.cosine_decay_schedule(rate, steps)),
         average=0.99,
-        epochs=EPOCHS,
+        epochs=epochs,
         batch_size=BATCH,
         validation=valid,
         key=jax.random.key(1),
@@ -86,6 +88,7 @@ def picture(images: dict[str, np.ndarray], path: Path, columns: int = 14) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ebmlearn", description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("ebmlearn-demo.png"))
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     args = parser.parse_args()
     data = datasets.digits()
@@ -96,12 +99,12 @@ def main() -> None:
     )
     x, v = test
     print(f"{len(data.train.x)} digits of 8x8 pixels, {NOISE:.0%} of them flipped anew each epoch;")
-    print(f"conditional RBMs with {HIDDEN} hidden units, {EPOCHS} epochs, on {jax.devices()[0]}\n")
+    print(f"conditional RBMs with {HIDDEN} hidden units, {args.epochs} epochs\n")
     images = {"original": np.asarray(v), "noisy": np.asarray(x)}
     lines = []
     for name, (learner, _, _) in LEARNERS.items():
         began = time.perf_counter()
-        fitted = train(name, data, valid, not args.quiet)
+        fitted = train(name, data, valid, args.epochs, not args.quiet)
         found = learner.predict(fitted.model, x, epoch=fitted.best_epoch)
         images[name] = np.asarray(found)
         every, changed = (

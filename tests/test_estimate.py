@@ -62,17 +62,17 @@ def test_ais_of_a_trained_rbm():
     model = fitted.model
     exact = float(ebm.Exact()(model).log_partition)
     base = ebm.base_rate(data)
-    forward = ebm.ais(model, key=KEY, betas=1000, num_chains=300, base=base)
+    forward = ebm.ais(model, key=KEY, betas=600, num_chains=200, base=base)
     assert abs(float(forward.log_partition) - exact) < 0.05
     start = ebm.sample(
         model,
         ebm.ParallelTempering(np.linspace(0, 1, 10)),
-        300,
+        200,
         key=KEY,
-        num_chains=300,
-        burn_in=300,
+        num_chains=200,
+        burn_in=200,
     )
-    back = ebm.reverse_ais(model, start, key=KEY, betas=1000, base=base)
+    back = ebm.reverse_ais(model, start, key=KEY, betas=600, base=base)
     assert abs(float(back.log_partition) - exact) < 0.05
     before = ebm.RBM.init(64, 10, key=KEY)
     gained = (

@@ -276,13 +276,15 @@ def exact_gradient(model, sides, features):
     """A gradient, shaped as the model, from the statistics of each row."""
     rows = len(sides)
     dtype = jnp.float64
+    like = model.condition(jnp.asarray(features[0])) if features is not None else model
+    cut = [[oracle.pair_blocks(like, pairs) for _, pairs in side] for side in sides]
 
     def total(m):
         out = jnp.zeros((), dtype)
-        for n, (pos, neg) in enumerate(sides):
+        for n, side in enumerate(sides):
             single = m.condition(jnp.asarray(features[n])) if features is not None else m
-            for sign, (units, pairs) in ((1, pos), (-1, neg)):
-                blocks = [jnp.asarray(b) for b in oracle.pair_blocks(single, pairs)]
+            for sign, (units, _), parts in zip((1, -1), side, cut[n], strict=True):
+                blocks = [jnp.asarray(b) for b in parts]
                 named = single.units(tuple(jnp.asarray(u) for u in units))
                 energy = single.expected_energy(named, single.factors(tuple(blocks)))
                 out = out + sign * energy / rows

@@ -53,6 +53,7 @@ class Keeper:
         self.settings = settings
         self.about = about
         self.folder = _file.folder("checkpoint", settings.folder)
+        self.best_step: int | None = None  # of the best parameters that were written
         for left in self.folder.glob(f"{_file.TEMPORARY}*"):
             left.unlink(missing_ok=True)  # of a run that was killed while it wrote
 
@@ -83,8 +84,9 @@ class Keeper:
         info = {"run": self.about, "facts": facts}
         path = self.folder / f"step-{step:09d}.ebm"
         _file.save(path, {"state": state, "best": best, "history": history._asdict()}, info)
-        if facts["best_step"] == step or not (self.folder / "best.ebm").exists():
+        if facts["best_step"] != self.best_step:
             _file.save(self.folder / "best.ebm", best, info)
+            self.best_step = facts["best_step"]
         # Those after this step are of an earlier run that this one has replaced.
         kept = [k for k in self.paths() if k <= step][-self.settings.keep :]
         for other, old in self.paths().items():

@@ -76,17 +76,16 @@ class Record:
 
     def epoch_means(self, first: int) -> dict[str, float]:
         """The means of all steps from `first` on."""
-        return {name: _mean(x[first:]) for name, x in self.history().steps.items()}
+        return {name: _mean(np.concatenate(x)[first:]) for name, x in self.steps.items()}
 
     def add_epoch(self, **values: float) -> None:
         for name, value in values.items():
             self.epochs[name].append(value)
 
-    def history(self) -> History:
+    def history(self, steps: int, epochs: int) -> History:
+        """What happened in so many steps and epochs; what an interrupted one added is left out."""
+        none = np.zeros(0, np.float32)
         return History(
-            {
-                name: np.concatenate([np.zeros(0, np.float32), *map(np.atleast_1d, parts)])
-                for name, parts in self.steps.items()
-            },
-            {name: np.asarray(values, np.float64) for name, values in self.epochs.items()},
+            {name: np.concatenate([none, *parts])[:steps] for name, parts in self.steps.items()},
+            {name: np.asarray(x, np.float64)[:epochs] for name, x in self.epochs.items()},
         )

@@ -2,7 +2,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -155,6 +155,14 @@ def fit(
     return run.fitted(stopped)
 
 
+class _Now(NamedTuple):
+    """Where a run is: on the device, the best parameters, and the facts on the host."""
+
+    state: TrainState
+    best: PyTree
+    facts: dict[str, Any]
+
+
 class _Run:
     """The state of a run on the host."""
 
@@ -168,18 +176,31 @@ class _Run:
     ):
         self.training, self.rows = training, rows
         self.order_key, self.step_key = order_key, step_key
-        self.state = state
-        self.best = self._current()
-        self.facts = {"epoch": 0, "done": 0, "best": math.inf, "best_epoch": -1, "best_step": 0}
+        facts = {"epoch": 0, "done": 0, "best": math.inf, "best_epoch": -1, "best_step": 0}
+        # Replaced as a whole, so that Ctrl-C never finds one of them ahead of the others.
+        self.now = _Now(state, self._counted(state), facts)
         self.record = Record(None)
         self.keeper: Keeper | None = None
-        self.saved = -1
+        self.saved: tuple[int, int] | None = None
         self.at_once = 1
         self.seconds = 0.0
 
     @property
+    def state(self) -> TrainState:
+        return self.now.state
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.now.facts
+
+    @property
     def epoch(self) -> int:
         return self.facts["epoch"]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How many steps and epochs are done."""
+        return int(self.state.step), self.epoch
 
     @property
     def waited(self) -> int:
@@ -188,11 +209,12 @@ class _Run:
 
     def keep_in(self, keeper: Keeper, resume: bool) -> None:
         self.keeper = keeper
-        found = keeper.newest(self.state, self.best) if resume else None
+        found = keeper.newest(self.state, self.now.best) if resume else None
         if found is not None:
-            self.state, self.best, history, self.facts = found
+            state, best, history, facts = found
+            self.now = _Now(state, best, facts)
             self.record = Record(history)
-            self.saved = int(self.state.step)
+            self.saved = self.place
 
     def steps(self, bar: Bar) -> None:
         """All steps of the current epoch that are still to do."""
@@ -238,9 +260,9 @@ class _Run:
         self._check_finite(state)
         # Twice as many next time, up to what takes half a second; the results do not depend on it.
         self.at_once = max(1, min(2 * number, int(_SECONDS * number / max(taken, 1e-9))))
-        self.state = state
         self.record.add_steps(infos)
-        self.facts = {**self.facts, "done": self.facts["done"] + number}
+        facts = {**self.facts, "done": self.facts["done"] + number}
+        self.now = self.now._replace(state=state, facts=facts)
         bar.update(number, self.epoch, {name: float(x.mean()) for name, x in infos.items()})
         end = isinstance(self.rows, Arrays) and self.facts["done"] == self.rows.steps
         if self.keeper is not None and not end and self.keeper.due(step + number, None):
@@ -249,16 +271,17 @@ class _Run:
     def finish_epoch(self, metric: Callable | None, validation: Any, bar: Bar) -> EpochReport:
         """Validates, and says how the epoch went."""
         step, done = int(self.state.step), self.facts["done"]
-        model = self.training.model(self._current())
+        current = self._counted(self.state)
+        model = self.training.model(current)
         value = math.nan if metric is None else float(metric(model, validation, self.epoch))
-        facts = {**self.facts, "epoch": self.epoch + 1, "done": 0}
+        facts, best = {**self.facts, "epoch": self.epoch + 1, "done": 0}, self.now.best
         if metric is None or value < self.facts["best"]:
             facts.update(best=value if metric else math.inf, best_epoch=self.epoch, best_step=step)
-            self.best = self._current()
+            best = current
         means = self.record.epoch_means(step - done)
         self.record.add_epoch(**means, metric=value, seconds=self.seconds)
         report = EpochReport(self.epoch, step, model, value, means)
-        self.facts = facts
+        self.now = self.now._replace(facts=facts, best=best)
         bar.metric = value
         if self.keeper is not None and self.keeper.due(step, done):
             self.save()
@@ -266,26 +289,26 @@ class _Run:
 
     def save(self) -> None:
         """Writes a checkpoint, if there is anything new to write."""
-        step = int(self.state.step)
-        if self.keeper is None or jax.process_index() != 0:
+        if self.keeper is None or jax.process_index() != 0 or self.saved == self.place:
             return
-        self.keeper.write(step, self.state, self.best, self.record.history(), self.facts)
-        self.saved = step
+        state, best, facts = self.now
+        self.keeper.write(int(state.step), state, best, self.record.history(*self.place), facts)
+        self.saved = self.place
 
     def fitted(self, stopped: Any) -> Fitted:
         return Fitted(
-            model=self.training.model(self.best),
-            last=self.training.model(self._current()),
-            parameters=self.training.free(self.best),
-            history=self.record.history(),
+            model=self.training.model(self.now.best),
+            last=self.training.model(self._counted(self.state)),
+            parameters=self.training.free(self.now.best),
+            history=self.record.history(*self.place),
             best_epoch=self.facts["best_epoch"],
             stopped=stopped,
         )
 
-    def _current(self) -> PyTree:
+    def _counted(self, state: TrainState) -> PyTree:
         """The parameters that count: their running mean, if there is one."""
         averaged = self.training.average is not None
-        return self.state.average if averaged else self.state.parameters
+        return state.average if averaged else state.parameters
 
     def _check_finite(self, state: TrainState) -> None:
         step, leaf = (int(x) for x in np.asarray(state.fault))

@@ -135,7 +135,7 @@ class GibbsWithGradientsKernel(_SamplerKernel):
 
 
 class TemperedTransitionsKernel(_SamplerKernel):
-    """[`ebmlearn.TemperedTransitions`][] for NumPyro, used as [`ebmlearn.numpyro.GibbsKernel`][]."""
+    """[`ebmlearn.TemperedTransitions`][] for NumPyro, as [`ebmlearn.numpyro.GibbsKernel`][]."""
 
     def __init__(self, betas: Sequence[float] | Float[AnyArray, " betas"], sweeps: int = 1):
         """**Arguments:**
