@@ -65,7 +65,8 @@ MAIN = tuple(TASKS)[:6]
 
 def learner(run: dict[str, Any]) -> ebm.AbstractLearner:
     """What a method is: the paper's sweeps grow with the epoch, ours do not."""
-    options, sweeps = run["options"], run["sweeps"]
+    options, sweeps = dict(run["options"]), run["sweeps"]
+    start = options.pop("start", "random")
 
     def bp(product: Any) -> Any:
         if sweeps is None:
@@ -79,8 +80,8 @@ def learner(run: dict[str, Any]) -> ebm.AbstractLearner:
 
     return {
         "lr": lambda: ebm.MLE(ebm.BP(1), **options),
-        "cd-1": lambda: ebm.CD(1, "random", mean_field(), **options),
-        "cd-10": lambda: ebm.CD(10, "random", mean_field(), **options),
+        "cd-1": lambda: ebm.CD(1, start, mean_field(), **options),
+        "cd-10": lambda: ebm.CD(10, start, mean_field(), **options),
         "percloss": lambda: ebm.PercLoss(10, mean_field(), **options),
         "mle-mf": lambda: ebm.MLE(mean_field(), **options),
         "mle-bp": lambda: ebm.MLE(bp("sum"), **options),
@@ -112,8 +113,9 @@ def settings(args: argparse.Namespace, task: str, method: str) -> dict[str, Any]
     caltech = task.startswith("caltech")
     cd = method in ("cd-1", "cd-10", "percloss")
     fresh = args.protocol == "fresh"
-    rate = (1e-3 if caltech else 2e-3) if fresh else chosen(args.json, method)["rate"]
-    batch = 100 if fresh else chosen(args.json, method)["batch"]
+    found = chosen(args.json, method)
+    rate = (1e-3 if caltech else 2e-3) if fresh else found["rate"]
+    batch = 100 if fresh else found["batch"]
     epochs = (300 if caltech else 60) if fresh else (200 if cd else 50)
     return {
         "protocol": args.protocol,
@@ -124,8 +126,10 @@ def settings(args: argparse.Namespace, task: str, method: str) -> dict[str, Any]
         "epochs": args.epochs or epochs,
         "hidden": 0 if method == "lr" else args.hidden,
         "options": {
+            **({} if fresh or args.search else found["options"]),
             **({"centred": True} if args.centred else {}),
             **({"weight_decay": args.weight_decay} if args.weight_decay else {}),
+            **({"start": "data"} if args.start == "data" and method.startswith("cd-") else {}),
         },
         "average": args.average,
         "sweeps": args.sweeps or (10 if fresh else None),
@@ -137,7 +141,8 @@ def settings(args: argparse.Namespace, task: str, method: str) -> dict[str, Any]
 def chosen(path: Path | None, method: str) -> dict[str, Any]:
     """The rate and the batch that the search found best for a method, or a first guess."""
     runs = [run for run in read(path) if run["purpose"] == "search" and run["method"] == method]
-    return min(runs, key=lambda run: run["valid"], default={"rate": 0.02, "batch": 40})
+    first = {"rate": 0.02, "batch": 40, "options": {}}
+    return min(runs, key=lambda run: run["valid"], default=first)
 
 
 def optimiser(run: dict[str, Any], steps: int) -> optax.GradientTransformation:
@@ -225,6 +230,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--average", type=float)
     parser.add_argument("--weight-decay", type=float)
     parser.add_argument("--centred", action="store_true")
+    parser.add_argument("--start", choices=("random", "data"), default="random", help="of CD")
     parser.add_argument("--rows", type=int, help="use only so many rows of each part")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, help="stop after so long")

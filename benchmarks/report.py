@@ -106,7 +106,10 @@ def _setting(run: dict) -> str:
     parts = [f"rate {run['rate']:g}", f"batch {run['batch']}"]
     if run["average"]:
         parts.append(f"mean of parameters {run['average']:g}")
-    parts += [f"{name.replace('_', ' ')} {value:g}" for name, value in run["options"].items()]
+    for name, value in run["options"].items():
+        parts.append(
+            f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:g}'}"
+        )
     return ", ".join(parts)
 
 

@@ -54,7 +54,7 @@ def test_ais_of_a_trained_rbm():
         ebm.SAP(num_chains=50),
         data,
         optimizer=optax.adam(1e-2),
-        epochs=15,
+        epochs=12,
         batch_size=57,
         key=KEY,
         progress=False,
@@ -62,17 +62,17 @@ def test_ais_of_a_trained_rbm():
     model = fitted.model
     exact = float(ebm.Exact()(model).log_partition)
     base = ebm.base_rate(data)
-    forward = ebm.ais(model, key=KEY, betas=600, num_chains=200, base=base)
+    forward = ebm.ais(model, key=KEY, betas=500, num_chains=150, base=base)
     assert abs(float(forward.log_partition) - exact) < 0.05
     start = ebm.sample(
         model,
         ebm.ParallelTempering(np.linspace(0, 1, 10)),
-        200,
+        150,
         key=KEY,
-        num_chains=200,
-        burn_in=200,
+        num_chains=150,
+        burn_in=150,
     )
-    back = ebm.reverse_ais(model, start, key=KEY, betas=600, base=base)
+    back = ebm.reverse_ais(model, start, key=KEY, betas=500, base=base)
     assert abs(float(back.log_partition) - exact) < 0.05
     before = ebm.RBM.init(64, 10, key=KEY)
     gained = (

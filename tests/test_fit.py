@@ -376,7 +376,7 @@ rng = np.random.default_rng(0)
 x = rng.integers(0, 2, (40, 6)).astype(np.uint8)
 fitted = ebm.fit(
     ebm.CRBM.init(6, 3, 6, key=jax.random.key(0), scale=0.1), ebm.CD(1), (x, 1 - x),
-    optimizer=optax.adam(0.01), epochs=100, batch_size=4, key=jax.random.key(1), progress=False,
+    optimizer=optax.adam(0.01), epochs=60, batch_size=4, key=jax.random.key(1), progress=False,
     checkpoint=ebm.Checkpoint(sys.argv[1], every=7), validation=(x, 1 - x),
 )
 ebm.save(sys.argv[2], (fitted.model, fitted.last))

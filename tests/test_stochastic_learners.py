@@ -20,7 +20,7 @@ def bits(rng, rows, columns):
     return rng.integers(0, 2, (rows, columns)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("name", ["rbm", "dbm", "semi_restricted"])
+@pytest.mark.parametrize("name", ["dbm", "semi_restricted"])
 @pytest.mark.parametrize(
     "learner",
     [

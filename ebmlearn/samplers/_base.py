@@ -37,7 +37,6 @@ class AbstractSampler(eqx.Module):
     [`ebmlearn.sample`][] does this in a loop.
     """
 
-    @abc.abstractmethod
     def init(
         self,
         model: AbstractPairwiseModel,
@@ -52,19 +51,47 @@ class AbstractSampler(eqx.Module):
         **Arguments:**
 
         - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM. If
-          it has batch axes, there must be as many chains as instances.
+          it has a batch axis, there must be as many chains as instances.
         - `num_chains`: how many.
         - `key`: a typed key.
         - `start`: integers 0 and 1 named as the units of the model, `Layers(v, None)` for instance,
           of shape `[num_chains, n]` or `[n]`. Where it is None, units are drawn with probability ½.
         - `clamped`: booleans in the same places, which units keep their start. None is none.
         """
+        check_model(model)
+        _checks.count("num_chains", num_chains)
+        _checks.typed_key(key)
+        return self._start(model, num_chains, key, start, clamped)
 
-    @abc.abstractmethod
     def step(
         self, model: AbstractPairwiseModel, state: Any, *, key: PRNGKeyArray
     ) -> tuple[Any, Any]:
         """One transition of every chain: the new state, and diagnostics."""
+        check_model(model)
+        _checks.typed_key(key)
+        return _compiled(self, model, state, key)
+
+    @abc.abstractmethod
+    def _start(
+        self,
+        model: AbstractPairwiseModel,
+        num_chains: int,
+        key: PRNGKeyArray,
+        start: Any,
+        clamped: Any,
+    ) -> Any:
+        """Does the work of `init`."""
+
+    @abc.abstractmethod
+    def _step(self, model: AbstractPairwiseModel, state: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
+        """Does the work of `step`."""
+
+
+@eqx.filter_jit
+def _compiled(
+    sampler: AbstractSampler, model: AbstractPairwiseModel, state: Any, key: PRNGKeyArray
+) -> tuple[Any, Any]:
+    return sampler._step(model, state, key)
 
 
 def check_model(model: Any) -> None:
@@ -84,9 +111,6 @@ def start_chains(
     model: AbstractPairwiseModel, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
 ) -> ChainState:
     """The start of chains, checked."""
-    check_model(model)
-    _checks.count("num_chains", num_chains)
-    _checks.typed_key(key)
     if math.prod(model.batch_shape) not in (1, num_chains) or len(model.batch_shape) > 1:
         raise ValueError(
             "`num_chains` must be the number of instances of a model with batch axes,"

@@ -1,6 +1,5 @@
 from typing import Any, NamedTuple
 
-import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
@@ -10,7 +9,6 @@ from ._base import (
     as_layers,
     as_units,
     ChainState,
-    check_model,
     masks,
     start_chains,
 )
@@ -50,36 +48,24 @@ class Gibbs(AbstractSampler):
     def __check_init__(self):
         _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")
 
-    def init(
+    def _start(
         self,
         model: AbstractPairwiseModel,
         num_chains: int,
-        *,
         key: PRNGKeyArray,
-        start: Any = None,
-        clamped: Any = None,
+        start: Any,
+        clamped: Any,
     ) -> ChainState:
-        """Chains at their start: see [`ebmlearn.AbstractSampler`][]."""
         return start_chains(model, num_chains, key, start, clamped)
 
-    def step(
-        self, model: AbstractPairwiseModel, state: ChainState, *, key: PRNGKeyArray
+    def _step(
+        self, model: AbstractPairwiseModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, GibbsInfo]:
-        """One sweep of every chain."""
-        check_model(model)
-        _checks.typed_key(key)
-        return _step(self, model, state, key)
-
-
-@eqx.filter_jit
-def _step(
-    sampler: Gibbs, model: AbstractPairwiseModel, state: ChainState, key: PRNGKeyArray
-) -> tuple[ChainState, GibbsInfo]:
-    layers = as_layers(model, state.units)
-    beta = sampler.beta
-    if not isinstance(beta, (int, float)):
-        beta = beta.astype(layers[0].dtype).reshape(1, 1)
-    else:
-        beta = float(beta)
-    layers = sweep(model, layers, key, beta, clamp=masks(state.clamped))
-    return ChainState(as_units(model, layers), state.clamped), GibbsInfo(energy(model, layers))
+        layers = as_layers(model, state.units)
+        beta = self.beta
+        if not isinstance(beta, (int, float)):
+            beta = beta.astype(layers[0].dtype).reshape(1, 1)
+        else:
+            beta = float(beta)
+        layers = sweep(model, layers, key, beta, clamp=masks(state.clamped))
+        return ChainState(as_units(model, layers), state.clamped), GibbsInfo(energy(model, layers))

@@ -13,7 +13,6 @@ from ._base import (
     as_layers,
     as_units,
     ChainState,
-    check_model,
     masks,
     start_chains,
     tree_where,
@@ -53,80 +52,65 @@ class GibbsWithGradients(AbstractSampler):
         _checks.count("flips", self.flips)
         _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")
 
-    def init(
+    def _start(
         self,
         model: AbstractPairwiseModel,
         num_chains: int,
-        *,
         key: PRNGKeyArray,
-        start: Any = None,
-        clamped: Any = None,
+        start: Any,
+        clamped: Any,
     ) -> ChainState:
-        """Chains at their start: see [`ebmlearn.AbstractSampler`][]."""
         return start_chains(model, num_chains, key, start, clamped)
 
-    def step(
-        self, model: AbstractPairwiseModel, state: ChainState, *, key: PRNGKeyArray
+    def _step(
+        self, model: AbstractPairwiseModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, GibbsWithGradientsInfo]:
-        """`flips` proposals for every chain."""
-        check_model(model)
-        _checks.typed_key(key)
-        return _step(self, model, state, key)
+        layers = as_layers(model, state.units)
+        sizes = [x.shape[-1] for x in layers]
+        dtype = layers[0].dtype
+        beta = jnp.asarray(self.beta, dtype)
+        held = masks(state.clamped)
+        fixed = None
+        if held is not None:
+            parts = [
+                jnp.zeros(x.shape, bool) if mask is None else mask
+                for x, mask in zip(layers, held, strict=True)
+            ]
+            fixed = jnp.concatenate(parts, -1)
 
+        def cut(x: Float[Array, "chains n"]) -> list[Float[Array, "chains _"]]:
+            ends = [sum(sizes[: k + 1]) for k in range(len(sizes) - 1)]
+            return jnp.split(x, ends, axis=-1)
 
-@eqx.filter_jit
-def _step(
-    sampler: GibbsWithGradients,
-    model: AbstractPairwiseModel,
-    state: ChainState,
-    key: PRNGKeyArray,
-) -> tuple[ChainState, GibbsWithGradientsInfo]:
-    layers = as_layers(model, state.units)
-    sizes = [x.shape[-1] for x in layers]
-    dtype = layers[0].dtype
-    beta = jnp.asarray(sampler.beta, dtype)
-    held = masks(state.clamped)
-    fixed = None
-    if held is not None:
-        parts = [
-            jnp.zeros(x.shape, bool) if mask is None else mask
-            for x, mask in zip(layers, held, strict=True)
-        ]
-        fixed = jnp.concatenate(parts, -1)
+        def gains(layers: list[Array]) -> Float[Array, "chains n"]:
+            """How much the log-potential rises with each flip."""
+            fields = [(1 - 2 * x) * field(model, layers, k) for k, x in enumerate(layers)]
+            return beta * jnp.concatenate(fields, -1)
 
-    def cut(x: Float[Array, "chains n"]) -> list[Float[Array, "chains _"]]:
-        ends = [sum(sizes[: k + 1]) for k in range(len(sizes) - 1)]
-        return jnp.split(x, ends, axis=-1)
+        def logits(gain: Float[Array, "chains n"]) -> Float[Array, "chains n"]:
+            out = gain / 2
+            out = out if fixed is None else jnp.where(fixed, -jnp.inf, out)
+            return jax.nn.log_softmax(out, axis=-1)
 
-    def gains(layers: list[Array]) -> Float[Array, "chains n"]:
-        """How much the log-potential rises with each flip."""
-        fields = [(1 - 2 * x) * field(model, layers, k) for k, x in enumerate(layers)]
-        return beta * jnp.concatenate(fields, -1)
+        def flip(carry: tuple[list[Array], Array], key: PRNGKeyArray) -> tuple[Any, Array]:
+            layers, gain = carry
+            one, two = jax.random.split(key)
+            there = logits(gain)
+            unit = _random.choose(there, one)
+            x = jnp.concatenate(layers, -1)
+            at = jax.nn.one_hot(unit, x.shape[-1], dtype=dtype)
+            proposed = cut(x + at * (1 - 2 * x))
+            new_gain = gains(proposed)
 
-    def logits(gain: Float[Array, "chains n"]) -> Float[Array, "chains n"]:
-        out = gain / 2
-        out = out if fixed is None else jnp.where(fixed, -jnp.inf, out)
-        return jax.nn.log_softmax(out, axis=-1)
+            def picked(a: Array) -> Array:
+                return jnp.where(at > 0, a, jnp.zeros_like(a)).sum(-1)
 
-    def flip(carry: tuple[list[Array], Array], key: PRNGKeyArray) -> tuple[Any, Array]:
-        layers, gain = carry
-        one, two = jax.random.split(key)
-        there = logits(gain)
-        unit = _random.choose(there, one)
-        x = jnp.concatenate(layers, -1)
-        at = jax.nn.one_hot(unit, x.shape[-1], dtype=dtype)
-        proposed = cut(x + at * (1 - 2 * x))
-        new_gain = gains(proposed)
+            log_ratio = picked(gain) + picked(logits(new_gain)) - picked(there)
+            accepted = _random.accept(log_ratio, two)
+            carry = tree_where(accepted, (proposed, new_gain), (layers, gain))
+            return carry, accepted
 
-        def picked(a: Array) -> Array:
-            return jnp.where(at > 0, a, jnp.zeros_like(a)).sum(-1)
-
-        log_ratio = picked(gain) + picked(logits(new_gain)) - picked(there)
-        accepted = _random.accept(log_ratio, two)
-        carry = tree_where(accepted, (proposed, new_gain), (layers, gain))
-        return carry, accepted
-
-    carry = layers, gains(layers)
-    (layers, _), accepted = jax.lax.scan(flip, carry, jax.random.split(key, sampler.flips))
-    info = GibbsWithGradientsInfo(energy(model, layers), accepted.mean(0))
-    return ChainState(as_units(model, layers), state.clamped), info
+        carry = layers, gains(layers)
+        (layers, _), accepted = jax.lax.scan(flip, carry, jax.random.split(key, self.flips))
+        info = GibbsWithGradientsInfo(energy(model, layers), accepted.mean(0))
+        return ChainState(as_units(model, layers), state.clamped), info

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractPairwiseModel
 from . import _random
-from ._base import AbstractSampler, as_layers, as_units, check_model, ladder, masks, start_chains
+from ._base import AbstractSampler, as_layers, as_units, ladder, masks, start_chains
 from ._sweep import energy, sweep
 
 
@@ -71,20 +70,16 @@ class ParallelTempering(AbstractSampler):
         """
         self.betas = ladder(betas)
 
-    def init(
+    def _start(
         self,
         model: AbstractPairwiseModel,
         num_chains: int,
-        *,
         key: PRNGKeyArray,
-        start: Any = None,
-        clamped: Any = None,
+        start: Any,
+        clamped: Any,
     ) -> ParallelTemperingState:
-        """Chains at their start: see [`ebmlearn.AbstractSampler`][]. All replicas of a chain start
-        from `start`, or each from its own draw.
-        """
+        # All replicas of a chain begin at `start`, or each at its own draw.
         number = len(self.betas)
-        _checks.typed_key(key)
         keys = jax.random.split(key, number)
         states = [start_chains(model, num_chains, keys[k], start, clamped) for k in range(number)]
         shape = (number, num_chains)
@@ -97,58 +92,45 @@ class ParallelTempering(AbstractSampler):
             trips=jnp.zeros(num_chains, jnp.int32),
         )
 
-    def step(
-        self, model: AbstractPairwiseModel, state: ParallelTemperingState, *, key: PRNGKeyArray
+    def _step(
+        self, model: AbstractPairwiseModel, state: ParallelTemperingState, key: PRNGKeyArray
     ) -> tuple[ParallelTemperingState, ParallelTemperingInfo]:
-        """A sweep of all replicas, and an exchange."""
-        check_model(model)
-        _checks.typed_key(key)
-        return _step(self, model, state, key)
+        number, chains = state.walker.shape
+        one, two = jax.random.split(key)
+        # All replicas of all chains are rows of one array, each with its own inverse temperature.
+        flat = jax.tree.map(lambda x: x.reshape(number * chains, x.shape[-1]), state.replicas)
+        layers = as_layers(model, flat)
+        dtype = layers[0].dtype
+        betas = jnp.asarray(self.betas, dtype)
+        clamp = masks(state.clamped)
+        if clamp is not None:
+            clamp = [None if mask is None else jnp.tile(mask, (number, 1)) for mask in clamp]
+        rows = _repeated(model, number)
+        layers = sweep(rows, layers, one, jnp.repeat(betas, chains)[:, None], clamp=clamp)
+        energies = energy(rows, layers).reshape(number, chains)
 
+        pairs = jnp.arange(number - 1, dtype=jnp.int32)
+        tried = pairs % 2 == state.steps % 2
+        gap = (betas[1:] - betas[:-1])[:, None]
+        log_ratio = jnp.broadcast_to(gap, (number - 1, chains)) * (energies[1:] - energies[:-1])
+        swapped = _random.accept(log_ratio, two) * tried[:, None].astype(dtype)
+        # From which place each place is filled.
+        up = jnp.pad(swapped, ((0, 1), (0, 0))).astype(jnp.int32)
+        down = jnp.pad(swapped, ((1, 0), (0, 0))).astype(jnp.int32)
+        source = jnp.arange(number, dtype=jnp.int32)[:, None] + up - down
 
-@eqx.filter_jit
-def _step(
-    sampler: ParallelTempering,
-    model: AbstractPairwiseModel,
-    state: ParallelTemperingState,
-    key: PRNGKeyArray,
-) -> tuple[ParallelTemperingState, ParallelTemperingInfo]:
-    number, chains = state.walker.shape
-    one, two = jax.random.split(key)
-    # All replicas of all chains are rows of one array; each row has its own inverse temperature.
-    flat = jax.tree.map(lambda x: x.reshape(number * chains, x.shape[-1]), state.replicas)
-    layers = as_layers(model, flat)
-    dtype = layers[0].dtype
-    betas = jnp.asarray(sampler.betas, dtype)
-    clamp = masks(state.clamped)
-    if clamp is not None:
-        clamp = [None if mask is None else jnp.tile(mask, (number, 1)) for mask in clamp]
-    rows = _repeated(model, number)
-    layers = sweep(rows, layers, one, jnp.repeat(betas, chains)[:, None], clamp=clamp)
-    energies = energy(rows, layers).reshape(number, chains)
+        def moved(x: Array) -> Array:
+            index = source.reshape(*source.shape, *[1] * (x.ndim - 2))
+            return jnp.take_along_axis(x, jnp.broadcast_to(index, x.shape), axis=0)
 
-    pairs = jnp.arange(number - 1, dtype=jnp.int32)
-    tried = pairs % 2 == state.steps % 2
-    gap = (betas[1:] - betas[:-1])[:, None]
-    log_ratio = jnp.broadcast_to(gap, (number - 1, chains)) * (energies[1:] - energies[:-1])
-    swapped = _random.accept(log_ratio, two) * tried[:, None].astype(dtype)
-    # From which place each place is filled.
-    up = jnp.pad(swapped, ((0, 1), (0, 0))).astype(jnp.int32)
-    down = jnp.pad(swapped, ((1, 0), (0, 0))).astype(jnp.int32)
-    source = jnp.arange(number, dtype=jnp.int32)[:, None] + up - down
-
-    def moved(x: Array) -> Array:
-        index = source.reshape(*source.shape, *[1] * (x.ndim - 2))
-        return jnp.take_along_axis(x, jnp.broadcast_to(index, x.shape), axis=0)
-
-    replicas = as_units(model, [moved(x.reshape(number, chains, -1)) for x in layers])
-    rising = moved(state.rising)
-    trips = state.trips + rising[-1].astype(jnp.int32)
-    rising = rising.at[-1].set(False).at[0].set(True)
-    new = ParallelTemperingState(
-        replicas, state.clamped, state.steps + 1, moved(state.walker), rising, trips
-    )
-    return new, ParallelTemperingInfo(moved(energies)[-1], tried, swapped, trips)
+        replicas = as_units(model, [moved(x.reshape(number, chains, -1)) for x in layers])
+        rising = moved(state.rising)
+        trips = state.trips + rising[-1].astype(jnp.int32)
+        rising = rising.at[-1].set(False).at[0].set(True)
+        new = ParallelTemperingState(
+            replicas, state.clamped, state.steps + 1, moved(state.walker), rising, trips
+        )
+        return new, ParallelTemperingInfo(moved(energies)[-1], tried, swapped, trips)
 
 
 def _repeated(model: AbstractPairwiseModel, number: int) -> AbstractPairwiseModel:

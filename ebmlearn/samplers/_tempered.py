@@ -15,7 +15,6 @@ from ._base import (
     as_layers,
     as_units,
     ChainState,
-    check_model,
     ladder,
     masks,
     start_chains,
@@ -65,65 +64,50 @@ class TemperedTransitions(AbstractSampler):
     def __check_init__(self):
         _checks.count("sweeps", self.sweeps)
 
-    def init(
+    def _start(
         self,
         model: AbstractPairwiseModel,
         num_chains: int,
-        *,
         key: PRNGKeyArray,
-        start: Any = None,
-        clamped: Any = None,
+        start: Any,
+        clamped: Any,
     ) -> ChainState:
-        """Chains at their start: see [`ebmlearn.AbstractSampler`][]."""
         return start_chains(model, num_chains, key, start, clamped)
 
-    def step(
-        self, model: AbstractPairwiseModel, state: ChainState, *, key: PRNGKeyArray
+    def _step(
+        self, model: AbstractPairwiseModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, TemperedTransitionsInfo]:
-        """One tempered run of every chain, accepted or not."""
-        check_model(model)
-        _checks.typed_key(key)
-        return _step(self, model, state, key)
+        old = as_layers(model, state.units)
+        clamp = masks(state.clamped)
+        dtype = old[0].dtype
+        heating = jnp.asarray(self.betas[::-1], dtype)
+        up, down, last = jax.random.split(key, 3)
 
+        def run(layers: Any, beta: Float[Array, ""], key: PRNGKeyArray, reverse: bool) -> Any:
+            keys = jax.random.split(key, self.sweeps)
+            for k in range(self.sweeps):
+                layers = sweep(model, layers, keys[k], beta.reshape(1, 1), reverse, clamp)
+            return layers
 
-@eqx.filter_jit
-def _step(
-    sampler: TemperedTransitions,
-    model: AbstractPairwiseModel,
-    state: ChainState,
-    key: PRNGKeyArray,
-) -> tuple[ChainState, TemperedTransitionsInfo]:
-    old = as_layers(model, state.units)
-    clamp = masks(state.clamped)
-    dtype = old[0].dtype
-    heating = jnp.asarray(sampler.betas[::-1], dtype)
-    up, down, last = jax.random.split(key, 3)
+        def heat(carry: Any, step: Any) -> Any:
+            layers, ratio = carry
+            before, beta, key = step
+            ratio = ratio + (before - beta) * energy(model, layers)
+            return (run(layers, beta, key, False), ratio), None
 
-    def run(layers: Any, beta: Float[Array, ""], key: PRNGKeyArray, reverse: bool) -> Any:
-        keys = jax.random.split(key, sampler.sweeps)
-        for k in range(sampler.sweeps):
-            layers = sweep(model, layers, keys[k], beta.reshape(1, 1), reverse, clamp)
-        return layers
+        def cool(carry: Any, step: Any) -> Any:
+            layers, ratio = carry
+            after, beta, key = step
+            layers = run(layers, beta, key, True)
+            return (layers, ratio + (beta - after) * energy(model, layers)), None
 
-    def heat(carry: Any, step: Any) -> Any:
-        layers, ratio = carry
-        before, beta, key = step
-        ratio = ratio + (before - beta) * energy(model, layers)
-        return (run(layers, beta, key, False), ratio), None
-
-    def cool(carry: Any, step: Any) -> Any:
-        layers, ratio = carry
-        after, beta, key = step
-        layers = run(layers, beta, key, True)
-        return (layers, ratio + (beta - after) * energy(model, layers)), None
-
-    number = len(sampler.betas) - 1
-    none = jnp.zeros(old[0].shape[0], dtype)
-    steps = heating[:-1], heating[1:], jax.random.split(up, number)
-    (layers, ratio), _ = jax.lax.scan(heat, (old, none), steps)
-    steps = heating[:-1][::-1], heating[1:][::-1], jax.random.split(down, number)
-    (layers, ratio), _ = jax.lax.scan(cool, (layers, ratio), steps)
-    accepted = _random.accept(ratio, last)
-    layers = tree_where(accepted, layers, old)
-    info = TemperedTransitionsInfo(energy(model, layers), accepted, ratio)
-    return ChainState(as_units(model, layers), state.clamped), info
+        number = len(self.betas) - 1
+        none = jnp.zeros(old[0].shape[0], dtype)
+        steps = heating[:-1], heating[1:], jax.random.split(up, number)
+        (layers, ratio), _ = jax.lax.scan(heat, (old, none), steps)
+        steps = heating[:-1][::-1], heating[1:][::-1], jax.random.split(down, number)
+        (layers, ratio), _ = jax.lax.scan(cool, (layers, ratio), steps)
+        accepted = _random.accept(ratio, last)
+        layers = tree_where(accepted, layers, old)
+        info = TemperedTransitionsInfo(energy(model, layers), accepted, ratio)
+        return ChainState(as_units(model, layers), state.clamped), info
