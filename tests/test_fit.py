@@ -118,13 +118,23 @@ def test_determined_by_the_key(tmp_path):
 
 
 def test_compiles_once():
-    from ebmlearn._fit._state import advance
+    """One program serves all steps of all epochs, whatever the schedule of the epoch."""
+    traces = 0
 
-    learner, optimizer = ebm.MLE(lambda epoch: ebm.MeanField(2 + epoch)), optax.adam(0.01)
-    before = advance._cached._cache_size() if hasattr(advance, "_cached") else None
-    fit(learner=learner, optimizer=optimizer, epochs=5)
-    if before is not None:
-        assert advance._cached._cache_size() == before + 1
+    def augment(batch, *, key):
+        nonlocal traces
+        traces += isinstance(key, jax.core.Tracer)
+        return batch
+
+    options = dict(optimizer=optax.adam(0.01), augment=augment)
+    fit(**options, given=data(5), epochs=1)
+    first = traces
+    assert first > 0
+    fit(**options, epochs=1)  # other data: another program
+    second = traces
+    assert second > first
+    fit(**options, epochs=5)
+    assert traces == second
 
 
 def test_learns_by_exact_maximum_likelihood():

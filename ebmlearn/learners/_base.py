@@ -25,7 +25,8 @@ class StepInfo(NamedTuple):
     - `loss`: the loss whose gradient was taken, or NaN where none can be computed.
     - `gap`: the energy of the data less that of the model's own configurations, which is what the
       step lowers with both held fixed. At a maximum of the likelihood it is zero.
-    - `converged`: the share of instances on which the inference converged.
+    - `converged`: the share of instances on which the inference converged, of the data or of the
+      model, whichever is smaller.
     - `iterations`: how many sweeps it took.
     - `accepted`: the share of proposals that a sampler accepted in this step, or NaN where none
       were made.
@@ -210,7 +211,9 @@ def _step(
     info = StepInfo(
         loss=loss,
         gap=gap,
-        converged=negative.converged.mean(dtype=gap.dtype),
+        converged=jnp.minimum(
+            positive.converged.mean(dtype=gap.dtype), negative.converged.mean(dtype=gap.dtype)
+        ),
         iterations=negative.iterations.mean(dtype=gap.dtype),
         accepted=jnp.asarray(jnp.nan, gap.dtype) if accepted is None else accepted,
     )
