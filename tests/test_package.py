@@ -54,11 +54,12 @@ def test_readme_gives_the_overrides_of_the_project():
     ]
 
 
-def test_readme_holds_the_committed_figures():
+@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
+def test_documents_hold_the_committed_figures(name):
     from benchmarks import report
 
-    readme = (ROOT / "README.md").read_text()
-    assert report.filled(readme) == readme
+    text = (ROOT / name).read_text()
+    assert report.filled(text, name) == text
 
 
 def test_demonstration(tmp_path):
