@@ -1,4 +1,4 @@
-"""Writes the tables of the README and the documents from the committed results: no figure is typed by hand."""
+"""Writes the tables of the documents from the committed results: no figure is typed by hand."""
 
 import json
 import re

@@ -5,6 +5,9 @@ import pytest
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Nearly all the time of these tests is compilation. What optimisation may break, the reductions
+# and the programs as users start them, is tested with it.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(params=["float32", "float64"])

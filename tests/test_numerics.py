@@ -11,6 +11,15 @@ from benchmarks.precision import MAGNITUDES, problem
 from ebmlearn.models import _messages
 
 
+@pytest.fixture(autouse=True, scope="module")
+def optimised():
+    """Compiles as users do."""
+    jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (7, 5), (16, 33), (50, 100), (784, 500)])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_reductions_are_compiled_right(shape, axis):
