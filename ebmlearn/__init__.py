@@ -14,6 +14,7 @@ from .estimate import (
     ais as ais,
     AISEstimate as AISEstimate,
     base_rate as base_rate,
+    classify as classify,
     error_rate as error_rate,
     log_likelihood as log_likelihood,
     mmd as mmd,
@@ -35,6 +36,8 @@ from .learners import (
     CD as CD,
     hamming as hamming,
     LSSVM as LSSVM,
+    MCMCMLE as MCMCMLE,
+    MCMCMLEState as MCMCMLEState,
     MLE as MLE,
     MSSVM as MSSVM,
     PercLoss as PercLoss,
@@ -46,13 +49,17 @@ from .learners import (
     TransSAPState as TransSAPState,
 )
 from .models import (
+    AbstractLayeredModel as AbstractLayeredModel,
     AbstractPairwiseModel as AbstractPairwiseModel,
     BoltzmannMachine as BoltzmannMachine,
     CRBM as CRBM,
     DBM as DBM,
+    GaussianRBM as GaussianRBM,
+    LabelledLayers as LabelledLayers,
     Layers as Layers,
     RBM as RBM,
     SemiRestrictedBM as SemiRestrictedBM,
+    Stack as Stack,
     Units as Units,
 )
 from .samplers import (

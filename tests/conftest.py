@@ -1,4 +1,5 @@
 import jax
+import jaxtyping
 import oracle
 import pytest
 
@@ -14,3 +15,11 @@ jax.config.update("jax_disable_most_optimizations", True)
 def dtype(request):
     with oracle.x64(request.param == "float64"):
         yield request.param
+
+
+@pytest.fixture
+def as_a_user():
+    """Without the type checker of the other tests, which would speak first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -40,6 +40,9 @@ def flat(model) -> Flat:
         blocks, biases = {(0, 1): model.weights}, [model.visible_bias, model.hidden_bias]
         if isinstance(model, ebm.SemiRestrictedBM):
             blocks[0, 0] = model.couplings
+            if model.label_weights is not None:
+                blocks[2, 1] = model.label_weights
+                biases.append(model.label_bias)
     sizes = tuple(b.shape[-1] for b in biases)
     ends = np.cumsum((0, *sizes))
     couplings = np.zeros((ends[-1], ends[-1]))
@@ -58,10 +61,17 @@ class Truth(NamedTuple):
     pairwise: np.ndarray  # over all units
 
 
+def configurations(model) -> np.ndarray:
+    """All of them, of label units those with exactly one at 1."""
+    f = flat(model)
+    x = np.array(list(itertools.product((0, 1), repeat=f.bias.size)), np.float64)
+    return x if len(f.sizes) < 3 or isinstance(model, ebm.DBM) else x[f.cut(x)[2].sum(1) == 1]
+
+
 def truth(model, clamped: dict[int, int] | None = None, extra: Any = 0.0, temperature=1.0) -> Truth:
     """Enumerates. `clamped` fixes units by their number, `extra` is added to the bias."""
     f = flat(model)
-    x = np.array(list(itertools.product((0, 1), repeat=f.bias.size)), np.float64)
+    x = configurations(model)
     for unit, state in (clamped or {}).items():
         x = x[x[:, unit] == state]
     scores = (x @ (f.bias + extra) + np.einsum("si,ij,sj->s", x, f.couplings, x) / 2) / temperature
@@ -142,6 +152,18 @@ def random_semi(rng, visible=4, hidden=3, scale=1.0, bias=1.0, dtype="float32"):
         jnp.asarray(symmetric(rng, visible, scale), dtype),
         jnp.asarray(bias * rng.normal(size=visible), dtype),
         jnp.asarray(bias * rng.normal(size=hidden), dtype),
+    )
+
+
+def random_labelled(rng, visible=3, hidden=2, labels=3, scale=1.0, dtype="float32"):
+    plain = random_semi(rng, visible, hidden, scale, dtype=dtype)
+    return ebm.SemiRestrictedBM(
+        plain.weights,
+        plain.couplings,
+        plain.visible_bias,
+        plain.hidden_bias,
+        jnp.asarray(scale * rng.normal(size=(labels, hidden)), dtype),
+        jnp.asarray(rng.normal(size=labels), dtype),
     )
 
 

@@ -4,7 +4,6 @@ came, and nothing half-written.
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -12,12 +11,7 @@ import pytest
 import ebmlearn as ebm
 
 
-@pytest.fixture(autouse=True)
-def as_a_user():
-    """Without the type checker of the other tests, which would speak first."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_a_user")
 
 
 KEY = jax.random.key(0)

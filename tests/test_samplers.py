@@ -20,6 +20,7 @@ SMALL = {
     "dbm": lambda rng: oracle.random_dbm(rng, (1, 1, 1), dtype="float64"),
     "boltzmann": lambda rng: oracle.random_boltzmann(rng, 3, dtype="float64"),
     "semi_restricted": lambda rng: oracle.random_semi(rng, 2, 1, dtype="float64"),
+    "labelled": lambda rng: oracle.random_labelled(rng, 1, 1, 2, dtype="float64"),
 }
 
 
@@ -56,8 +57,11 @@ class Outcomes:
         return jnp.asarray(bits.T.reshape(log_ratio.shape), log_ratio.dtype)
 
     def choose(self, logits, key):
-        unit = self.take(1)[:, 0].astype(int)
-        self.log_probability += np.asarray(logits)[np.arange(len(unit)), unit]
+        unit = self.take(len(logits) // len(self.forced)).T.ravel().astype(int)
+        logits = np.asarray(logits)
+        logits = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        log_p = logits[np.arange(len(unit)), unit]
+        self.log_probability += log_p.reshape(-1, len(self.forced)).sum(0)
         return jnp.asarray(unit)
 
 
@@ -66,7 +70,8 @@ def transition_matrix(monkeypatch, model, sampler, choices, replicas=1):
     k-th of them.
     """
     n = oracle.flat(model).bias.size
-    every = np.array(list(itertools.product((0, 1), repeat=n * replicas)))
+    one = oracle.configurations(model).astype(int)
+    every = np.array([np.concatenate(x) for x in itertools.product(one, repeat=replicas)])
     outcomes = np.array(list(itertools.product(*(range(c) for c in choices))), float)
     starts = np.repeat(every, len(outcomes), 0)
     forced = np.tile(outcomes, (len(every), 1))
@@ -92,8 +97,10 @@ def transition_matrix(monkeypatch, model, sampler, choices, replicas=1):
     if replicas > 1:
         ends = ends.transpose(1, 0, 2).reshape(chains, replicas * n)
     powers = 2 ** np.arange(n * replicas)[::-1]
+    row = {code: k for k, code in enumerate(every @ powers)}
+    there, here = ([row[code] for code in x @ powers] for x in (ends, starts))
     matrix = np.zeros((len(every), len(every)))
-    np.add.at(matrix, (starts @ powers, ends @ powers), np.exp(draws.log_probability))
+    np.add.at(matrix, (here, there), np.exp(draws.log_probability))
     np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-12)
     return matrix
 
@@ -115,7 +122,7 @@ def in_float64():
 
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(
-    ("name", "beta"), [*((name, 1.0) for name in SMALL), ("dbm", 0.4), ("semi_restricted", 0.4)]
+    ("name", "beta"), [*((name, 1.0) for name in SMALL), ("dbm", 0.4), ("labelled", 0.4)]
 )
 def test_gibbs_leaves_the_distribution_as_it_is(monkeypatch, name, beta):
     model = SMALL[name](np.random.default_rng(0))
@@ -188,7 +195,7 @@ def test_reversed_sweeps_are_reversals(name, monkeypatch):
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("name", ["rbm", "boltzmann"])
+@pytest.mark.parametrize("name", ["rbm", "boltzmann", "labelled"])
 def test_parallel_tempering_leaves_all_distributions_as_they_are(monkeypatch, name):
     model = SMALL[name](np.random.default_rng(4))
     betas = (0.3, 1.0)

@@ -50,6 +50,28 @@ def test_many_chains_give_the_gradient_of_the_likelihood(name, learner):
         assert not len(runs)
 
 
+def test_weighted_configurations_stand_for_another_model():
+    """Drawn from one model, weighted for another, they give that one's gradient; drawn anew, they
+    count all the same.
+    """
+    rng = np.random.default_rng(4)
+    first = oracle.random_rbm(rng, 4, 3, scale=0.7)
+    second = jax.tree.map(lambda x: x + jnp.asarray(0.5 * rng.normal(size=x.shape), x.dtype), first)
+    v = bits(rng, 5, 4)
+    learner = ebm.MCMCMLE(num_chains=40_000, steps=30, refresh=3)
+    state = learner.init(first, key=KEY)
+    shares = []
+    for k, model in enumerate([first, second, second, second]):
+        gradient, state, info = learner.step(model, state, v, key=jax.random.key(k), epoch=0)
+        exact, _, _ = ebm.MLE(ebm.Exact()).step(model, None, v, key=KEY, epoch=0)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=0.02), gradient, exact)
+        shares.append(float(info.accepted))
+    assert shares[0] == pytest.approx(1, abs=1e-4)
+    assert shares[3] == pytest.approx(1, abs=1e-4)
+    assert 0.3 < shares[1] < 0.95
+    assert shares[1] == pytest.approx(shares[2], abs=1e-6)
+
+
 def test_chains_go_on_from_step_to_step():
     """One step of SAP is one step of its sampler, from where the last one ended."""
     rng = np.random.default_rng(1)

@@ -9,4 +9,8 @@ from ._likelihood import (
     pseudo_log_likelihood as pseudo_log_likelihood,
 )
 from ._mmd import mmd as mmd
-from ._prediction import error_rate as error_rate, predict as predict
+from ._prediction import (
+    classify as classify,
+    error_rate as error_rate,
+    predict as predict,
+)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel, GaussianRBM
 from ..samplers._base import as_layers, check_model, start_chains
 from ..samplers._sweep import marginal_energy, sweep
 
@@ -44,7 +44,7 @@ def base_rate(
 
 
 def ais(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     *,
     key: PRNGKeyArray,
     betas: int | Float[AnyArray, " betas"] = 1000,
@@ -82,11 +82,11 @@ def ais(
     # The first distribution is one of independent units: draw from it.
     layers = sweep(_between(model, biases, path[0]), as_layers(model, state.units), first)
     log_weights = _anneal(model, layers, biases, path, second)
-    return _result(_log_partition(biases), log_weights, 1)
+    return _result(_log_partition(model, biases), log_weights, 1)
 
 
 def reverse_ais(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     start: Any,
     *,
     key: PRNGKeyArray,
@@ -113,7 +113,7 @@ def reverse_ais(
     state = start_chains(model, leaves[0].shape[0], _key(key), start, None)
     layers = as_layers(model, state.units)
     log_weights = _anneal(model, layers, biases, path[::-1], key)
-    return _result(_log_partition(biases), log_weights, -1)
+    return _result(_log_partition(model, biases), log_weights, -1)
 
 
 def _key(key: Any) -> PRNGKeyArray:
@@ -124,6 +124,11 @@ def _key(key: Any) -> PRNGKeyArray:
 def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Float[Array, " betas"]]:
     """The biases of the start, and the path."""
     check_model(model)
+    if isinstance(model, GaussianRBM):
+        raise TypeError(
+            "`model` must have discrete units: anneal `model.hidden_marginal()` and add"
+            " `model.log_volume`, got a GaussianRBM."
+        )
     if model.batch_shape != ():
         raise ValueError(f"`model` must be a single one, got a batch of shape {model.batch_shape}.")
     unary = model.unary()
@@ -148,14 +153,18 @@ def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Floa
     return (base, *rest), jnp.asarray(path, dtype)
 
 
-def _log_partition(biases: tuple[Array, ...]) -> Float[Array, ""]:
+def _log_partition(model: AbstractLayeredModel, biases: tuple[Array, ...]) -> Float[Array, ""]:
     """That of independent units."""
-    return jnp.stack([jax.nn.softplus(bias).sum() for bias in biases]).sum()
+    parts = [
+        jax.nn.logsumexp(bias) if kind == "softmax" else jax.nn.softplus(bias).sum()
+        for kind, bias in zip(model.kinds(), biases, strict=True)
+    ]
+    return jnp.stack(parts).sum()
 
 
 def _between(
-    model: AbstractPairwiseModel, base: tuple[Array, ...], beta: Float[Array, ""]
-) -> AbstractPairwiseModel:
+    model: AbstractLayeredModel, base: tuple[Array, ...], beta: Float[Array, ""]
+) -> AbstractLayeredModel:
     """The model of $p_0^{1-\\beta} p^\\beta$."""
     biases = [
         (1 - beta) * start + beta * end for start, end in zip(base, model.unary(), strict=True)
@@ -165,7 +174,7 @@ def _between(
 
 @eqx.filter_jit
 def _anneal(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     layers: list[Float[Array, "chains _"]],
     base: tuple[Float[Array, " _"], ...],
     path: Float[Array, " betas"],

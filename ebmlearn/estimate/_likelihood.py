@@ -2,19 +2,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 
 from .. import _checks
 from .._types import AnyArray
 from ..inference._posterior import is_closed
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel, SemiRestrictedBM
 from ..models._base import states
+from ..samplers._base import binary_only
 from ..samplers._sweep import field, marginal_energy
 
 
 def log_likelihood(
-    model: AbstractPairwiseModel,
-    data: Shaped[AnyArray, "rows visible"],
+    model: AbstractLayeredModel,
+    data: Shaped[AnyArray, "rows visible"]
+    | tuple[Shaped[AnyArray, "rows visible"], Int[AnyArray, " rows"]],
     log_partition: float | Float[Array, "*batch"],
 ) -> Float[Array, " rows"]:
     """The log-probability of each row of visible units, $-F(v) - \\log Z$, in nats.
@@ -28,17 +30,24 @@ def log_likelihood(
 
     **Arguments:**
 
-    - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine or a SemiRestrictedBM.
-    - `data`: visible units, 0 or 1.
+    - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine, a SemiRestrictedBM or a GaussianRBM.
+    - `data`: visible units. Where the model has label units, their labels are summed out, or taken
+      from the pair `(visible, labels)`.
     - `log_partition`: log Z, from [`ebmlearn.Exact`][], [`ebmlearn.ais`][] or another inference.
     """
-    layers = _rows(model, data)
-    log_z = jnp.asarray(log_partition).astype(layers[0].dtype)
-    return -marginal_energy(model, layers) - jnp.broadcast_to(log_z, layers[0].shape[:1])
+    if isinstance(model, SemiRestrictedBM) and model.num_labels:
+        visible, labels = data if isinstance(data, tuple) else (data, None)
+        free_energy = model.free_energy(visible, labels)
+    else:
+        if isinstance(data, tuple):
+            raise ValueError("`data` must be one array where there are no label units, got a pair.")
+        free_energy = marginal_energy(model, _rows(model, data))
+    log_z = jnp.asarray(log_partition).astype(free_energy.dtype)
+    return -free_energy - jnp.broadcast_to(log_z, free_energy.shape)
 
 
 def pseudo_log_likelihood(
-    model: AbstractPairwiseModel, data: Shaped[AnyArray, "rows visible"]
+    model: AbstractLayeredModel, data: Shaped[AnyArray, "rows visible"]
 ) -> Float[Array, " rows"]:
     """The sum over visible units of $\\log p(v_i \\mid v_j, j \\ne i)$, hidden units summed out, in
     nats. It needs no log Z.
@@ -49,6 +58,7 @@ def pseudo_log_likelihood(
     - `data`: visible units, 0 or 1.
     """
     layers = _rows(model, data)
+    binary_only(model, "pseudo-likelihood")
     visible = layers[0]
     # What the log-potential gains when one unit is flipped.
     gains = (1 - 2 * visible) * field(model, layers, 0)
@@ -69,9 +79,9 @@ def pseudo_log_likelihood(
 
 
 def _rows(model: Any, data: Any) -> list[Float[Array, "rows _"]]:
-    if not isinstance(model, AbstractPairwiseModel) or not is_closed(model):
+    if not isinstance(model, AbstractLayeredModel) or not is_closed(model):
         raise TypeError(
-            "`model` must be an RBM, a BoltzmannMachine or a SemiRestrictedBM, got a"
+            "`model` must be an RBM, a BoltzmannMachine, a SemiRestrictedBM or a GaussianRBM, got a"
             f" {type(model).__name__}."
         )
     unary = model.unary()

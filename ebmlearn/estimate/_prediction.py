@@ -1,16 +1,17 @@
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ..inference import AbstractInference
-from ..models import AbstractPairwiseModel, CRBM, Layers
+from ..inference import AbstractInference, query
+from ..models import AbstractLayeredModel, CRBM, Layers, SemiRestrictedBM
 
 
 def predict(
-    model: CRBM | AbstractPairwiseModel,
+    model: CRBM | AbstractLayeredModel,
     features: Shaped[AnyArray, "*batch features"] | None = None,
     *,
     inference: AbstractInference,
@@ -50,6 +51,61 @@ def predict(
         raise ValueError(f"`features` must be None for a {type(model).__name__}, got an array.")
     decoded = inference(model).decode()
     return decoded.visible if isinstance(decoded, Layers) else decoded.x
+
+
+def classify(
+    model: AbstractLayeredModel,
+    visible: Shaped[AnyArray, "rows units"],
+    *,
+    labels: int | None = None,
+    inference: AbstractInference | None = None,
+) -> Float[Array, "rows labels"]:
+    """The probability of each label given the other visible units, by a model of both together.
+
+    !!! example
+
+        ```python
+        joint = ebmlearn.RBM.init(visible=784 + 10, hidden=500, key=key)  # images, one-hot labels
+        ebmlearn.classify(joint, images, labels=10).argmax(-1)
+        ```
+
+    **Arguments:**
+
+    - `model`: a SemiRestrictedBM with label units, or a model whose last visible units are
+      one-hot labels.
+    - `visible`: all visible units but the labels, 0 or 1.
+    - `labels`: how many there are, where they are visible units.
+    - `inference`: what finds the marginals of the label units given the others. Without it, free
+      energies of all labels are compared, which is exact.
+    """
+    if isinstance(model, SemiRestrictedBM) and model.num_labels:
+        if labels not in (None, model.num_labels) or inference is not None:
+            raise ValueError("`labels` and `inference` must be None where there are label units.")
+        return model.label_given(visible)
+    if labels is None:
+        raise ValueError("`labels` must be given for a model without label units, got None.")
+    _checks.count("labels", labels)
+    units = model.unary()[0].shape[-1]
+    _checks.rank("visible", visible, 2, "[rows, units]")
+    _checks.trailing("visible", visible, (units - labels,), "as the model has besides the labels")
+    x = jnp.asarray(visible).astype(model.unary()[0].dtype)
+    rows = x.shape[0]
+    if inference is None:
+        if not hasattr(model, "free_energy"):
+            kind = type(model).__name__
+            raise TypeError(f"`inference` must be given for a {kind}, which has no free energy.")
+        one_hot = jnp.eye(labels, dtype=x.dtype)
+        scores = [
+            -model.free_energy(  # pyright: ignore
+                jnp.concatenate([x, jnp.broadcast_to(one_hot[k], (rows, labels))], -1)
+            )
+            for k in range(labels)
+        ]
+        return jax.nn.softmax(jnp.stack(scores, -1), axis=-1)
+    evidence = jnp.concatenate([x, jnp.zeros((rows, labels), x.dtype)], -1)
+    observed = jnp.arange(units) < units - labels
+    observed = jnp.broadcast_to(observed, (rows, units))
+    return query(model, evidence=evidence, observed=observed, inference=inference)[:, -labels:]
 
 
 def error_rate(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel, Layers, Units
+from ..models import AbstractLayeredModel, Layers, Units
 from ._instances import Problem
 
 
@@ -84,7 +84,7 @@ class AbstractInference(eqx.Module):
 
     def __call__(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
         observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> AbstractBeliefs:
@@ -104,7 +104,7 @@ class AbstractInference(eqx.Module):
 
     def statistics(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
         observed: Bool[AnyArray, "*#batch units"] | None = None,
     ) -> Statistics:

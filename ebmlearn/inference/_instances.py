@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Num, PyTree
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel, CRBM
+from ..models import AbstractPairwiseModel, CRBM, GaussianRBM
 from ..models._view import Instance
 
 
@@ -39,10 +39,20 @@ class Problem(eqx.Module):
             raise TypeError(
                 "`model` must be an RBM: call `crbm.condition(features)` first, got a CRBM."
             )
+        if isinstance(self.model, GaussianRBM):
+            raise TypeError(
+                "`model` must have binary units: take `model.hidden_marginal()`, or a sampler, got"
+                " a GaussianRBM."
+            )
         if not isinstance(self.model, AbstractPairwiseModel):
             raise TypeError(
                 "`model` must be an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, got"
                 f" {_checks.describe(self.model)}."
+            )
+        if set(self.model.kinds()) != {"binary"}:
+            raise TypeError(
+                "`model` must have binary units alone for inference, got a"
+                f" {type(self.model).__name__} with label units; use a sampler, or `label_given`."
             )
         if self.evidence is None and self.observed is None:
             return

@@ -4,49 +4,64 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel
 from ._base import AbstractInference, Statistics
 from ._instances import Problem
 
 
-def is_closed(model: AbstractPairwiseModel) -> bool:
-    """Whether the hidden units are independent given the visible ones: every edge then ends in the
-    visible layer.
-    """
-    return all(0 in (block.first, block.second) for block in model.blocks())
+# What data say of a model: its visible units, or these and one-hot labels.
+Seen = Float[Array, "batch visible"] | tuple[Float[Array, "batch _"], Float[Array, "batch _"]]
+
+
+def _seen_layers(model: AbstractLayeredModel) -> tuple[int, ...]:
+    """The layers that data tell: the visible one, and labels."""
+    return (0, *(k for k, kind in enumerate(model.kinds()) if kind == "softmax"))
+
+
+def is_closed(model: AbstractLayeredModel) -> bool:
+    """Whether the hidden units are independent given what data tell: every edge then ends there."""
+    seen = _seen_layers(model)
+    return all(first in seen or second in seen for first, second, _ in model.blocks())
 
 
 def posterior(
-    model: AbstractPairwiseModel,
-    visible: Float[Array, "batch visible"],
+    model: AbstractLayeredModel,
+    visible: Seen,
     inference: AbstractInference,
     product: Literal["sum", "max"] = "sum",
 ) -> Statistics:
-    """Expected statistics given all visible units (`x` of a BoltzmannMachine), or those of the most
-    likely hidden units if `product="max"`.
+    """Expected statistics given all visible units (`x` of a BoltzmannMachine) and labels, or those
+    of the most likely hidden units if `product="max"`.
 
     They are exact where that is a formula; else, in a DBM, `inference` is asked with the visible
     units held.
     """
     if not is_closed(model):
+        assert not isinstance(visible, tuple)
         observed = jnp.ones(visible.shape, bool)
         return inference._statistics(Problem(model, visible, observed, trusted=True))
-    size = visible.shape[0]
+    given = visible if isinstance(visible, tuple) else (visible,)
+    known = dict(zip(_seen_layers(model), given, strict=True))
+    size = given[0].shape[0]
     fields = [jnp.broadcast_to(bias, (size, bias.shape[-1])) for bias in model.unary()]
     for first, second, weights in model.blocks():
-        if first != second:
-            sent = visible @ weights if first == 0 else visible @ weights.T
-            layer = max(first, second)
-            fields[layer] = fields[layer] + sent
-    if product == "sum":
-        hidden = [jax.nn.sigmoid(field) for field in fields[1:]]
-    else:
-        hidden = [(field > 0).astype(field.dtype) for field in fields[1:]]
-    return observed_statistics(model, (visible, *hidden))
+        if first in known and second not in known:
+            fields[second] = fields[second] + known[first] @ weights
+        elif second in known and first not in known:
+            fields[first] = fields[first] + known[second] @ weights.T
+    layers = []
+    for k, field in enumerate(fields):
+        if k in known:
+            layers.append(known[k])
+        elif product == "sum":
+            layers.append(jax.nn.sigmoid(field))
+        else:
+            layers.append((field > 0).astype(field.dtype))
+    return observed_statistics(model, tuple(layers))
 
 
 def observed_statistics(
-    model: AbstractPairwiseModel, layers: tuple[Float[Array, "batch _"], ...]
+    model: AbstractLayeredModel, layers: tuple[Float[Array, "batch _"], ...]
 ) -> Statistics:
     """The statistics of a batch in which no two units that share an edge are both uncertain:
     `pairwise` is then a product of two matrices.

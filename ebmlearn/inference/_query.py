@@ -1,12 +1,12 @@
 from jaxtyping import Array, Bool, Float, Num
 
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel, Layers
+from ..models import AbstractLayeredModel, Layers
 from ._base import AbstractInference
 
 
 def query(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"],
     observed: Bool[AnyArray, "*#batch units"],
     inference: AbstractInference,

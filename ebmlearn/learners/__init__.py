@@ -2,6 +2,7 @@ from ._base import AbstractLearner as AbstractLearner, StepInfo as StepInfo
 from ._cd import CD as CD
 from ._cost import hamming as hamming
 from ._lssvm import LSSVM as LSSVM
+from ._mcmc_mle import MCMCMLE as MCMCMLE, MCMCMLEState as MCMCMLEState
 from ._mle import MLE as MLE
 from ._mssvm import MSSVM as MSSVM
 from ._perc_loss import PercLoss as PercLoss

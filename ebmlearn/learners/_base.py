@@ -11,7 +11,8 @@ from .. import _checks
 from .._types import AnyArray
 from ..estimate import predict
 from ..inference import AbstractInference, Statistics
-from ..models import AbstractPairwiseModel, CRBM
+from ..inference._posterior import Seen
+from ..models import AbstractLayeredModel, CRBM
 from ._batch import check, conditioned
 
 
@@ -72,7 +73,7 @@ class AbstractLearner(eqx.Module):
         - `model`: the model.
         - `state`: from `init`, or from the last step.
         - `batch`: visible units, 0 or 1, of shape `[batch, visible]`; for a CRBM the pair
-          `(features, visible)`.
+          `(features, visible)`, for a model with label units `(visible, labels)`.
         - `key`: a typed key.
         - `epoch`: how many epochs have been finished, for schedules.
 
@@ -87,7 +88,7 @@ class AbstractLearner(eqx.Module):
 
     def predict(
         self,
-        model: CRBM | AbstractPairwiseModel,
+        model: CRBM | AbstractLayeredModel,
         features: Shaped[AnyArray, "*batch features"] | None = None,
         *,
         epoch: int = 0,
@@ -126,9 +127,9 @@ class AbstractContrastive(AbstractLearner):
     @abc.abstractmethod
     def phases(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         state: PyTree,
-        visible: Float[Array, "batch visible"],
+        visible: Seen,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
@@ -162,20 +163,25 @@ class AbstractMemoryless(AbstractContrastive):
 
     def phases(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         state: None,
-        visible: Float[Array, "batch visible"],
+        visible: Seen,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> tuple[Phases, None]:
         """The statistics of both sides."""
+        if isinstance(visible, tuple):
+            raise TypeError(
+                "`model` must have no label units for this learner, got a"
+                f" {type(model).__name__} with some; `SAP` and `TransSAP` train it."
+            )
         return self.sides(model, visible, key=key, epoch=epoch), None
 
     @abc.abstractmethod
     def sides(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         visible: Float[Array, "batch visible"],
         *,
         key: PRNGKeyArray,

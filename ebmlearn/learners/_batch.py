@@ -1,11 +1,12 @@
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from .. import _checks
-from ..models import AbstractPairwiseModel, CRBM
+from ..inference._posterior import Seen
+from ..models import AbstractLayeredModel, CRBM, GaussianRBM, SemiRestrictedBM
 
 
 def check(model: Any, batch: Any, name: str = "batch") -> None:
@@ -28,30 +29,63 @@ def check(model: Any, batch: Any, name: str = "batch") -> None:
             )
         finite(f"{name}[0]", features)
         binary(f"{name}[1]", visible)
-    elif isinstance(model, AbstractPairwiseModel):
+    elif isinstance(model, AbstractLayeredModel):
         if model.batch_shape != ():
             raise ValueError(
                 "`model` must be a single one to be trained, got biases with batch axes of shape"
                 f" {model.batch_shape}; train the CRBM they come from."
             )
+        labels = model.num_labels if isinstance(model, SemiRestrictedBM) else 0
+        if labels:
+            _labelled(name, batch, model.unary()[0].shape[-1], labels)
+            return
         if isinstance(batch, (tuple, list)):
             raise ValueError(
                 f"`{name}` must be one array of visible units for a {type(model).__name__}, got"
                 f" {len(batch)}."
             )
         _array(name, batch, model.unary()[0].shape[-1], "[rows, visible]")
-        binary(name, batch)
+        (finite if isinstance(model, GaussianRBM) else binary)(name, batch)
     else:
         raise TypeError(
-            "`model` must be a CRBM, an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, got"
-            f" {_checks.describe(model)}."
+            "`model` must be a CRBM, an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a"
+            f" GaussianRBM, got {_checks.describe(model)}."
         )
 
 
-def conditioned(
-    model: Any, batch: Any
-) -> tuple[AbstractPairwiseModel, Float[Array, "batch visible"]]:
-    """The model given the features of a batch, and the visible units as floats."""
+def _labelled(name: str, batch: Any, visible: int, labels: int) -> None:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        got = f"{len(batch)} arrays" if isinstance(batch, (tuple, list)) else "one array"
+        raise ValueError(
+            f"`{name}` must be the pair (visible, labels) for a model with label units, got {got}."
+        )
+    x, y = batch
+    _array(f"{name}[0]", x, visible, "[rows, visible]")
+    binary(f"{name}[0]", x)
+    integers = hasattr(y, "dtype") and jnp.issubdtype(y.dtype, jnp.integer)
+    if not integers or y.shape != x.shape[:1]:
+        raise ValueError(
+            f"`{name}[1]` must hold an integer for each of {x.shape[0]} rows, got"
+            f" {_checks.describe(y)}."
+        )
+    if _checks.is_concrete(y):
+        values = np.asarray(y)
+        wrong = (values < 0) | (values >= labels)
+        if wrong.any():
+            raise ValueError(
+                f"`{name}[1]` must hold labels 0 to {labels - 1}, got {values[wrong][0]}."
+            )
+
+
+def conditioned(model: Any, batch: Any) -> tuple[AbstractLayeredModel, Seen]:
+    """The model given the features of a batch, and the visible units as floats; with one-hot labels
+    where it has label units.
+    """
+    if isinstance(model, SemiRestrictedBM) and model.num_labels:
+        visible, labels = batch
+        dtype = model.weights.dtype
+        one_hot = jax.nn.one_hot(jnp.asarray(labels), model.num_labels, dtype=dtype)
+        return model, (jnp.asarray(visible).astype(dtype), one_hot)
     if isinstance(model, CRBM):
         features, visible = batch
         return model.condition(features), jnp.asarray(visible).astype(model.weights.dtype)

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .. import _checks
 from ..inference import AbstractInference, MeanField
 from ..inference._posterior import observed_statistics, posterior
-from ..models import AbstractPairwiseModel
-from ..samplers._sweep import given_even, start_even, sweep
+from ..models import AbstractLayeredModel
+from ..samplers._sweep import at_random, given_even, start_even, sweep
 from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 
 
@@ -67,7 +67,7 @@ class CD(AbstractMemoryless):
 
     def sides(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         visible: Float[Array, "batch visible"],
         *,
         key: PRNGKeyArray,
@@ -75,10 +75,12 @@ class CD(AbstractMemoryless):
     ) -> Phases:
         positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
         first, rest = jax.random.split(key)
-        probabilities = jax.tree.leaves(positive.units)
+        layers = jax.tree.leaves(positive.units)
         if self.start == "random":
-            probabilities = [jnp.full_like(p, 0.5) for p in probabilities]
-        layers = start_even(model, probabilities, first)
+            keys = jax.random.split(first, len(layers))
+            number = visible.shape[0]
+            layers = [at_random(model, k, number, keys[k]) for k in range(len(layers))]
+        layers = start_even(model, layers, first)
         layers = chain(model, layers, self.k, rest)
         negative = observed_statistics(model, given_even(model, layers))
         return Phases(positive, negative, jnp.asarray(jnp.nan, visible.dtype))
@@ -89,7 +91,7 @@ class CD(AbstractMemoryless):
 
 
 def chain(
-    model: AbstractPairwiseModel, layers: list[Float[Array, "batch _"]], k: int, key: PRNGKeyArray
+    model: AbstractLayeredModel, layers: list[Float[Array, "batch _"]], k: int, key: PRNGKeyArray
 ) -> list[Float[Array, "batch _"]]:
     """Runs `k` sweeps of block Gibbs sampling."""
     keys = jax.random.split(key, k)

@@ -9,7 +9,7 @@ from .._types import AnyArray
 from ..inference import AbstractInference
 from ..inference._instances import Problem
 from ..inference._posterior import is_closed
-from ..models import AbstractPairwiseModel, BoltzmannMachine
+from ..models import AbstractLayeredModel, BoltzmannMachine
 
 
 # From states and the truth, both of shape [batch, visible], to the cost of each unit.
@@ -24,8 +24,8 @@ def hamming(
 
 
 def augmented(
-    model: AbstractPairwiseModel, truth: Float[Array, "batch visible"], cost: Cost
-) -> AbstractPairwiseModel:
+    model: AbstractLayeredModel, truth: Float[Array, "batch visible"], cost: Cost
+) -> AbstractLayeredModel:
     """The model whose log-potential is higher by the cost of the visible units: for the Hamming
     loss, $b_i$ plus $1 - 2 v_i$ (Ping & Ihler 2017, eq. (7)).
     """
@@ -43,7 +43,7 @@ def check_cost(cost: Any) -> None:
 
 
 def free_energy(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     visible: Float[Array, "batch visible"],
     inference: AbstractInference,
 ) -> Float[Array, " batch"]:

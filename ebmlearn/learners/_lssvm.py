@@ -3,7 +3,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..inference import AbstractInference
 from ..inference._posterior import posterior
-from ..models import AbstractPairwiseModel, Units
+from ..models import AbstractLayeredModel, Units
 from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 from ._cost import augmented, check_cost, Cost, hamming
 
@@ -50,7 +50,7 @@ class LSSVM(AbstractMemoryless):
 
     def sides(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         visible: Float[Array, "batch visible"],
         *,
         key: PRNGKeyArray,

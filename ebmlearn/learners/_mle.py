@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..inference import AbstractInference
 from ..inference._posterior import posterior
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel
 from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 from ._cost import free_energy
 
@@ -57,7 +57,7 @@ class MLE(AbstractMemoryless):
 
     def sides(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         visible: Float[Array, "batch visible"],
         *,
         key: PRNGKeyArray,

@@ -3,7 +3,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..inference import AbstractInference
 from ..inference._posterior import posterior
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel
 from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 from ._cost import augmented, check_cost, Cost, free_energy, hamming
 
@@ -54,7 +54,7 @@ class MSSVM(AbstractMemoryless):
 
     def sides(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         visible: Float[Array, "batch visible"],
         *,
         key: PRNGKeyArray,

@@ -6,7 +6,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .. import _checks
 from ..inference import AbstractInference, MeanField
 from ..inference._posterior import is_closed, posterior
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel
+from ..samplers._base import binary_only
 from ..samplers._sweep import field, start_even, sweep
 from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 
@@ -51,12 +52,13 @@ class PercLoss(AbstractMemoryless):
 
     def sides(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         visible: Float[Array, "batch visible"],
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> Phases:
+        binary_only(model, "PercLoss")
         if not is_closed(model):
             kind = type(model).__name__
             raise ValueError(f"`model` must have a closed free energy, got a {kind}.")
@@ -77,7 +79,7 @@ class PercLoss(AbstractMemoryless):
 
 
 def _search(
-    model: AbstractPairwiseModel, size: int, k: int, key: PRNGKeyArray
+    model: AbstractLayeredModel, size: int, k: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "batch visible"], Float[Array, " batch"]]:
     """The visible units of lowest free energy, among the most likely ones given the hidden units of
     each sweep and at the start, and that free energy.

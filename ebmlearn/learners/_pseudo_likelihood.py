@@ -8,6 +8,8 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from ..estimate import pseudo_log_likelihood
 from ..inference import AbstractInference, MeanField
+from ..models import CRBM
+from ..samplers._base import binary_only
 from ._base import AbstractLearner, at_epoch, Inference, StepInfo
 from ._batch import check, conditioned
 
@@ -45,6 +47,8 @@ class PseudoLikelihood(AbstractLearner):
     ) -> tuple[Any, PyTree, StepInfo]:
         """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]."""
         check(model, batch)
+        if not isinstance(model, CRBM):
+            binary_only(model, "pseudo-likelihood")
         _checks.typed_key(key)
         gradient, loss = _step(model, batch)
         nan, one = jnp.full_like(loss, jnp.nan), jnp.ones_like(loss)
@@ -59,6 +63,7 @@ class PseudoLikelihood(AbstractLearner):
 def _step(model: Any, batch: Any) -> tuple[Any, Array]:
     def loss(model: Any) -> Array:
         problem, visible = conditioned(model, batch)
+        assert not isinstance(visible, tuple)
         return -pseudo_log_likelihood(problem, visible).mean()
 
     value, gradient = jax.value_and_grad(loss)(model)

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import AnyArray
 from ..inference import AbstractInference, MeanField, Statistics
-from ..inference._posterior import observed_statistics, posterior
-from ..models import AbstractPairwiseModel, CRBM
+from ..inference._posterior import observed_statistics, posterior, Seen
+from ..models import AbstractLayeredModel, CRBM
 from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
 from ..samplers._base import as_layers
 from ..samplers._sweep import given_even
@@ -79,9 +79,9 @@ class SAP(AbstractContrastive):
 
     def phases(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         state: PyTree,
-        visible: Float[Array, "batch visible"],
+        visible: Seen,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
@@ -93,7 +93,7 @@ class SAP(AbstractContrastive):
         positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
         negative = particles(model, state.units)
         mean = None if accepted is None else accepted.mean()
-        loss = jnp.asarray(jnp.nan, visible.dtype)
+        loss = jnp.asarray(jnp.nan, model.unary()[0].dtype)
         return Phases(positive, negative, loss, mean), state
 
     def decoder(self, epoch: int = 0) -> AbstractInference:
@@ -168,9 +168,9 @@ class TransSAP(AbstractContrastive):
 
     def phases(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         state: TransSAPState,
-        visible: Float[Array, "batch visible"],
+        visible: Seen,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
@@ -179,7 +179,7 @@ class TransSAP(AbstractContrastive):
         chains, updates = state
         # Not after the update that has just been made, but before the one that is due.
         due = (updates >= self.begin) & ((updates - self.begin) % self.every == self.every - 1)
-        nan = jnp.asarray(jnp.nan, visible.dtype)
+        nan = jnp.asarray(jnp.nan, model.unary()[0].dtype)
 
         def run(chains: PyTree) -> tuple[PyTree, Float[Array, ""]]:
             chains, info = self.tempered.step(model, chains, key=one)
@@ -206,6 +206,6 @@ def start(model: Any, sampler: AbstractSampler, num_chains: int, key: PRNGKeyArr
     return sampler.init(model, num_chains, key=key)
 
 
-def particles(model: AbstractPairwiseModel, units: Any) -> Statistics:
+def particles(model: AbstractLayeredModel, units: Any) -> Statistics:
     """The statistics of chains, their odd layers as probabilities given the even ones."""
     return observed_statistics(model, given_even(model, as_layers(model, units)))

@@ -1,10 +1,14 @@
 from ._base import (
+    AbstractLayeredModel as AbstractLayeredModel,
     AbstractPairwiseModel as AbstractPairwiseModel,
+    LabelledLayers as LabelledLayers,
     Layers as Layers,
     Units as Units,
 )
 from ._boltzmann import BoltzmannMachine as BoltzmannMachine
 from ._crbm import CRBM as CRBM
 from ._dbm import DBM as DBM
+from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._rbm import RBM as RBM
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM
+from ._stack import Stack as Stack

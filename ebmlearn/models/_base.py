@@ -3,7 +3,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ from ._view import Block, Form, PairwiseView, Product, Schedule
 
 
 Model = TypeVar("Model")
-PairwiseModel = TypeVar("PairwiseModel", bound="AbstractPairwiseModel")
+LayeredModel = TypeVar("LayeredModel", bound="AbstractLayeredModel")
 
 
 class Layers(NamedTuple):
@@ -35,12 +35,23 @@ class Units(NamedTuple):
     x: Any
 
 
-class AbstractPairwiseModel(eqx.Module):
-    """Binary units in layers, whose energy holds products of one or two units:
-    $E(x) = -\\sum_i b_i x_i - \\sum_{i<j} W_{ij} x_i x_j$ with $x_i \\in \\{0, 1\\}$.
+class LabelledLayers(NamedTuple):
+    """One value for each unit of a layered model with label units. States of the label units are
+    one-hot: exactly one of them is 1.
+    """
 
-    Subclasses say which layers and which blocks of weights they have; every inference works on
-    that alone.
+    visible: Any
+    hidden: Any
+    label: Any
+
+
+# What the units of a layer may be: 0 or 1 each; one of them 1 and the others 0; or real numbers.
+Kind = Literal["binary", "softmax", "gaussian"]
+
+
+class AbstractLayeredModel(eqx.Module):
+    """Units in layers, whose energy holds products of one or two units. Samplers work on what
+    subclasses say of their layers and blocks of weights.
     """
 
     @abc.abstractmethod
@@ -49,57 +60,38 @@ class AbstractPairwiseModel(eqx.Module):
 
     @abc.abstractmethod
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
-        """The biases of each layer, the visible layer first."""
+        """What is linear in the units of each layer, the visible layer first: their biases."""
 
     @abc.abstractmethod
     def with_unary(self: Model, unary: tuple[Float[Array, "... _"], ...]) -> Model:
         """The model with other biases, as `unary` gives them."""
 
     @abc.abstractmethod
-    def units(self, layers: tuple[Any, ...]) -> Layers | Units:
-        """Names the layers: [`ebmlearn.Layers`][] or [`ebmlearn.Units`][]."""
+    def kinds(self) -> tuple[Kind, ...]:
+        """What the units of each layer are: `"binary"`, `"softmax"` or `"gaussian"`."""
+
+    @abc.abstractmethod
+    def units(self, layers: tuple[Any, ...]) -> Layers | LabelledLayers | Units:
+        """Names the layers: [`ebmlearn.Layers`][], [`ebmlearn.LabelledLayers`][] or
+        [`ebmlearn.Units`][].
+        """
 
     @abc.abstractmethod
     def factors(self, blocks: tuple[Any, ...]) -> Any:
         """Names the blocks: one array, or a tuple of arrays in the order of the weights."""
 
-    def view(
-        self,
-        product: Product,
-        form: Form,
-        schedule: Schedule,
-        damping: Float[AnyArray, ""] | None,
-        beta: Float[AnyArray, ""],
-    ) -> PairwiseView:
-        """The message-passing view of this model, its weights times `beta`."""
-        sizes = tuple(bias.shape[-1] for bias in self.unary())
-        return PairwiseView(self.blocks(), sizes, product, form, schedule, damping, beta)
-
+    @abc.abstractmethod
     def tempered(self: Model, beta: float | Float[Array, ""]) -> Model:
-        """The model of $p(x)^\\beta$: every parameter times `beta`."""
-        return scaled(self, beta)
+        """The model of $p(x)^\\beta$."""
 
-    def expected_energy(self, units: Layers | Units, pairwise: Any) -> Float[Array, ""]:
+    @abc.abstractmethod
+    def expected_energy(self, units: Any, pairwise: Any) -> Float[Array, ""]:
         """The mean energy under expected statistics: `units` of each instance, `pairwise` of all.
 
-        Its gradient with the statistics held fixed is minus the statistics, which is all that
-        learning needs. Couplings inside a layer hold each edge twice; an edge counts as one
-        parameter, so that its gradient stands whole at both places.
+        Its gradient with the statistics held fixed is what learning needs.
         """
-        out = jnp.zeros((), self.unary()[0].dtype)
-        for bias, x in zip(self.unary(), jax.tree.leaves(units), strict=True):
-            if bias.ndim == 1:
-                out = out - bias @ x.reshape(-1, x.shape[-1]).mean(0)
-            else:
-                out = out - (bias * jnp.broadcast_to(x, bias.shape)).sum(-1).mean()
-        for block, pair in zip(self.blocks(), jax.tree.leaves(pairwise), strict=True):
-            if block.first == block.second:
-                out = out - (_as_edges(block.weights) * pair).sum() / 2
-            else:
-                out = out - (block.weights * pair).sum()
-        return out
 
-    def uncentred(self: PairwiseModel, offsets: Layers | Units) -> PairwiseModel:
+    def uncentred(self: LayeredModel, offsets: Any) -> LayeredModel:
         """The model whose energy is, up to a constant, this one's at $x - \\mu$: biases less what
         the weights send from the offsets $\\mu$ of the units they join.
         """
@@ -122,6 +114,48 @@ class AbstractPairwiseModel(eqx.Module):
     def is_bipartite(self) -> bool:
         """Whether units of even layers are joined to units of odd layers only."""
         return all((block.first - block.second) % 2 for block in self.blocks())
+
+
+class AbstractPairwiseModel(AbstractLayeredModel):
+    """Binary units in layers: $E(x) = -\\sum_i b_i x_i - \\sum_{i<j} W_{ij} x_i x_j$ with
+    $x_i \\in \\{0, 1\\}$. Every inference works on that alone.
+    """
+
+    def view(
+        self,
+        product: Product,
+        form: Form,
+        schedule: Schedule,
+        damping: Float[AnyArray, ""] | None,
+        beta: Float[AnyArray, ""],
+    ) -> PairwiseView:
+        """The message-passing view of this model, its weights times `beta`."""
+        sizes = tuple(bias.shape[-1] for bias in self.unary())
+        return PairwiseView(self.blocks(), sizes, product, form, schedule, damping, beta)
+
+    def tempered(self: Model, beta: float | Float[Array, ""]) -> Model:
+        """The model of $p(x)^\\beta$: every parameter times `beta`."""
+        return scaled(self, beta)
+
+    def expected_energy(self, units: Any, pairwise: Any) -> Float[Array, ""]:
+        """The mean energy under expected statistics: `units` of each instance, `pairwise` of all.
+
+        Its gradient with the statistics held fixed is minus the statistics, which is all that
+        learning needs. Couplings inside a layer hold each edge twice; an edge counts as one
+        parameter, so that its gradient stands whole at both places.
+        """
+        out = jnp.zeros((), self.unary()[0].dtype)
+        for bias, x in zip(self.unary(), jax.tree.leaves(units), strict=True):
+            if bias.ndim == 1:
+                out = out - bias @ x.reshape(-1, x.shape[-1]).mean(0)
+            else:
+                out = out - (bias * jnp.broadcast_to(x, bias.shape)).sum(-1).mean()
+        for block, pair in zip(self.blocks(), jax.tree.leaves(pairwise), strict=True):
+            if block.first == block.second:
+                out = out - (_as_edges(block.weights) * pair).sum() / 2
+            else:
+                out = out - (block.weights * pair).sum()
+        return out
 
 
 def _as_edges(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:

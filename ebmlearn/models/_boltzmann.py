@@ -7,7 +7,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ._base import AbstractPairwiseModel, gaussian, instancewise, states, symmetrised, Units
+from ._base import AbstractPairwiseModel, gaussian, instancewise, Kind, states, symmetrised, Units
 from ._view import Block
 
 
@@ -131,6 +131,9 @@ class BoltzmannMachine(AbstractPairwiseModel):
     def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "BoltzmannMachine":
         """The model with other biases, as `unary` gives them."""
         return eqx.tree_at(lambda model: (model.bias,), self, unary)
+
+    def kinds(self) -> tuple[Kind, ...]:
+        return ("binary",)
 
     def units(self, layers: tuple[Any, ...]) -> Units:
         return Units(*layers)

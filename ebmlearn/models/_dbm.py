@@ -8,7 +8,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ._base import AbstractPairwiseModel, gaussian, instancewise, Layers, states
+from ._base import AbstractPairwiseModel, gaussian, instancewise, Kind, Layers, states
 from ._rbm import RBM
 from ._view import Block
 
@@ -214,6 +214,9 @@ class DBM(AbstractPairwiseModel):
     def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "DBM":
         """The model with other biases, as `unary` gives them."""
         return eqx.tree_at(lambda model: model.biases, self, unary)
+
+    def kinds(self) -> tuple[Kind, ...]:
+        return ("binary",) * len(self.biases)
 
     def units(self, layers: tuple[Any, ...]) -> Layers:
         return Layers(layers[0], tuple(layers[1:]))

@@ -7,7 +7,7 @@ from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ._base import AbstractPairwiseModel, gaussian, instancewise, Layers, states
+from ._base import AbstractPairwiseModel, gaussian, instancewise, Kind, Layers, states
 from ._view import Block
 
 
@@ -192,6 +192,9 @@ class RBM(AbstractPairwiseModel):
     def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "RBM":
         """The model with other biases, as `unary` gives them."""
         return eqx.tree_at(lambda model: (model.visible_bias, model.hidden_bias), self, unary)
+
+    def kinds(self) -> tuple[Kind, ...]:
+        return ("binary", "binary")
 
     def units(self, layers: tuple[Any, ...]) -> Layers:
         return Layers(*layers)

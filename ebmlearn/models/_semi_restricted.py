@@ -3,11 +3,20 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ._base import AbstractPairwiseModel, gaussian, instancewise, Layers, states, symmetrised
+from ._base import (
+    AbstractPairwiseModel,
+    gaussian,
+    instancewise,
+    Kind,
+    LabelledLayers,
+    Layers,
+    states,
+    symmetrised,
+)
 from ._rbm import RBM
 from ._view import Block
 
@@ -17,13 +26,17 @@ class SemiRestrictedBM(AbstractPairwiseModel):
 
     $E(v, h) = -v^\\top W h - \\tfrac12 v^\\top L v - b^\\top v - c^\\top h$
 
-    (Salakhutdinov 2009), with $L$ symmetric and zero on its diagonal.
+    (Salakhutdinov 2009), with $L$ symmetric and zero on its diagonal. Label units $y$, of which
+    exactly one is 1, may be joined to the hidden units; they add $-y^\\top U h - d^\\top y$. With
+    these, samplers and stochastic learners work, and inference does not.
     """
 
     weights: Float[Array, "visible hidden"]
     couplings: Float[Array, "visible visible"]
     visible_bias: Float[Array, "*batch visible"]
     hidden_bias: Float[Array, "*batch hidden"]
+    label_weights: Float[Array, "labels hidden"] | None = None
+    label_bias: Float[Array, " labels"] | None = None
 
     def __init__(
         self,
@@ -31,6 +44,8 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         couplings: Float[AnyArray, "visible visible"],
         visible_bias: Float[AnyArray, "*#batch visible"],
         hidden_bias: Float[AnyArray, "*#batch hidden"],
+        label_weights: Float[AnyArray, "labels hidden"] | None = None,
+        label_bias: Float[AnyArray, " labels"] | None = None,
     ):
         """**Arguments:**
 
@@ -38,16 +53,24 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         - `couplings`: $L$, of shape `[visible, visible]`, symmetric, zero on the diagonal.
         - `visible_bias`: array of shape `[*batch, visible]`.
         - `hidden_bias`: array of shape `[*batch, hidden]`.
+        - `label_weights`, `label_bias`: $U$, of shape `[labels, hidden]`, and $d$; both or none.
         """
         self.weights = _checks.parameter("weights", weights)
         self.couplings = _checks.parameter("couplings", couplings)
         self.visible_bias = _checks.parameter("visible_bias", visible_bias)
         self.hidden_bias = _checks.parameter("hidden_bias", hidden_bias)
+        if (label_weights is None) != (label_bias is None):
+            missing = "label_weights" if label_weights is None else "label_bias"
+            raise ValueError(f"`label_weights` and `label_bias` go together, got no `{missing}`.")
+        if label_weights is not None and label_bias is not None:
+            self.label_weights = _checks.parameter("label_weights", label_weights)
+            self.label_bias = _checks.parameter("label_bias", label_bias)
 
     def __check_init__(self):
         _checks.rank("weights", self.weights, 2, "[visible, hidden]")
         visible, hidden = self.weights.shape
-        _checks.finite(**vars(self))
+        parameters = {name: x for name, x in vars(self).items() if x is not None}
+        _checks.finite(**parameters)
         _checks.symmetric("couplings", self.couplings)
         rows = "as `weights` has rows"
         _checks.exact_shape("couplings", self.couplings, (visible, visible), rows)
@@ -56,13 +79,23 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         _checks.broadcastable(
             visible_bias=self.visible_bias.shape[:-1], hidden_bias=self.hidden_bias.shape[:-1]
         )
-        _checks.one_dtype(**vars(self))
+        if self.label_weights is not None and self.label_bias is not None:
+            _checks.rank("label_weights", self.label_weights, 2, "[labels, hidden]")
+            labels = self.label_weights.shape[0]
+            _checks.exact_shape(
+                "label_weights", self.label_weights, (labels, hidden), "as `weights` has columns"
+            )
+            _checks.exact_shape(
+                "label_bias", self.label_bias, (labels,), "as `label_weights` has rows"
+            )
+        _checks.one_dtype(**parameters)
 
     @classmethod
     def init(
         cls,
         visible: int,
         hidden: int,
+        labels: int = 0,
         *,
         key: PRNGKeyArray,
         scale: float = 0.01,
@@ -72,19 +105,23 @@ class SemiRestrictedBM(AbstractPairwiseModel):
 
         **Arguments:**
 
-        - `visible`, `hidden`: the numbers of units.
+        - `visible`, `hidden`, `labels`: the numbers of units.
         - `key`: a typed key, from `jax.random.key(seed)`.
         - `scale`: standard deviation of weights and couplings. Biases are zero.
         - `dtype`: float32 or float64; the default dtype of JAX if not given.
         """
         _checks.count("visible", visible)
         _checks.count("hidden", hidden)
+        _checks.count("labels", labels, 0)
         _checks.typed_key(key)
-        one, two = jax.random.split(key)
+        one, two, three = jax.random.split(key, 3)
         weights = gaussian((visible, hidden), scale, dtype, one)
         upper = jnp.triu(gaussian((visible, visible), scale, dtype, two), 1)
         zeros = jnp.zeros(visible, upper.dtype), jnp.zeros(hidden, upper.dtype)
-        return cls(weights, upper + upper.T, *zeros)
+        if labels == 0:
+            return cls(weights, upper + upper.T, *zeros)
+        joined = gaussian((labels, hidden), scale, dtype, three)
+        return cls(weights, upper + upper.T, *zeros, joined, jnp.zeros(labels, upper.dtype))
 
     @classmethod
     def from_spins(
@@ -121,8 +158,12 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         Float[Array, "... hidden"],
     ]:
         """The parameters of the same distribution on spins ±1, as `SemiRestrictedBM.from_spins`
-        takes them.
+        takes them. There must be no label units, which are no spins.
         """
+        if self.num_labels:
+            raise ValueError(
+                f"`to_spins` needs a model without label units, got {self.num_labels} of them."
+            )
         visible, hidden = self._weight_sums()
         return (
             self.weights / 4,
@@ -139,25 +180,52 @@ class SemiRestrictedBM(AbstractPairwiseModel):
     def num_hidden(self) -> int:
         return self.weights.shape[1]
 
+    @property
+    def num_labels(self) -> int:
+        return 0 if self.label_bias is None else self.label_bias.shape[0]
+
     def energy(
         self,
         visible: Shaped[AnyArray, "*#batch visible"],
         hidden: Shaped[AnyArray, "*#batch hidden"],
+        label: Int[AnyArray, "*#batch"] | int | None = None,
     ) -> Float[Array, "*batch"]:
-        """The energy $E(v, h)$ of configurations; leading axes broadcast."""
-        energy = self._rbm().energy(visible, hidden)
-        return energy - jnp.broadcast_to(self._lateral(visible), energy.shape)
+        """The energy $E(v, h)$ or $E(v, h, y)$ of configurations; leading axes broadcast. `label`
+        is the number of the label unit that is 1.
+        """
+        energy = self._rbm(label).energy(visible, hidden)
+        energy = energy - jnp.broadcast_to(self._lateral(visible), energy.shape)
+        return energy - jnp.broadcast_to(self._own(label), energy.shape)
 
-    def free_energy(self, visible: Shaped[AnyArray, "*#batch visible"]) -> Float[Array, "*batch"]:
-        """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$."""
-        energy = self._rbm().free_energy(visible)
-        return energy - jnp.broadcast_to(self._lateral(visible), energy.shape)
+    def free_energy(
+        self,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        label: Int[AnyArray, "*#batch"] | int | None = None,
+    ) -> Float[Array, "*batch"]:
+        """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$. Where there are
+        label units, $F(v, y)$ of a given label, else their sum in $F(v)$ too.
+        """
+        if label is None and self.num_labels:
+            return -jax.nn.logsumexp(self._label_scores(visible), axis=-1)
+        energy = self._rbm(label).free_energy(visible)
+        energy = energy - jnp.broadcast_to(self._lateral(visible), energy.shape)
+        return energy - jnp.broadcast_to(self._own(label), energy.shape)
+
+    def label_given(
+        self, visible: Shaped[AnyArray, "*#batch visible"]
+    ) -> Float[Array, "*batch labels"]:
+        """$p(y \\mid v)$, the hidden units summed out: the softmax of $-F(v, y)$."""
+        if not self.num_labels:
+            raise ValueError("`label_given` needs a model with label units, got none.")
+        return jax.nn.softmax(self._label_scores(visible), axis=-1)
 
     def hidden_given(
-        self, visible: Shaped[AnyArray, "*#batch visible"]
+        self,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        label: Int[AnyArray, "*#batch"] | int | None = None,
     ) -> Float[Array, "*batch hidden"]:
-        """$p(h_j = 1 \\mid v)$ for every hidden unit."""
-        return self._rbm().hidden_given(visible)
+        """$p(h_j = 1 \\mid v)$, or given a label too, for every hidden unit."""
+        return self._rbm(label).hidden_given(visible)
 
     def visible_given(
         self,
@@ -183,17 +251,29 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         return eqx.tree_at(lambda model: model.couplings, self, symmetrised(self.couplings))
 
     def blocks(self) -> tuple[Block, ...]:
-        return Block(0, 1, self.weights), Block(0, 0, symmetrised(self.couplings))
+        blocks = Block(0, 1, self.weights), Block(0, 0, symmetrised(self.couplings))
+        if self.label_weights is None:
+            return blocks
+        return *blocks, Block(2, 1, self.label_weights)
 
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
-        return self.visible_bias, self.hidden_bias
+        biases = self.visible_bias, self.hidden_bias
+        return biases if self.label_bias is None else (*biases, self.label_bias)
 
     def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "SemiRestrictedBM":
         """The model with other biases, as `unary` gives them."""
-        return eqx.tree_at(lambda model: (model.visible_bias, model.hidden_bias), self, unary)
 
-    def units(self, layers: tuple[Any, ...]) -> Layers:
-        return Layers(*layers)
+        def biases(model: SemiRestrictedBM) -> Any:
+            own = model.visible_bias, model.hidden_bias
+            return own if model.label_bias is None else (*own, model.label_bias)
+
+        return eqx.tree_at(biases, self, unary)
+
+    def kinds(self) -> tuple[Kind, ...]:
+        return ("binary", "binary", "softmax") if self.num_labels else ("binary", "binary")
+
+    def units(self, layers: tuple[Any, ...]) -> Layers | LabelledLayers:
+        return LabelledLayers(*layers) if self.num_labels else Layers(*layers)
 
     def factors(self, blocks: tuple[Any, ...]) -> Any:
         return tuple(blocks)
@@ -206,9 +286,31 @@ class SemiRestrictedBM(AbstractPairwiseModel):
             jnp.broadcast_to(self.weights.sum(0), self.hidden_bias.shape),
         )
 
-    def _rbm(self) -> RBM:
-        """The model without its lateral couplings."""
-        return RBM(self.weights, self.visible_bias, self.hidden_bias)
+    def _rbm(self, label: Any = None) -> RBM:
+        """The model without its lateral couplings, given a label if it has any."""
+        bias = self.hidden_bias
+        if self.label_weights is not None:
+            if label is None:
+                raise ValueError("`label` must be given for a model with label units, got None.")
+            sent = self.label_weights[jnp.asarray(label)]
+            shape = jnp.broadcast_shapes(sent.shape, bias.shape)
+            bias = jnp.broadcast_to(bias, shape) + jnp.broadcast_to(sent, shape)
+        elif label is not None:
+            raise ValueError("`label` must be None for a model without label units, got one.")
+        return RBM(self.weights, self.visible_bias, bias)
+
+    def _own(self, label: Any) -> Float[Array, "..."]:
+        """What the biases of the label units take from the energy."""
+        if self.label_bias is None:
+            return jnp.zeros((), self.weights.dtype)
+        return self.label_bias[jnp.asarray(label)]
+
+    def _label_scores(
+        self, visible: Shaped[AnyArray, "*#batch visible"]
+    ) -> Float[Array, "*batch labels"]:
+        """$-F(v, y)$ of every label."""
+        scores = [-self.free_energy(visible, label) for label in range(self.num_labels)]
+        return jnp.stack(scores, axis=-1)
 
     def _lateral(self, visible: Shaped[AnyArray, "*batch visible"]) -> Float[Array, "*batch"]:
         """What the lateral couplings take from the energy."""

@@ -9,7 +9,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel, DBM, Layers, Units
+from ..models import AbstractLayeredModel, DBM, Layers, Units
 from ..samplers import (
     AbstractSampler,
     Gibbs,
@@ -159,7 +159,7 @@ class ParallelTemperingKernel(_SamplerKernel):
         super().__init__(ParallelTempering(betas))
 
 
-def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractPairwiseModel, Any]:
+def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractLayeredModel, Any]:
     kwargs = dict(kwargs or {})
     clamped = kwargs.pop("clamped", None)
     if len(args) != 1 or kwargs:
@@ -181,10 +181,10 @@ def _sites(units: Any) -> dict[str, Array]:
     if isinstance(units.hidden, tuple):
         hidden = {f"hidden_{k}": x[0] for k, x in enumerate(units.hidden, 1)}
         return {"visible": units.visible[0], **hidden}
-    return {"visible": units.visible[0], "hidden": units.hidden[0]}
+    return {name: x[0] for name, x in units._asdict().items()}
 
 
-def _units(model: AbstractPairwiseModel, sites: Any) -> Any:
+def _units(model: AbstractLayeredModel, sites: Any) -> Any:
     """The units that `init_params` names; those it does not are drawn."""
     if isinstance(model, DBM):
         names = ["visible", *(f"hidden_{k}" for k in range(1, len(model.biases)))]

@@ -7,16 +7,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..models import AbstractPairwiseModel, CRBM
+from ..models import AbstractLayeredModel, CRBM
+from ..models._base import Kind
+from ._sweep import at_random
 
 
 class ChainState(eqx.Module):
-    """Where chains are: `units` are integers, 0 or 1, named as the units of the model
-    ([`ebmlearn.Layers`][] or [`ebmlearn.Units`][]), each array of shape `[chains, n]`. `clamped`
-    holds booleans in the same places, or None, for units that never change.
+    """Where chains are: `units` are named as the units of the model ([`ebmlearn.Layers`][],
+    [`ebmlearn.LabelledLayers`][] or [`ebmlearn.Units`][]), each array of shape `[chains, n]`:
+    integers, 0 or 1, or real numbers if they are Gaussian. `clamped` holds booleans in the same
+    places, or None, for units that never change.
     """
 
     units: Any
@@ -39,7 +42,7 @@ class AbstractSampler(eqx.Module):
 
     def init(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         num_chains: int,
         *,
         key: PRNGKeyArray,
@@ -50,12 +53,13 @@ class AbstractSampler(eqx.Module):
 
         **Arguments:**
 
-        - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM. If
-          it has a batch axis, there must be as many chains as instances.
+        - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a
+          GaussianRBM. If it has a batch axis, there must be as many chains as instances.
         - `num_chains`: how many.
         - `key`: a typed key.
         - `start`: integers 0 and 1 named as the units of the model, `Layers(v, None)` for instance,
-          of shape `[num_chains, n]` or `[n]`. Where it is None, units are drawn with probability ½.
+          of shape `[num_chains, n]` or `[n]`. Where it is None, units are drawn, each state as
+          likely as another. Label units are one-hot, Gaussian ones real numbers.
         - `clamped`: booleans in the same places, which units keep their start. None is none.
         """
         check_model(model)
@@ -64,7 +68,7 @@ class AbstractSampler(eqx.Module):
         return self._start(model, num_chains, key, start, clamped)
 
     def step(
-        self, model: AbstractPairwiseModel, state: Any, *, key: PRNGKeyArray
+        self, model: AbstractLayeredModel, state: Any, *, key: PRNGKeyArray
     ) -> tuple[Any, Any]:
         """One transition of every chain: the new state, and diagnostics."""
         check_model(model)
@@ -74,7 +78,7 @@ class AbstractSampler(eqx.Module):
     @abc.abstractmethod
     def _start(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         num_chains: int,
         key: PRNGKeyArray,
         start: Any,
@@ -83,13 +87,13 @@ class AbstractSampler(eqx.Module):
         """Does the work of `init`."""
 
     @abc.abstractmethod
-    def _step(self, model: AbstractPairwiseModel, state: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
+    def _step(self, model: AbstractLayeredModel, state: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
         """Does the work of `step`."""
 
 
 @eqx.filter_jit
 def _compiled(
-    sampler: AbstractSampler, model: AbstractPairwiseModel, state: Any, key: PRNGKeyArray
+    sampler: AbstractSampler, model: AbstractLayeredModel, state: Any, key: PRNGKeyArray
 ) -> tuple[Any, Any]:
     return sampler._step(model, state, key)
 
@@ -100,15 +104,25 @@ def check_model(model: Any) -> None:
         raise TypeError(
             "`model` must be an RBM: call `crbm.condition(features)` first, got a CRBM."
         )
-    if not isinstance(model, AbstractPairwiseModel):
+    if not isinstance(model, AbstractLayeredModel):
         raise TypeError(
-            "`model` must be an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, got"
-            f" {_checks.describe(model)}."
+            "`model` must be an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a"
+            f" GaussianRBM, got {_checks.describe(model)}."
+        )
+
+
+def binary_only(model: AbstractLayeredModel, what: str) -> None:
+    """Raises `TypeError` unless all units of `model` are 0 or 1 each."""
+    other = set(model.kinds()) - {"binary"}
+    if other:
+        raise TypeError(
+            f"`model` must have binary units alone for {what}, got a {type(model).__name__} with"
+            f" {' and '.join(sorted(other))} units."
         )
 
 
 def start_chains(
-    model: AbstractPairwiseModel, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
+    model: AbstractLayeredModel, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
 ) -> ChainState:
     """The start of chains, checked."""
     if math.prod(model.batch_shape) not in (1, num_chains) or len(model.batch_shape) > 1:
@@ -123,12 +137,13 @@ def start_chains(
     for k, size in enumerate(sizes):
         name = f"layer {k}"
         shape = (num_chains, size)
-        drawn = jax.random.bernoulli(keys[k], 0.5, shape).astype(jnp.int32)
+        kind = model.kinds()[k]
+        drawn = _as_kind(at_random(model, k, num_chains, keys[k]), kind)
         x, mask = given[k], masks[k]
         if x is not None:
-            x = _states(f"start ({name})", x, shape)
+            x = _states(f"start ({name})", x, shape, kind)
         if mask is not None:
-            mask = _mask(f"clamped ({name})", mask, shape)
+            mask = _mask(f"clamped ({name})", mask, shape, kind)
             if x is None:
                 raise ValueError(
                     f"`start` must be given where units are clamped ({name}), got None."
@@ -140,15 +155,19 @@ def start_chains(
     )
 
 
-def as_layers(model: AbstractPairwiseModel, units: Any) -> list[Float[Array, "chains _"]]:
+def as_layers(model: AbstractLayeredModel, units: Any) -> list[Float[Array, "chains _"]]:
     """Integers, by name, as floats, by number."""
     dtype = model.unary()[0].dtype
     return [x.astype(dtype) for x in jax.tree.leaves(units)]
 
 
-def as_units(model: AbstractPairwiseModel, layers: Any) -> Any:
-    """Floats, by number, as integers, by name."""
-    return model.units(tuple(x.astype(jnp.int32) for x in layers))
+def as_units(model: AbstractLayeredModel, layers: Any) -> Any:
+    """Floats, by number, as states, by name."""
+    return model.units(tuple(map(_as_kind, layers, model.kinds())))
+
+
+def _as_kind(x: Float[Array, "..."], kind: Kind) -> Num[Array, "..."]:
+    return x if kind == "gaussian" else x.astype(jnp.int32)
 
 
 def masks(units: Any) -> list[Bool[Array, "chains _"] | None] | None:
@@ -158,7 +177,7 @@ def masks(units: Any) -> list[Bool[Array, "chains _"] | None] | None:
     return jax.tree.leaves(units, is_leaf=lambda x: x is None)
 
 
-def _layers(name: str, model: AbstractPairwiseModel, given: Any) -> list[Any]:
+def _layers(name: str, model: AbstractLayeredModel, given: Any) -> list[Any]:
     like = model.units(tuple(range(len(model.unary()))))
     count = len(jax.tree.leaves(like))
     if given is None:
@@ -181,7 +200,11 @@ def _layers(name: str, model: AbstractPairwiseModel, given: Any) -> list[Any]:
     return leaves
 
 
-def _states(name: str, x: Any, shape: tuple[int, int]) -> Int[Array, "chains n"]:
+def _states(name: str, x: Any, shape: tuple[int, int], kind: Kind) -> Num[Array, "chains n"]:
+    if kind == "gaussian":
+        if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError(f"`{name}` must hold real numbers, got {_checks.describe(x)}.")
+        return _fitted(name, x, shape)
     if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.integer):
         raise TypeError(f"`{name}` must hold integers 0 and 1, got {_checks.describe(x)}.")
     x = _fitted(name, x, shape)
@@ -190,13 +213,21 @@ def _states(name: str, x: Any, shape: tuple[int, int]) -> Int[Array, "chains n"]
         wrong = (values != 0) & (values != 1)
         if wrong.any():
             raise ValueError(f"`{name}` must hold 0 and 1 only, got {values[wrong][0]}.")
+        if kind == "softmax" and (values.sum(-1) != 1).any():
+            got = values.sum(-1)[values.sum(-1) != 1][0]
+            raise ValueError(f"`{name}` must hold one 1 in each row of labels, got {got}.")
     return x.astype(jnp.int32)
 
 
-def _mask(name: str, x: Any, shape: tuple[int, int]) -> Bool[Array, "chains n"]:
+def _mask(name: str, x: Any, shape: tuple[int, int], kind: Kind) -> Bool[Array, "chains n"]:
     if not hasattr(x, "dtype") or x.dtype != jnp.bool_:
         raise TypeError(f"`{name}` must be a mask of booleans, got {_checks.describe(x)}.")
-    return _fitted(name, x, shape)
+    x = _fitted(name, x, shape)
+    if kind == "softmax" and _checks.is_concrete(x):
+        values = np.asarray(x)
+        if (values.any(-1) != values.all(-1)).any():
+            raise ValueError(f"`{name}` must clamp all label units of a chain or none, got some.")
+    return x
 
 
 def _fitted(name: str, x: Any, shape: tuple[int, int]) -> Array:
@@ -206,6 +237,15 @@ def _fitted(name: str, x: Any, shape: tuple[int, int]) -> Array:
             f" {_checks.describe(x)}."
         )
     return jnp.broadcast_to(jnp.asarray(x), shape)
+
+
+def no_improper(model: AbstractLayeredModel, betas: tuple[float, ...]) -> None:
+    """Raises `ValueError` if a ladder begins where Gaussian units would have no distribution."""
+    if betas[0] == 0 and "gaussian" in model.kinds():
+        raise ValueError(
+            "`betas` must be positive for Gaussian units, which have no distribution at 0, got"
+            f" {_shortened(betas)}."
+        )
 
 
 def ladder(betas: Any) -> tuple[float, ...]:

@@ -3,7 +3,7 @@ from jaxtyping import Array, Float, Num
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel, CRBM
+from ..models import AbstractLayeredModel, CRBM
 
 
 def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
@@ -35,7 +35,7 @@ def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
     return jnp.where(still, jnp.inf, times[last])
 
 
-def singular_values(model: AbstractPairwiseModel | CRBM) -> tuple[Float[Array, " _"], ...]:
+def singular_values(model: AbstractLayeredModel | CRBM) -> tuple[Float[Array, " _"], ...]:
     """The singular values of each block of weights, from the largest on. In training, those that
     grow are the directions that the model has learned.
     """

@@ -3,7 +3,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel
 from ._base import (
     AbstractSampler,
     as_layers,
@@ -50,16 +50,18 @@ class Gibbs(AbstractSampler):
 
     def _start(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         num_chains: int,
         key: PRNGKeyArray,
         start: Any,
         clamped: Any,
     ) -> ChainState:
+        if "gaussian" in model.kinds():
+            _checks.number("beta", self.beta, 0, float("inf"), "(0, inf)")
         return start_chains(model, num_chains, key, start, clamped)
 
     def _step(
-        self, model: AbstractPairwiseModel, state: ChainState, key: PRNGKeyArray
+        self, model: AbstractLayeredModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, GibbsInfo]:
         layers = as_layers(model, state.units)
         beta = self.beta

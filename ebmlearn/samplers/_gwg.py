@@ -6,12 +6,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel
 from . import _random
 from ._base import (
     AbstractSampler,
     as_layers,
     as_units,
+    binary_only,
     ChainState,
     masks,
     start_chains,
@@ -54,16 +55,17 @@ class GibbsWithGradients(AbstractSampler):
 
     def _start(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         num_chains: int,
         key: PRNGKeyArray,
         start: Any,
         clamped: Any,
     ) -> ChainState:
+        binary_only(model, "flips")
         return start_chains(model, num_chains, key, start, clamped)
 
     def _step(
-        self, model: AbstractPairwiseModel, state: ChainState, key: PRNGKeyArray
+        self, model: AbstractLayeredModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, GibbsWithGradientsInfo]:
         layers = as_layers(model, state.units)
         sizes = [x.shape[-1] for x in layers]

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel
 from . import _random
-from ._base import AbstractSampler, as_layers, as_units, ladder, masks, start_chains
+from ._base import AbstractSampler, as_layers, as_units, ladder, masks, no_improper, start_chains
 from ._sweep import energy, sweep
 
 
@@ -72,12 +72,13 @@ class ParallelTempering(AbstractSampler):
 
     def _start(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         num_chains: int,
         key: PRNGKeyArray,
         start: Any,
         clamped: Any,
     ) -> ParallelTemperingState:
+        no_improper(model, self.betas)
         # All replicas of a chain begin at `start`, or each at its own draw.
         number = len(self.betas)
         keys = jax.random.split(key, number)
@@ -93,7 +94,7 @@ class ParallelTempering(AbstractSampler):
         )
 
     def _step(
-        self, model: AbstractPairwiseModel, state: ParallelTemperingState, key: PRNGKeyArray
+        self, model: AbstractLayeredModel, state: ParallelTemperingState, key: PRNGKeyArray
     ) -> tuple[ParallelTemperingState, ParallelTemperingInfo]:
         number, chains = state.walker.shape
         one, two = jax.random.split(key)
@@ -133,7 +134,7 @@ class ParallelTempering(AbstractSampler):
         return new, ParallelTemperingInfo(moved(energies)[-1], tried, swapped, trips)
 
 
-def _repeated(model: AbstractPairwiseModel, number: int) -> AbstractPairwiseModel:
+def _repeated(model: AbstractLayeredModel, number: int) -> AbstractLayeredModel:
     """The model with an instance for each row, where it has a batch axis."""
     if model.batch_shape == ():
         return model

@@ -24,3 +24,8 @@ def accept(log_ratio: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, ".
 def choose(logits: Float[Array, "chains n"], key: PRNGKeyArray) -> Int[Array, " chains"]:
     """One of n with the probabilities that logits mean."""
     return jax.random.categorical(key, logits, axis=-1)
+
+
+def normals(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
+    """Standard normal numbers."""
+    return jax.random.normal(key, shape, dtype)

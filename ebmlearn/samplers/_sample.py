@@ -7,12 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from .. import _checks
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel
 from ._base import AbstractSampler
 
 
 def sample(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     sampler: AbstractSampler,
     num_samples: int,
     *,
@@ -75,7 +75,7 @@ def sample(
 @eqx.filter_jit
 def _run(
     sampler: AbstractSampler,
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     state: Any,
     key: PRNGKeyArray,
     burn_in: Any,

@@ -1,14 +1,15 @@
-"""Gibbs sampling of pairwise models, a layer at a time. Layers without couplings inside are drawn
+"""Gibbs sampling of layered models, a layer at a time. Layers without couplings inside are drawn
 at once, the others a unit at a time.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel
 from . import _random
 
 
@@ -22,7 +23,7 @@ Beta = Float[Array, "#chains 1"] | float
 
 
 def sweep(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     layers: Layers,
     key: PRNGKeyArray,
     beta: Beta = 1.0,
@@ -42,11 +43,22 @@ def sweep(
     return layers
 
 
+def _normal(
+    model: Any, field: Float[Array, "chains n"], key: PRNGKeyArray, beta: Beta
+) -> Float[Array, "chains n"]:
+    """Draws Gaussian units, whose mean is their variance times the field."""
+    sigma = jnp.broadcast_to(model.sigma, field.shape)
+    noise = sigma * _random.normals(key, field.shape, field.dtype)
+    if not (isinstance(beta, float) and beta == 1.0):
+        noise = noise / jnp.broadcast_to(jnp.sqrt(jnp.asarray(beta, field.dtype)), field.shape)
+    return sigma**2 * field + noise
+
+
 def start_even(
-    model: AbstractPairwiseModel, probabilities: Layers, key: PRNGKeyArray
+    model: AbstractLayeredModel, probabilities: Layers, key: PRNGKeyArray
 ) -> list[Float[Array, "chains _"]]:
     """Draws the even layers independently; the odd layers are zero, since a sweep begins with them.
-    `probabilities` are those of all layers.
+    `probabilities` are those of all layers; of Gaussian units they are the states themselves.
     """
     if not model.is_bipartite:
         raise ValueError(
@@ -54,15 +66,35 @@ def start_even(
             f" {type(model).__name__}."
         )
     keys = jax.random.split(key, len(probabilities))
-    return [
-        jnp.zeros_like(p) if k % 2 else jax.random.bernoulli(keys[k], p).astype(p.dtype)
-        for k, p in enumerate(probabilities)
-    ]
+    layers = []
+    for k, p in enumerate(probabilities):
+        if k % 2:
+            layers.append(jnp.zeros_like(p))
+        elif model.kinds()[k] == "gaussian":
+            layers.append(p)
+        else:
+            layers.append(jax.random.bernoulli(keys[k], p).astype(p.dtype))
+    return layers
 
 
-def given_even(
-    model: AbstractPairwiseModel, layers: Layers
-) -> tuple[Float[Array, "chains _"], ...]:
+def at_random(
+    model: AbstractLayeredModel, layer: int, number: int, key: PRNGKeyArray
+) -> Float[Array, "chains _"]:
+    """States of a layer that owe nothing to the others: each equally likely, or Gaussian units as
+    they are where all hidden units are 0.
+    """
+    bias = model.unary()[layer]
+    shape = (number, bias.shape[-1])
+    kind = model.kinds()[layer]
+    if kind == "gaussian":
+        return _normal(model, jnp.broadcast_to(bias, shape), key, 1.0)
+    if kind == "softmax":
+        units = jax.random.randint(key, (number,), 0, shape[1])
+        return jax.nn.one_hot(units, shape[1], dtype=bias.dtype)
+    return jax.random.bernoulli(key, 0.5, shape).astype(bias.dtype)
+
+
+def given_even(model: AbstractLayeredModel, layers: Layers) -> tuple[Float[Array, "chains _"], ...]:
     """The even layers as they are, the odd layers as probabilities given them."""
     return tuple(
         jax.nn.sigmoid(field(model, layers, k)) if k % 2 else layer
@@ -71,7 +103,7 @@ def given_even(
 
 
 def field(
-    model: AbstractPairwiseModel, layers: Layers, layer: int, inside: bool = True
+    model: AbstractLayeredModel, layers: Layers, layer: int, inside: bool = True
 ) -> Float[Array, "chains _"]:
     """The log-odds of each unit of a layer given all other units, with or without the couplings
     inside the layer.
@@ -85,7 +117,7 @@ def field(
     return out
 
 
-def energy(model: AbstractPairwiseModel, layers: Layers) -> Float[Array, " chains"]:
+def energy(model: AbstractLayeredModel, layers: Layers) -> Float[Array, " chains"]:
     """The energy of each chain."""
     out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
     for bias, x in zip(model.unary(), layers, strict=True):
@@ -93,11 +125,20 @@ def energy(model: AbstractPairwiseModel, layers: Layers) -> Float[Array, " chain
     for first, second, weights in model.blocks():
         share = 0.5 if first == second else 1.0
         out = out - share * ((layers[first] @ weights) * layers[second]).sum(-1)
-    return out
+    return out + _spread(model, layers)
+
+
+def _spread(model: Any, layers: Layers) -> Float[Array, " chains"]:
+    """What Gaussian units add to the energy besides what is linear in them."""
+    if model.kinds()[0] != "gaussian":
+        return jnp.zeros(layers[0].shape[0], layers[0].dtype)
+    sigma = jnp.broadcast_to(model.sigma, layers[0].shape)
+    bias = jnp.broadcast_to(model.visible_bias, layers[0].shape)
+    return ((layers[0] / sigma) ** 2 + (bias / sigma) ** 2).sum(-1) / 2
 
 
 def _drawn(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     layers: Layers,
     layer: int,
     key: PRNGKeyArray,
@@ -106,6 +147,15 @@ def _drawn(
     held: Bool[Array, "chains _"] | None,
 ) -> Float[Array, "chains _"]:
     old = layers[layer]
+    kind = model.kinds()[layer]
+    if kind != "binary":
+        outside = field(model, layers, layer)
+        if kind == "softmax":
+            unit = _random.choose(_times(beta, outside), key)
+            new = jax.nn.one_hot(unit, old.shape[-1], dtype=old.dtype)
+        else:
+            new = _normal(model, outside, key, beta)
+        return new if held is None else jnp.where(held, old, new)
     uniform = _random.uniforms(key, old.shape, old.dtype)
     outside = field(model, layers, layer, inside=False)
     inner = [weights for first, second, weights in model.blocks() if first == second == layer]
@@ -162,7 +212,7 @@ def _times(beta: Beta, field: Float[Array, "chains n"]) -> Float[Array, "chains 
     return jnp.broadcast_to(beta, field.shape) * field
 
 
-def marginal_energy(model: AbstractPairwiseModel, layers: Layers) -> Float[Array, " chains"]:
+def marginal_energy(model: AbstractLayeredModel, layers: Layers) -> Float[Array, " chains"]:
     """Minus the log-potential of the even layers, the odd ones summed out."""
     out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
     for k, x in enumerate(layers):
@@ -173,4 +223,4 @@ def marginal_energy(model: AbstractPairwiseModel, layers: Layers) -> Float[Array
     for first, second, weights in model.blocks():
         if first == second:
             out = out - ((layers[first] @ weights) * layers[first]).sum(-1) / 2
-    return out
+    return out + _spread(model, layers)

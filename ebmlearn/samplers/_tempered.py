@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel
+from ..models import AbstractLayeredModel
 from . import _random
 from ._base import (
     AbstractSampler,
@@ -17,6 +17,7 @@ from ._base import (
     ChainState,
     ladder,
     masks,
+    no_improper,
     start_chains,
     tree_where,
 )
@@ -66,16 +67,17 @@ class TemperedTransitions(AbstractSampler):
 
     def _start(
         self,
-        model: AbstractPairwiseModel,
+        model: AbstractLayeredModel,
         num_chains: int,
         key: PRNGKeyArray,
         start: Any,
         clamped: Any,
     ) -> ChainState:
+        no_improper(model, self.betas)
         return start_chains(model, num_chains, key, start, clamped)
 
     def _step(
-        self, model: AbstractPairwiseModel, state: ChainState, key: PRNGKeyArray
+        self, model: AbstractLayeredModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, TemperedTransitionsInfo]:
         old = as_layers(model, state.units)
         clamp = masks(state.clamped)

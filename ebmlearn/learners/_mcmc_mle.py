@@ -1,0 +1,149 @@
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from .. import _checks
+from ..inference import AbstractInference, MeanField, Statistics
+from ..inference._posterior import observed_statistics, posterior, Seen
+from ..models import AbstractLayeredModel, GaussianRBM
+from ..samplers import AbstractSampler, Gibbs
+from ..samplers._base import as_layers
+from ..samplers._sweep import given_even, marginal_energy
+from ._base import AbstractContrastive, at_epoch, Inference, Phases
+from ._sap import start
+
+
+class MCMCMLEState(NamedTuple):
+    """The chains, the model they were drawn from, and how many updates there were."""
+
+    chains: PyTree
+    reference: Any
+    updates: Int[Array, ""]
+
+
+class MCMCMLE(AbstractContrastive):
+    """Markov chain Monte Carlo maximum likelihood (Geyer 1991; Salakhutdinov 2009, section 2.2):
+    configurations of a reference model, weighted by $p_\\theta(x) / p_{\\theta_0}(x)$, stand for
+    the model while it moves away from there. With every step of $\\theta$ fewer of them carry the
+    weight, so that they have to be drawn anew before long; `info.accepted` is the share that
+    effectively counts.
+
+    !!! example
+
+        ```python
+        ebmlearn.MCMCMLE(num_chains=1000, steps=1000, refresh=1000)
+        ```
+    """
+
+    sampler: AbstractSampler
+    num_chains: int = eqx.field(static=True)
+    steps: int = eqx.field(static=True)
+    refresh: int | None = eqx.field(static=True)
+    inference: Inference
+    centred: bool = eqx.field(static=True, default=False)
+    weight_decay: float = eqx.field(static=True, default=0.0)
+
+    def __init__(
+        self,
+        sampler: AbstractSampler | None = None,
+        num_chains: int = 100,
+        steps: int = 1000,
+        refresh: int | None = 1000,
+        inference: Inference | None = None,
+        centred: bool = False,
+        weight_decay: float = 0.0,
+    ):
+        """**Arguments:**
+
+        - `sampler`: what draws the configurations; Gibbs if not given.
+        - `num_chains`: how many configurations, each the end of a chain.
+        - `steps`: how many steps of the sampler before they are taken. Chains go on from where
+          they were.
+        - `refresh`: they are drawn anew after so many updates; None draws them once, before the
+          first.
+        - `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
+        """
+        self.sampler = Gibbs() if sampler is None else sampler
+        self.num_chains = num_chains
+        self.steps = steps
+        self.refresh = refresh
+        self.inference = MeanField(50, tol=1e-3) if inference is None else inference
+        self.centred = centred
+        self.weight_decay = weight_decay
+
+    def __check_init__(self):
+        if not isinstance(self.sampler, AbstractSampler):
+            got = _checks.describe(self.sampler)
+            raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+        _checks.count("num_chains", self.num_chains)
+        _checks.count("steps", self.steps)
+        if self.refresh is not None:
+            _checks.count("refresh", self.refresh)
+        at_epoch(self.inference, 0, "sum")
+
+    def init(self, model: Any, *, key: PRNGKeyArray) -> MCMCMLEState:
+        """The chains, at random states; the first step moves them."""
+        if isinstance(model, GaussianRBM):
+            raise TypeError("`model` must have discrete units for MCMCMLE, got a GaussianRBM.")
+        chains = start(model, self.sampler, self.num_chains, key)
+        return MCMCMLEState(chains, model, jnp.zeros((), jnp.int32))
+
+    def phases(
+        self,
+        model: AbstractLayeredModel,
+        state: MCMCMLEState,
+        visible: Seen,
+        *,
+        key: PRNGKeyArray,
+        epoch: Int[Array, ""],
+    ) -> tuple[Phases, MCMCMLEState]:
+        chains, reference, updates = state
+        due = updates == 0 if self.refresh is None else updates % self.refresh == 0
+
+        def step(i: Any, chains: PyTree) -> PyTree:
+            return self.sampler.step(model, chains, key=jax.random.fold_in(key, i))[0]
+
+        def draw(chains: PyTree, reference: Any) -> tuple[PyTree, Any]:
+            return jax.lax.fori_loop(0, self.steps, step, chains), model
+
+        def keep(chains: PyTree, reference: Any) -> tuple[PyTree, Any]:
+            return chains, reference
+
+        chains, reference = jax.lax.cond(due, draw, keep, chains, reference)
+        layers = as_layers(model, chains.units)
+        weights = jax.nn.softmax(
+            marginal_energy(reference, layers) - marginal_energy(model, layers)
+        )
+        negative = _weighted(model, layers, weights)
+        positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
+        effective = 1 / (self.num_chains * (weights**2).sum())
+        phases = Phases(positive, negative, jnp.asarray(jnp.nan, model.unary()[0].dtype), effective)
+        return phases, MCMCMLEState(chains, reference, updates + 1)
+
+    def decoder(self, epoch: int = 0) -> AbstractInference:
+        """Mean field, unless another inference was given."""
+        return at_epoch(self.inference, epoch, "sum")
+
+
+def _weighted(
+    model: AbstractLayeredModel,
+    layers: list[Float[Array, "chains _"]],
+    weights: Float[Array, " chains"],
+) -> Statistics:
+    """The statistics of weighted configurations, their odd layers as probabilities given the even
+    ones.
+    """
+    layers = list(given_even(model, layers))
+    times = weights.shape[0] * weights[:, None]
+    plain = observed_statistics(model, tuple(layers))
+    heavy = [x * jnp.broadcast_to(times, x.shape) for x in layers]
+    size = weights.shape[0]
+    pairs = tuple(heavy[a].T @ layers[b] / size for a, b, _ in model.blocks())
+    return eqx.tree_at(
+        lambda s: (s.units, s.pairwise),
+        plain,
+        (model.units(tuple(heavy)), model.factors(pairs)),
+    )

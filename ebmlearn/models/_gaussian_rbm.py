@@ -1,0 +1,243 @@
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from ._base import AbstractLayeredModel, gaussian, instancewise, Kind, Layers, states
+from ._boltzmann import BoltzmannMachine
+from ._view import Block
+
+
+class GaussianRBM(AbstractLayeredModel):
+    """An RBM with real visible units, Gaussian given the binary hidden ones:
+
+    $E(v, h) = \\sum_i \\frac{(v_i - b_i)^2}{2 \\sigma_i^2}
+    - \\sum_{ij} \\frac{v_i}{\\sigma_i} W_{ij} h_j - c^\\top h$
+
+    (Salakhutdinov 2009, section 5.2), with a scale $\\sigma_i$ for each visible unit. Neither
+    belief propagation nor maximisation works on it; samplers, and the learners that use them, do.
+    The hidden units alone are a [`ebmlearn.BoltzmannMachine`][], see `hidden_marginal`, on which
+    every inference works.
+
+    !!! example
+
+        ```python
+        model = ebmlearn.GaussianRBM.init(visible=64, hidden=32, key=jax.random.key(0))
+        fitted = ebmlearn.fit(model, ebmlearn.CD(1), x, ...)
+        ```
+    """
+
+    weights: Float[Array, "visible hidden"]
+    visible_bias: Float[Array, "*batch visible"]
+    hidden_bias: Float[Array, "*batch hidden"]
+    log_sigma: Float[Array, " visible"]
+
+    def __init__(
+        self,
+        weights: Float[AnyArray, "visible hidden"],
+        visible_bias: Float[AnyArray, "*#batch visible"],
+        hidden_bias: Float[AnyArray, "*#batch hidden"],
+        log_sigma: Float[AnyArray, " visible"],
+    ):
+        """**Arguments:**
+
+        - `weights`: $W$, of shape `[visible, hidden]`.
+        - `visible_bias`: $b$, of shape `[*batch, visible]`: the mean of the visible units where
+          all hidden ones are 0.
+        - `hidden_bias`: $c$, of shape `[*batch, hidden]`.
+        - `log_sigma`: $\\log \\sigma$, of shape `[visible]`.
+        """
+        self.weights = _checks.parameter("weights", weights)
+        self.visible_bias = _checks.parameter("visible_bias", visible_bias)
+        self.hidden_bias = _checks.parameter("hidden_bias", hidden_bias)
+        self.log_sigma = _checks.parameter("log_sigma", log_sigma)
+
+    def __check_init__(self):
+        _checks.rank("weights", self.weights, 2, "[visible, hidden]")
+        visible, hidden = self.weights.shape
+        rows = "as `weights` has rows"
+        _checks.trailing("visible_bias", self.visible_bias, (visible,), rows)
+        _checks.trailing("hidden_bias", self.hidden_bias, (hidden,), "as `weights` has columns")
+        _checks.exact_shape("log_sigma", self.log_sigma, (visible,), rows)
+        _checks.broadcastable(
+            visible_bias=self.visible_bias.shape[:-1], hidden_bias=self.hidden_bias.shape[:-1]
+        )
+        _checks.one_dtype(**vars(self))
+        _checks.finite(**vars(self))
+
+    @classmethod
+    def init(
+        cls,
+        visible: int,
+        hidden: int,
+        *,
+        key: PRNGKeyArray,
+        scale: float = 0.01,
+        dtype: DTypeLike | None = None,
+    ) -> "GaussianRBM":
+        """A random Gaussian RBM.
+
+        **Arguments:**
+
+        - `visible`, `hidden`: the numbers of units.
+        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `scale`: standard deviation of the weights. Biases are zero, scales $\\sigma$ one: data
+          should have mean zero and variance one, or the model be given theirs.
+        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        """
+        _checks.count("visible", visible)
+        _checks.count("hidden", hidden)
+        weights = gaussian((visible, hidden), scale, dtype, key)
+        zeros = jnp.zeros(visible, weights.dtype)
+        return cls(weights, zeros, jnp.zeros(hidden, weights.dtype), zeros)
+
+    @property
+    def num_visible(self) -> int:
+        return self.weights.shape[0]
+
+    @property
+    def num_hidden(self) -> int:
+        return self.weights.shape[1]
+
+    @property
+    def sigma(self) -> Float[Array, " visible"]:
+        """The standard deviation of each visible unit given the hidden ones."""
+        return jnp.exp(self.log_sigma)
+
+    def energy(
+        self,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        hidden: Shaped[AnyArray, "*#batch hidden"],
+    ) -> Float[Array, "*batch"]:
+        """The energy $E(v, h)$ of configurations; leading axes broadcast."""
+
+        @instancewise
+        def energy(visible, hidden, visible_bias, hidden_bias):
+            apart = ((visible - visible_bias) / self.sigma) ** 2
+            pairs = (visible / self.sigma) @ self.weights @ hidden
+            return apart.sum() / 2 - pairs - hidden @ hidden_bias
+
+        v, h = self._visible(visible), self._hidden(hidden)
+        return energy(v, h, self.visible_bias, self.hidden_bias)
+
+    def free_energy(self, visible: Shaped[AnyArray, "*#batch visible"]) -> Float[Array, "*batch"]:
+        """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$."""
+
+        @instancewise
+        def free_energy(visible, visible_bias, hidden_bias):
+            apart = ((visible - visible_bias) / self.sigma) ** 2
+            fields = (visible / self.sigma) @ self.weights + hidden_bias
+            return apart.sum() / 2 - jax.nn.softplus(fields).sum()
+
+        return free_energy(self._visible(visible), self.visible_bias, self.hidden_bias)
+
+    def hidden_given(
+        self, visible: Shaped[AnyArray, "*#batch visible"]
+    ) -> Float[Array, "*batch hidden"]:
+        """$p(h_j = 1 \\mid v)$ for every hidden unit."""
+
+        @instancewise
+        def conditional(visible, hidden_bias):
+            return jax.nn.sigmoid((visible / self.sigma) @ self.weights + hidden_bias)
+
+        return conditional(self._visible(visible), self.hidden_bias)
+
+    def visible_given(
+        self, hidden: Shaped[AnyArray, "*#batch hidden"]
+    ) -> Float[Array, "*batch visible"]:
+        """The mean of every visible unit given the hidden ones, $b + \\sigma W h$; its standard
+        deviation is `sigma`.
+        """
+
+        @instancewise
+        def conditional(hidden, visible_bias):
+            return self.sigma * (self.weights @ hidden) + visible_bias
+
+        return conditional(self._hidden(hidden), self.visible_bias)
+
+    def hidden_marginal(self) -> BoltzmannMachine:
+        """The hidden units alone, the visible ones integrated out: a Boltzmann machine with
+        couplings $W^\\top W$ and biases $c_j + \\sum_i W_{ij} b_i / \\sigma_i + \\tfrac12 \\sum_i
+        W_{ij}^2$.
+
+        !!! example
+
+            ```python
+            log_z = ebmlearn.Exact()(model.hidden_marginal()).log_partition + model.log_volume
+            ```
+        """
+        products = self.weights.T @ self.weights
+        diagonal = jnp.diagonal(products)
+        couplings = jnp.where(jnp.eye(self.num_hidden, dtype=bool), 0, products)
+        sent = (self.visible_bias / jnp.broadcast_to(self.sigma, self.visible_bias.shape)) @ (
+            self.weights
+        )
+        shape = jnp.broadcast_shapes(sent.shape, self.hidden_bias.shape)
+        bias = jnp.broadcast_to(sent, shape) + jnp.broadcast_to(self.hidden_bias, shape)
+        # A product with its transpose is symmetric but for rounding.
+        return BoltzmannMachine(
+            (couplings + couplings.T) / 2, bias + jnp.broadcast_to(diagonal / 2, shape)
+        )
+
+    @property
+    def log_volume(self) -> Float[Array, ""]:
+        """$\\sum_i \\log \\sqrt{2 \\pi} \\sigma_i$: the log Z of this model less that of its
+        `hidden_marginal`.
+        """
+        return (self.log_sigma + 0.5 * math.log(2 * math.pi)).sum()
+
+    def tempered(self, beta: float | Float[Array, ""]) -> "GaussianRBM":
+        """The model of $p(v, h)^\\beta$, for a positive $\\beta$: the scales grow as the couplings
+        shrink.
+        """
+        root = jnp.sqrt(jnp.asarray(beta, self.weights.dtype))
+        return GaussianRBM(
+            self.weights * root,
+            self.visible_bias,
+            self.hidden_bias * root**2,
+            self.log_sigma - jnp.log(root),
+        )
+
+    def expected_energy(self, units: Layers, pairwise: Any) -> Float[Array, ""]:
+        """The mean energy of configurations, whose hidden units may be probabilities given the
+        visible ones. `pairwise` is not needed.
+        """
+        return self.energy(units.visible, units.hidden).mean()
+
+    def blocks(self) -> tuple[Block, ...]:
+        return (Block(0, 1, self.weights / self.sigma[:, None]),)
+
+    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+        """What is linear in each unit: $b / \\sigma^2$ and $c$."""
+        precision = jnp.broadcast_to(jnp.exp(-2 * self.log_sigma), self.visible_bias.shape)
+        return self.visible_bias * precision, self.hidden_bias
+
+    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "GaussianRBM":
+        """The model with other linear terms, as `unary` gives them."""
+        visible, hidden = unary
+        variance = jnp.broadcast_to(jnp.exp(2 * self.log_sigma), visible.shape)
+        return eqx.tree_at(
+            lambda model: (model.visible_bias, model.hidden_bias),
+            self,
+            (visible * variance, hidden),
+        )
+
+    def kinds(self) -> tuple[Kind, ...]:
+        return ("gaussian", "binary")
+
+    def units(self, layers: tuple[Any, ...]) -> Layers:
+        return Layers(*layers)
+
+    def factors(self, blocks: tuple[Any, ...]) -> Any:
+        return blocks[0]
+
+    def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
+        return states("visible", x, self.num_visible, self.weights.dtype)
+
+    def _hidden(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
+        return states("hidden", x, self.num_hidden, self.weights.dtype)

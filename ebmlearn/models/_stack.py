@@ -1,0 +1,87 @@
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from ._gaussian_rbm import GaussianRBM
+from ._rbm import RBM
+
+
+class Stack(eqx.Module):
+    """Models one on top of another: each is a model of the hidden units of the one below
+    (Salakhutdinov 2009, section 5.2, where the lowest is a [`ebmlearn.GaussianRBM`][] that turns
+    grey levels into bits). They are trained one after another.
+
+    !!! example
+
+        ```python
+        lower = ebmlearn.fit(gaussian_rbm, ebmlearn.CD(1), grey, ...).model
+        bits = ebmlearn.Stack([lower, upper]).activities(grey, key=key)
+        upper = ebmlearn.fit(upper, ebmlearn.SAP(), bits, ...).model
+        stack = ebmlearn.Stack([lower, upper])
+        top = ebmlearn.sample(stack.models[-1], ebmlearn.Gibbs(), 100, key=key, burn_in=1000)
+        images = stack.down(top.visible)
+        ```
+    """
+
+    models: tuple[RBM | GaussianRBM, ...]
+
+    def __init__(self, models: list[RBM | GaussianRBM] | tuple[RBM | GaussianRBM, ...]):
+        """**Arguments:**
+
+        - `models`: two or more, from the lowest on: RBMs, and a GaussianRBM at most as the first.
+        """
+        self.models = tuple(models)
+
+    def __check_init__(self):
+        if len(self.models) < 2:
+            raise ValueError(f"`models` must hold two models at least, got {len(self.models)}.")
+        for k, model in enumerate(self.models):
+            if not isinstance(model, RBM if k else (RBM, GaussianRBM)):
+                wanted = "an RBM" if k else "an RBM or a GaussianRBM"
+                got = _checks.describe(model)
+                raise TypeError(f"`models[{k}]` must be {wanted}, got {got}.")
+            if k and self.models[k - 1].num_hidden != model.num_visible:
+                raise ValueError(
+                    f"`models[{k}]` must have as many visible units as the one below has hidden"
+                    f" ones, {self.models[k - 1].num_hidden}, got {model.num_visible}."
+                )
+
+    def activities(
+        self, visible: Shaped[AnyArray, "*batch visible"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*batch units"] | Int[Array, "*batch units"]:
+        """What the top model is given for data: the visible units carried up through all models
+        below it.
+
+        **Arguments:**
+
+        - `visible`: of the lowest model.
+        - `key`: hidden units are drawn with it, 0 or 1, at each level; without one their
+          probabilities are passed on.
+        """
+        if key is not None:
+            _checks.typed_key(key)
+        x = visible
+        for model in self.models[:-1]:
+            x = model.hidden_given(x)
+            if key is not None:
+                key, own = jax.random.split(key)
+                x = jax.random.bernoulli(own, x).astype("int32")
+        return x
+
+    def down(
+        self, units: Shaped[AnyArray, "*batch units"], *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "*batch visible"]:
+        """Visible units of the top model carried down to the lowest: their means, the last ones
+        given states that are drawn with `key`, or given means all the way without it.
+        """
+        if key is not None:
+            _checks.typed_key(key)
+        x = units
+        for k, model in enumerate(reversed(self.models[:-1])):
+            if k and key is not None:
+                key, own = jax.random.split(key)
+                x = jax.random.bernoulli(own, x).astype("int32")
+            x = model.visible_given(x)
+        return jax.numpy.asarray(x, self.models[0].weights.dtype)

@@ -1,0 +1,176 @@
+"""Models of images and labels together."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import ebmlearn as ebm
+
+
+KEY = jax.random.key(0)
+
+
+def joint(model):
+    """All states, cut into layers, and their probabilities."""
+    t = oracle.truth(model)
+    return oracle.flat(model).cut(t.states), np.exp(t.scores - t.log_z), t
+
+
+def test_energies_and_conditionals():
+    model = oracle.random_labelled(np.random.default_rng(0))
+    (v, h, y), p, t = joint(model)
+    label = y.argmax(1)
+    np.testing.assert_allclose(model.energy(v, h, label), -t.scores, atol=1e-5)
+    images = np.array([[0, 1, 0], [1, 1, 1]])
+    for image in images:
+        rows = (v == image).all(1)
+        np.testing.assert_allclose(
+            model.free_energy(image), -np.logaddexp.reduce(t.scores[rows]), atol=1e-5
+        )
+        want = np.array([p[rows & (label == k)].sum() for k in range(3)]) / p[rows].sum()
+        np.testing.assert_allclose(model.label_given(image), want, atol=1e-6)
+        for k in range(3):
+            here = rows & (label == k)
+            np.testing.assert_allclose(
+                model.free_energy(image, k), -np.logaddexp.reduce(t.scores[here]), atol=1e-5
+            )
+            hidden = p[here] @ h[here] / p[here].sum()
+            np.testing.assert_allclose(model.hidden_given(image, k), hidden, atol=1e-6)
+    log_p = ebm.log_likelihood(model, images, t.log_z)
+    want = [np.log(p[(v == image).all(1)].sum()) for image in images]
+    np.testing.assert_allclose(log_p, want, atol=1e-5)
+    both = ebm.log_likelihood(model, (images, np.array([2, 0])), t.log_z)
+    want = [
+        np.log(p[(v == image).all(1) & (label == k)].sum())
+        for image, k in zip(images, (2, 0), strict=True)
+    ]
+    np.testing.assert_allclose(both, want, atol=1e-5)
+    np.testing.assert_allclose(ebm.classify(model, images), model.label_given(images), atol=1e-6)
+
+
+def test_ais_brackets_log_z():
+    model = oracle.random_labelled(np.random.default_rng(1))
+    layers, p, t = joint(model)
+    found = ebm.ais(model, key=KEY, betas=50, num_chains=2000)
+    assert abs(float(found.log_partition) - t.log_z) < 5 * float(found.standard_error)
+    rows = np.random.default_rng(2).choice(len(p), size=2000, p=p / p.sum())
+    start = model.units(tuple(jnp.asarray(x[rows], jnp.int32) for x in layers))
+    back = ebm.reverse_ais(model, start, key=KEY, betas=50)
+    assert abs(float(back.log_partition) - t.log_z) < 5 * float(back.standard_error)
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        ebm.SAP(num_chains=20_000),
+        ebm.TransSAP([0.5, 0.8, 1.0], every=3, num_chains=20_000),
+        ebm.MCMCMLE(num_chains=20_000, steps=30),
+    ],
+    ids=["sap", "trans-sap", "mcmc-mle"],
+)
+def test_gradient(learner):
+    """Expected statistics of the data less those of the model, both by enumeration."""
+    rng = np.random.default_rng(3)
+    model = oracle.random_labelled(rng, scale=0.7)
+    v = rng.integers(0, 2, (4, 3)).astype(np.uint8)
+    label = np.array([0, 2, 1, 2])
+    state = learner.init(model, key=KEY)
+    for k in range(1 if isinstance(learner, ebm.MCMCMLE) else 18):
+        gradient, state, _ = learner.step(model, state, (v, label), key=jax.random.key(k), epoch=0)
+    (all_v, all_h, all_y), p, _ = joint(model)
+    h = np.asarray(model.hidden_given(v, label))
+    y = np.eye(3)[label]
+
+    def contrast(a, b, all_a, all_b):
+        return (all_a * p[:, None]).T @ all_b - a.T @ b / 4
+
+    ones, all_ones = np.ones((4, 1)), np.ones((len(p), 1))
+    want = {
+        "weights": contrast(v, h, all_v, all_h),
+        "label_weights": contrast(y, h, all_y, all_h),
+        "couplings": contrast(v, v, all_v, all_v) * (1 - np.eye(3)),
+        "visible_bias": contrast(v, ones, all_v, all_ones)[:, 0],
+        "hidden_bias": contrast(h, ones, all_h, all_ones)[:, 0],
+        "label_bias": contrast(y, ones, all_y, all_ones)[:, 0],
+    }
+    for name, value in want.items():
+        np.testing.assert_allclose(getattr(gradient, name), value, atol=0.02, err_msg=name)
+
+
+def test_clamped_labels():
+    """Images of a given label, and labels stay one-hot."""
+    model = oracle.random_labelled(np.random.default_rng(4))
+    start = ebm.LabelledLayers(None, None, jnp.asarray([0, 1, 0]))
+    clamped = ebm.LabelledLayers(None, None, jnp.asarray([True, True, True]))
+    number = 8_000
+    samples = ebm.sample(
+        model, ebm.Gibbs(), number, key=KEY, num_chains=number, burn_in=30, start=start,
+        clamped=clamped,
+    )  # fmt: skip
+    assert (np.asarray(samples.label) == [0, 1, 0]).all()
+    (v, _, y), p, _ = joint(model)
+    given = y[:, 1] == 1
+    want = p[given] @ v[given] / p[given].sum()
+    error = 5 * np.sqrt(want * (1 - want) / number)
+    assert (np.abs(np.asarray(samples.visible).mean(0) - want) < error + 1e-3).all()
+    free = ebm.sample(model, ebm.ParallelTempering([0.5, 1.0]), 400, key=KEY, burn_in=5)
+    assert (np.asarray(free.label).sum(1) == 1).all()
+
+
+def test_labels_among_the_visible_units():
+    """Free energies and conditional marginals of an RBM on images and one-hot labels."""
+    model = oracle.random_rbm(np.random.default_rng(5), 6, 3)
+    images = np.array([[0, 1, 0], [1, 1, 1], [0, 0, 0]])
+    t = oracle.truth(model)
+    p = np.exp(t.scores - t.log_z)
+    found = ebm.classify(model, images, labels=3)
+    marginals = ebm.classify(model, images, labels=3, inference=ebm.Exact())
+    for k, image in enumerate(images):
+        rows = (t.states[:, :3] == image).all(1)
+        label = t.states[:, 3:6]
+        one = [p[rows & (label == np.eye(3)[j]).all(1)].sum() for j in range(3)]
+        np.testing.assert_allclose(found[k], np.array(one) / sum(one), atol=1e-5)
+        np.testing.assert_allclose(marginals[k], p[rows] @ label[rows] / p[rows].sum(), atol=1e-5)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_bad_labels():
+    model = oracle.random_labelled(np.random.default_rng(6))
+    v = np.zeros((2, 3), np.uint8)
+    learner = ebm.SAP(num_chains=2)
+    state = learner.init(model, key=KEY)
+    for batch, message in [
+        (v, "pair \\(visible, labels\\)"),
+        ((v, np.array([0, 3])), "0 to 2"),
+        ((v, np.array([0.0, 1.0])), "an integer for each"),
+        ((v, np.array([0])), "an integer for each"),
+        ((v + 2, np.array([0, 1])), "0 and 1 only"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            learner.step(model, state, batch, key=KEY, epoch=0)
+    with pytest.raises(TypeError, match="label units"):
+        ebm.BP(3)(model)
+    with pytest.raises(TypeError, match="label units"):
+        ebm.CD(1).step(model, None, (v, np.array([0, 1])), key=KEY, epoch=0)
+    with pytest.raises(TypeError, match="binary units alone for flips"):
+        ebm.GibbsWithGradients().init(model, 2, key=KEY)
+    with pytest.raises(ValueError, match="one 1 in each row"):
+        ebm.Gibbs().init(model, 2, key=KEY, start=model.units((None, None, jnp.asarray([1, 1, 0]))))
+    with pytest.raises(ValueError, match="all label units of a chain or none"):
+        ebm.Gibbs().init(
+            model,
+            2,
+            key=KEY,
+            start=model.units((None, None, jnp.asarray([1, 0, 0]))),
+            clamped=model.units((None, None, jnp.asarray([True, False, False]))),
+        )
+    with pytest.raises(ValueError, match="go together"):
+        ebm.SemiRestrictedBM(*jax.tree.leaves(model)[:4], label_bias=jnp.zeros(3))
+    with pytest.raises(ValueError, match="`label` must be given"):
+        model.hidden_given(v)
+    with pytest.raises(ValueError, match="without label units"):
+        model.to_spins()
+    with pytest.raises(ValueError, match="`labels` must be given"):
+        ebm.classify(oracle.random_rbm(np.random.default_rng(0)), v)
