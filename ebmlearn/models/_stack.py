@@ -1,5 +1,6 @@
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from .. import _checks
@@ -62,12 +63,12 @@ class Stack(eqx.Module):
         """
         if key is not None:
             _checks.typed_key(key)
-        x = visible
+        x = jnp.asarray(visible)
         for model in self.models[:-1]:
             x = model.hidden_given(x)
             if key is not None:
                 key, own = jax.random.split(key)
-                x = jax.random.bernoulli(own, x).astype("int32")
+                x = jax.random.bernoulli(own, x).astype(jnp.int32)
         return x
 
     def down(
@@ -78,10 +79,10 @@ class Stack(eqx.Module):
         """
         if key is not None:
             _checks.typed_key(key)
-        x = units
+        x = jnp.asarray(units)
         for k, model in enumerate(reversed(self.models[:-1])):
             if k and key is not None:
                 key, own = jax.random.split(key)
-                x = jax.random.bernoulli(own, x).astype("int32")
+                x = jax.random.bernoulli(own, x).astype(jnp.int32)
             x = model.visible_given(x)
-        return jax.numpy.asarray(x, self.models[0].weights.dtype)
+        return x.astype(self.models[0].weights.dtype)

@@ -39,7 +39,7 @@ def sweep(
     order = [*range(1, len(layers), 2), *range(0, len(layers), 2)]
     for layer in reversed(order) if reverse else order:
         held = None if clamp is None else clamp[layer]
-        layers[layer] = _drawn(model, layers, layer, keys[layer], beta, reverse, held)
+        layers[layer] = drawn(model, layers, layer, keys[layer], beta, reverse, held)
     return layers
 
 
@@ -137,7 +137,7 @@ def _spread(model: Any, layers: Layers) -> Float[Array, " chains"]:
     return ((layers[0] / sigma) ** 2 + (bias / sigma) ** 2).sum(-1) / 2
 
 
-def _drawn(
+def drawn(
     model: AbstractLayeredModel,
     layers: Layers,
     layer: int,

@@ -1,0 +1,130 @@
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+from numpyro.infer.mcmc import MCMCKernel
+
+from .. import _checks
+from ..samplers import AbstractSampler, ParallelTempering
+from . import _events
+
+
+class BlockState(NamedTuple):
+    """The site of a block, and the key of the next step."""
+
+    z: dict[str, Array]
+    rng_key: Array
+
+
+class SamplerBlock(MCMCKernel):
+    """A block of `numpyro.infer.Gibbs` (NumPyro 0.22 and later) that moves one discrete or Gaussian
+    site by a sampler, given all other sites.
+
+    The other sites, NUTS's for instance, decide the model of the block: `build` makes it from their
+    values. It must be the conditional distribution of the site, prior and likelihood together; a
+    likelihood that is linear in the units adds to their biases. The site holds a vector as
+    [`ebmlearn.numpyro.EnergyDistribution`][] does. Before each step hidden units that are summed
+    out there are drawn given the visible ones, so that nothing is remembered that other blocks do
+    not know of.
+
+    !!! example
+
+        ```python
+        def build(sites):  # x is an RBM's, seen through noise of log-odds `sites["strength"]`
+            return rbm.with_unary((rbm.visible_bias + sites["strength"] * signs, rbm.hidden_bias))
+
+        kernel = numpyro.infer.Gibbs(
+            [(SamplerBlock(ebmlearn.Gibbs(), build), ["x"]), (NUTS(model), None)]
+        )
+        ```
+    """
+
+    def __init__(
+        self, sampler: AbstractSampler, build: Callable[[dict[str, Array]], Any], steps: int = 1
+    ):
+        """**Arguments:**
+
+        - `sampler`: [`ebmlearn.Gibbs`][], [`ebmlearn.GibbsWithGradients`][] or
+          [`ebmlearn.TemperedTransitions`][]. Not [`ebmlearn.ParallelTempering`][], whose replicas
+          would have to be known to all blocks.
+        - `build`: a function from a dictionary of the values of all other sites to the model. If
+          the site has batch axes the model may have one, of as many instances.
+        - `steps`: how many steps of the sampler make one of the block.
+        """
+        if not isinstance(sampler, AbstractSampler) or isinstance(sampler, ParallelTempering):
+            raise TypeError(
+                "`sampler` must be a sampler without replicas, such as `Gibbs()`, got"
+                f" {_checks.describe(sampler)}."
+            )
+        if not callable(build):
+            raise TypeError(f"`build` must be a function, got {_checks.describe(build)}.")
+        _checks.count("steps", steps)
+        self._sampler = sampler
+        self._build = build
+        self._steps = steps
+
+    @property
+    def sample_field(self) -> str:
+        """The site, in the state of the block."""
+        return "z"
+
+    def init(
+        self,
+        rng_key: Array,
+        num_warmup: int,
+        init_params: dict[str, Any] | None,
+        model_args: tuple,
+        model_kwargs: dict[str, Any] | None,
+    ) -> BlockState:
+        """The start, from the values that `numpyro.infer.Gibbs` hands over."""
+        if not init_params or len(init_params) != 1:
+            raise ValueError(
+                "a `SamplerBlock` must be a block of `numpyro.infer.Gibbs` with one site, got"
+                f" {sorted(init_params or {})}."
+            )
+        return BlockState({name: jnp.asarray(x) for name, x in init_params.items()}, rng_key)
+
+    def sample(
+        self, state: BlockState, model_args: tuple, model_kwargs: dict[str, Any] | None
+    ) -> BlockState:
+        """Moves the site."""
+        from numpyro.infer.gibbs import GIBBS_SITES_KWARG
+
+        model = self._build((model_kwargs or {}).get(GIBBS_SITES_KWARG, {}))
+        _events.check(model)
+        ((name, old),) = state.z.items()
+        after, first, second, *keys = jax.random.split(state.rng_key, 3 + self._steps)
+        if old.shape[-1:] != (_events.size(model),):
+            raise ValueError(
+                f"`build` must make a model of the {old.shape[-1]} units of site {name!r}, got one"
+                f" of {_events.size(model)}."
+            )
+        chains = math.prod(old.shape[:-1])
+        gaussian = model.kinds()[0] == "gaussian"
+        event = old.reshape(chains, old.shape[-1])
+        event = event if gaussian else event.astype(jnp.int32)
+        start = _events.units(model, event, first)
+        chain = self._sampler.init(model, chains, key=second, start=start)
+        for key in keys:
+            chain, _ = self._sampler.step(model, chain, key=key)
+        new = _events.event(model, chain.units).reshape(old.shape).astype(old.dtype)
+        return BlockState({name: new}, after)
+
+    def refresh(  # pyright: ignore
+        self, state: BlockState, model_args: tuple, model_kwargs: dict[str, Any] | None
+    ) -> BlockState:
+        """Nothing that depends on the other sites is kept."""
+        return state
+
+    def wrap_model(self, wrapper: Any) -> "SamplerBlock":
+        """There is no NumPyro model to wrap."""
+        return self
+
+    def get_constrain_fn(
+        self, model_args: tuple, model_kwargs: dict[str, Any] | None
+    ) -> Callable[[Any], Any]:
+        """The site is what it is."""
+        return lambda z: z

@@ -1,0 +1,145 @@
+import math
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num, PRNGKeyArray
+from numpyro.distributions import constraints, Distribution
+
+from .. import _checks
+from .._types import AnyArray
+from ..inference import Exact
+from ..models import GaussianRBM
+from ..samplers import AbstractSampler, Gibbs, sample
+from . import _events
+
+
+_LATENT = (
+    "`log_partition` must be given where parameters of the model may be latent: an unnormalised"
+    " density of them is wrong, and nothing would show it. Take log_partition='exact' or a value"
+)
+
+
+class EnergyDistribution(Distribution):
+    """A model as a NumPyro distribution, for observed or latent sites.
+
+    An event is a vector: the visible units of an RBM, a SemiRestrictedBM or a GaussianRBM, hidden
+    units summed out; the units of a BoltzmannMachine; all units of a DBM, a layer after another.
+    Its elements are 0 and 1, or real numbers for a GaussianRBM. The batch axes of the model are
+    those of the distribution.
+
+    !!! example
+
+        ```python
+        def model(data):
+            rbm = random_eqx_module("rbm", start, prior=dist.Normal(0, 1))
+            with numpyro.plate("rows", len(data)):
+                numpyro.sample("v", EnergyDistribution(rbm, log_partition="exact"), obs=data)
+        ```
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012
+    pytree_data_fields = ("model", "log_partition")
+    pytree_aux_fields = ("sampler", "steps")
+
+    def __init__(
+        self,
+        model: Any,
+        log_partition: Literal["exact"] | float | Float[AnyArray, "*batch"] | None,
+        *,
+        sampler: AbstractSampler | None = None,
+        steps: int = 1000,
+        fixed: bool = False,
+        validate_args: bool | None = None,
+    ):
+        """**Arguments:**
+
+        - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine, a DBM, a SemiRestrictedBM or a
+          GaussianRBM.
+        - `log_partition`: the normaliser, log Z. `"exact"` enumerates the smaller side of the model
+          at each evaluation, and its gradient is right. A number or an array is taken as it is;
+          where parameters are latent it has to be a function of them. None leaves it out, which is
+          right only where the parameters are constants, and refused where they may be latent.
+        - `sampler`, `steps`: `sample` runs so many steps of this sampler, Gibbs if not given, from
+          a random state, one chain for each draw. The draws are as good as the chains are mixed.
+        - `fixed`: with None, says of parameters that JAX traces (the arguments of `mcmc.run` for
+          instance) that they are not latent. Differentiating by them is refused all the same.
+        """
+        _events.check(model)
+        if sampler is not None and not isinstance(sampler, AbstractSampler):
+            got = _checks.describe(sampler)
+            raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+        _checks.count("steps", steps)
+        if log_partition is None:
+            if not fixed and not _checks.is_concrete(eqx.filter(model, eqx.is_array)):
+                raise ValueError(f"{_LATENT}, or say `fixed=True` of traced constants; got None.")
+            model = _constant(model)
+        elif isinstance(log_partition, str):
+            _checks.choice("log_partition", log_partition, ("exact",))
+        self.model = model
+        self.log_partition = _Exact() if isinstance(log_partition, str) else log_partition
+        self.sampler = sampler
+        self.steps = steps
+        super().__init__(model.batch_shape, (_events.size(model),), validate_args=validate_args)
+
+    @property
+    def support(self) -> Any:
+        """Vectors of 0 and 1, or of real numbers."""
+        if isinstance(self.model, GaussianRBM):
+            return constraints.real_vector
+        return constraints.independent(constraints.boolean, 1)
+
+    def sample(  # pyright: ignore
+        self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()
+    ) -> Num[Array, "..."]:
+        """Draws events by chains, one for each: see `steps`."""
+        shape = (*sample_shape, *self.batch_shape)
+        number = math.prod(shape)
+        model = self.model
+        if self.batch_shape != ():
+            biases = [
+                b if b.ndim == 1 else jnp.broadcast_to(b, (*shape, b.shape[-1])).reshape(number, -1)
+                for b in model.unary()
+            ]
+            model = model.with_unary(tuple(biases))
+        sampler = Gibbs() if self.sampler is None else self.sampler
+        drawn = sample(model, sampler, number, key=key, num_chains=number, burn_in=self.steps - 1)
+        return _events.event(model, drawn).reshape(*shape, *self.event_shape)
+
+    def log_prob(  # pyright: ignore
+        self, value: Num[AnyArray, "..."], intermediates: Any = None
+    ) -> Float[Array, "..."]:
+        """The log-probability of events, or of None for a normaliser, their log-potential."""
+        potential = _events.log_potential(self.model, jnp.asarray(value))
+        if self.log_partition is None:
+            return potential
+        log_z = self._exact() if isinstance(self.log_partition, _Exact) else self.log_partition
+        return potential - jnp.broadcast_to(
+            jnp.asarray(log_z).astype(potential.dtype), potential.shape
+        )
+
+    def _exact(self) -> Float[Array, "*batch"]:
+        if isinstance(self.model, GaussianRBM):
+            return Exact()(self.model.hidden_marginal()).log_partition + self.model.log_volume
+        return Exact()(self.model).log_partition
+
+
+class _Exact(eqx.Module):
+    """Stands for a log Z that is found when it is needed."""
+
+
+@jax.custom_jvp
+def _leaves(leaves: list[Array]) -> list[Array]:
+    return leaves
+
+
+@_leaves.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    raise ValueError(f"{_LATENT}, got None and a gradient by the parameters.")
+
+
+def _constant(model: Any) -> Any:
+    """The model, whose parameters cannot be differentiated by."""
+    leaves, structure = jax.tree.flatten(model)
+    return jax.tree.unflatten(structure, _leaves(leaves))

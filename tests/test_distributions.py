@@ -1,0 +1,271 @@
+"""Models as NumPyro distributions, and samplers as blocks beside NUTS."""
+
+import contextlib
+import io
+import itertools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import oracle
+import pytest
+from numpyro.contrib.module import random_eqx_module
+from numpyro.infer import Gibbs, MCMC, NUTS
+
+import ebmlearn as ebm
+from ebmlearn.numpyro import EnergyDistribution, GibbsKernel, SamplerBlock
+
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(autouse=True)
+def as_numpyro():
+    """NumPyro is not written for strict promotion."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def every(n):
+    return np.array(list(itertools.product((0, 1), repeat=n)))
+
+
+@pytest.mark.parametrize("name", oracle.MODELS)
+def test_probabilities_and_draws(name):
+    model = oracle.MODELS[name](np.random.default_rng(0), scale=0.7)
+    d = EnergyDistribution(model, "exact", steps=30)
+    x = every(d.event_shape[0])
+    p = np.exp(np.asarray(d.log_prob(x), float))
+    assert p.sum() == pytest.approx(1, abs=1e-5)
+    t = oracle.truth(model)
+    here = np.exp(t.scores - t.log_z)
+    codes = t.states[:, : x.shape[1]] @ 2 ** np.arange(x.shape[1])
+    want = np.bincount(codes.astype(int), here)[x @ 2 ** np.arange(x.shape[1])]
+    np.testing.assert_allclose(p, want, atol=1e-5)
+    given = EnergyDistribution(model, t.log_z)
+    none = EnergyDistribution(model, None)
+    np.testing.assert_allclose(given.log_prob(x), d.log_prob(x), atol=1e-4)
+    np.testing.assert_allclose(none.log_prob(x) - t.log_z, d.log_prob(x), atol=1e-4)
+    drawn = np.asarray(d.sample(KEY, (8_000,)))
+    assert drawn.shape == (8_000, *d.event_shape)
+    assert d.support(drawn).all()
+    mean = p @ x
+    assert (np.abs(drawn.mean(0) - mean) < 5 * np.sqrt(mean * (1 - mean) / 8_000) + 1e-3).all()
+
+
+def test_a_gaussian_site():
+    rng = np.random.default_rng(1)
+    normal = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2, 3), 2, 3))
+    model = ebm.GaussianRBM(*normal, jnp.asarray([0.3, -0.2]))
+    d = EnergyDistribution(model, "exact", steps=30)
+    log_z = ebm.Exact()(model.hidden_marginal()).log_partition + model.log_volume
+    x = rng.normal(size=(5, 2)).astype(np.float32)
+    np.testing.assert_allclose(d.log_prob(x), ebm.log_likelihood(model, x, log_z), atol=1e-5)
+    assert not d.support.is_discrete
+    # A latent site, found by NUTS; its density needs no normaliser, as the parameters are constant.
+    mcmc = MCMC(
+        NUTS(lambda: numpyro.sample("v", EnergyDistribution(model, None))),
+        num_warmup=300, num_samples=4000, progress_bar=False,
+    )  # fmt: skip
+    mcmc.run(KEY)
+    v = np.asarray(mcmc.get_samples()["v"])
+    chains = np.asarray(d.sample(KEY, (20_000,)))
+    np.testing.assert_allclose(v.mean(0), chains.mean(0), atol=0.25)
+    np.testing.assert_allclose(v.std(0), chains.std(0), rtol=0.15)
+
+
+def test_shapes():
+    crbm = ebm.CRBM.init(3, 2, 4, key=KEY, scale=1.0)
+    x = np.random.default_rng(2).normal(size=(5, 4)).astype(np.float32)
+    d = EnergyDistribution(crbm.condition(x), "exact", steps=20)
+    assert d.batch_shape == (5,)
+    assert d.event_shape == (3,)
+    drawn = d.sample(KEY, (2_000,))
+    assert drawn.shape == (2_000, 5, 3)
+    assert d.log_prob(drawn).shape == (2_000, 5)
+    for k in range(5):
+        want = oracle.truth(crbm.condition(x[k])).marginals[0]
+        error = 5 * np.sqrt(want * (1 - want) / 2_000) + 1e-3
+        assert (np.abs(np.asarray(drawn)[:, k].mean(0) - want) < error).all()
+    assert d.to_event(1).event_shape == (5, 3)
+    value = drawn[0]
+    np.testing.assert_allclose(d.to_event(1).log_prob(value), d.log_prob(value).sum(), rtol=1e-5)
+    mask = jnp.asarray([True, False, True, True, False])
+    masked = d.mask(mask).log_prob(value)
+    np.testing.assert_allclose(masked, np.where(mask, d.log_prob(value), 0), rtol=1e-5)
+    single = EnergyDistribution(crbm.condition(x[0]), "exact", steps=20)
+    wide = single.expand((4,))
+    assert wide.sample(KEY, (3,)).shape == (3, 4, 3)
+    np.testing.assert_allclose(wide.log_prob(value[0]), np.full(4, single.log_prob(value[0])))
+    again = jax.tree.unflatten(*jax.tree.flatten(d)[::-1])
+    np.testing.assert_array_equal(again.log_prob(value), d.log_prob(value))
+
+
+def bayesian(log_partition):
+    start = ebm.RBM.init(3, 1, key=KEY)
+
+    def model(data):
+        rbm = random_eqx_module("rbm", start, prior=dist.Normal(0.0, 2.0))
+        with numpyro.plate("rows", len(data)):
+            numpyro.sample("v", EnergyDistribution(rbm, log_partition), obs=data)
+
+    return model
+
+
+def test_a_posterior_of_parameters():
+    """NUTS on the parameters of an RBM, exact log Z: the truth lies where the posterior does."""
+    truth = ebm.RBM(jnp.asarray([[3.0], [-2.5], [2.0]]), jnp.asarray([-1.0, 1.0, -0.5]),
+                    jnp.asarray([-0.3]))  # fmt: skip
+    x = every(3)
+    p = np.exp(np.asarray(EnergyDistribution(truth, "exact").log_prob(x), float))
+    data = x[np.random.default_rng(3).choice(8, size=2_000, p=p / p.sum())]
+    mcmc = MCMC(NUTS(bayesian("exact")), num_warmup=400, num_samples=600, progress_bar=False)
+    mcmc.run(KEY, data)
+    draws = mcmc.get_samples()
+    w, b, c = (
+        np.asarray(draws[f"rbm/{name}"]).reshape(600, -1)
+        for name in ("weights", "visible_bias", "hidden_bias")
+    )
+    # The hidden unit may be called 1 or 0.
+    flip = w[:, :1] < 0
+    w, b, c = np.where(flip, -w, w), np.where(flip, b + w, b), np.where(flip, -c, c)
+    for got, want in ((w, truth.weights[:, 0]), (b, truth.visible_bias), (c, truth.hidden_bias)):
+        assert (np.abs(got.mean(0) - np.asarray(want)) < 4 * got.std(0)).all()
+        assert (got.std(0) < 1).all()
+    mean = np.mean(
+        [
+            np.exp(EnergyDistribution(
+                ebm.RBM(*map(jnp.asarray, (w[k, :, None], b[k], c[k]))), "exact"
+            ).log_prob(x))
+            for k in range(0, 600, 30)
+        ],
+        axis=0,
+    )  # fmt: skip
+    assert np.abs(mean - p).sum() / 2 < 0.05
+
+
+def test_latent_parameters_need_a_normaliser():
+    data = every(3)
+    mcmc = MCMC(NUTS(bayesian(None)), num_warmup=2, num_samples=2, progress_bar=False)
+    with pytest.raises(ValueError, match="`log_partition` must be given"):
+        mcmc.run(KEY, data)
+    rbm = oracle.random_rbm(np.random.default_rng(4), 3, 2)
+    with pytest.raises(ValueError, match="`log_partition` must be given"):
+        jax.jit(lambda rbm: EnergyDistribution(rbm, None).log_prob(data))(rbm)
+
+    def density(rbm, v):
+        return EnergyDistribution(rbm, None, fixed=True).log_prob(v)
+
+    v = jnp.asarray([0.0, 1.0, 0.0])
+    np.testing.assert_allclose(jax.jit(density)(rbm, v), -rbm.free_energy(v), atol=1e-5)
+    assert jax.jit(jax.grad(density, 1))(rbm, v).shape == (3,)
+    with pytest.raises(ValueError, match="gradient by the parameters"):
+        jax.grad(density)(rbm, v)
+
+
+@pytest.mark.parametrize("sampler", [ebm.Gibbs(), ebm.TemperedTransitions([0.5, 1.0])])
+def test_a_block_beside_nuts(sampler):
+    """Bits of an RBM seen through a channel of unknown strength, against enumeration of the bits
+    and quadrature over the strength.
+    """
+    rbm = oracle.random_rbm(np.random.default_rng(5), 3, 2)
+    seen = np.array([1, 1, 0])
+    signs = jnp.asarray(2.0 * seen - 1)
+
+    def model():
+        x = numpyro.sample("x", EnergyDistribution(rbm, None))
+        strength = numpyro.sample("strength", dist.Normal(1.0, 1.0))
+        logits = strength * (2.0 * x - 1)
+        numpyro.sample("seen", dist.Bernoulli(logits=logits).to_event(1), obs=seen)
+
+    def build(sites):
+        return rbm.with_unary((rbm.visible_bias + sites["strength"] * signs, rbm.hidden_bias))
+
+    kernel = Gibbs([(SamplerBlock(sampler, build), ["x"]), (NUTS(model), None)])
+    mcmc = MCMC(kernel, num_warmup=300, num_samples=6000, progress_bar=False)
+    mcmc.run(KEY)
+    draws = {name: np.asarray(x) for name, x in mcmc.get_samples().items()}
+    assert set(np.unique(draws["x"])) == {0, 1}
+    x = every(3)
+    s = np.linspace(-6, 8, 4001)
+    prior = -np.asarray(rbm.free_energy(x), float)[:, None] - 0.5 * (s - 1) ** 2
+    agree = (2 * x - 1) @ (2 * seen - 1)
+    wrong = (3 - agree) / 2
+    log_p = prior - np.logaddexp(0, -s) * (3 - wrong)[:, None] - np.logaddexp(0, s) * wrong[:, None]
+    p = np.exp(log_p - log_p.max())
+    p /= p.sum()
+    np.testing.assert_allclose(draws["x"].mean(0), p.sum(1) @ x, atol=0.04)
+    assert draws["strength"].mean() == pytest.approx(p.sum(0) @ s, abs=0.08)
+
+
+@pytest.mark.parametrize("name", ["dbm", "boltzmann"])
+def test_blocks_keep_the_distribution(name):
+    """Draws of a block alone, from exact states, do not drift."""
+    rng = np.random.default_rng(6)
+    model = oracle.MODELS[name](rng)
+    t = oracle.truth(model)
+    p = np.exp(t.scores - t.log_z)
+    x = t.states[rng.choice(len(p), size=20_000, p=p / p.sum())].astype(np.int32)
+    block = SamplerBlock(ebm.GibbsWithGradients(flips=3), lambda sites: model, steps=2)
+    state = block.init(KEY, 0, {"x": x}, (), {})
+    state = block.sample(state, (), {})
+    new = np.asarray(state.z["x"])
+    assert new.shape == x.shape
+    assert (new != x).any()
+    truth = np.concatenate(t.marginals)
+    assert (np.abs(new.mean(0) - truth) < 5 * np.sqrt(truth * (1 - truth) / 20_000) + 1e-3).all()
+
+
+def test_arviz():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz
+    rbm = oracle.random_rbm(np.random.default_rng(7), 3, 2)
+    mcmc = MCMC(
+        GibbsKernel(), num_warmup=20, num_samples=300, num_chains=2, chain_method="vectorized",
+        progress_bar=False,
+    )  # fmt: skip
+    mcmc.run(KEY, rbm)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        summary = arviz.summary(arviz.from_numpyro(mcmc))
+    assert set(summary.index) == {*(f"visible[{k}]" for k in range(3)), "hidden[0]", "hidden[1]"}
+    truth = np.concatenate(oracle.truth(rbm).marginals)
+    order = [f"visible[{k}]" for k in range(3)] + ["hidden[0]", "hidden[1]"]
+    np.testing.assert_allclose(summary.loc[order, "mean"], truth, atol=0.15)
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        mcmc.print_summary()
+    assert "visible[2]" in text.getvalue()
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_bad_input():
+    rbm = oracle.random_rbm(np.random.default_rng(8), 3, 2)
+    crbm = ebm.CRBM.init(3, 2, 4, key=KEY)
+    cases = [
+        (lambda: EnergyDistribution(crbm, None), TypeError, "condition"),
+        (lambda: EnergyDistribution(3, None), TypeError, "`model`"),
+        (lambda: EnergyDistribution(rbm, "bethe"), ValueError, "`log_partition`"),
+        (lambda: EnergyDistribution(rbm, None, steps=0), ValueError, "`steps`"),
+        (lambda: EnergyDistribution(rbm, None, sampler="gibbs"), TypeError, "`sampler`"),
+        (lambda: SamplerBlock(ebm.ParallelTempering([0, 1]), lambda s: rbm), TypeError, "replicas"),
+        (lambda: SamplerBlock(ebm.Gibbs(), rbm), TypeError, "`build`"),
+        (
+            lambda: EnergyDistribution(oracle.random_labelled(np.random.default_rng(0)), None),
+            TypeError,
+            "label units",
+        ),
+    ]
+    for call, error, message in cases:
+        with pytest.raises(error, match=message):
+            call()
+    block = SamplerBlock(ebm.Gibbs(), lambda sites: rbm)
+    with pytest.raises(ValueError, match="one site"):
+        block.init(KEY, 0, None, (), {})
+    state = block.init(KEY, 0, {"x": jnp.zeros(4, jnp.int32)}, (), {})
+    with pytest.raises(ValueError, match="4 units of site 'x'"):
+        block.sample(state, (), {})
