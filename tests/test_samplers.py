@@ -4,6 +4,7 @@ import itertools
 
 import equinox as eqx
 import jax
+import jax.extend.random
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -222,6 +223,25 @@ def test_units_in_blocks_are_units_one_by_one(monkeypatch):
         changed = np.asarray(outs[0] != layers[0])
         assert changed.any()
         assert not (changed & np.asarray(clamp[0])).any()
+
+
+def test_uniform_numbers():
+    """The cipher is JAX's own, and no two numbers come from the same half of a block."""
+    counts = jnp.arange(10, dtype=jnp.uint32)
+    data, zeros = jax.random.key_data(KEY), jnp.zeros_like(counts)
+    own = jnp.concatenate(_random._threefry(data, counts, zeros))
+    known = jax.extend.random.threefry_2x32(data, jnp.concatenate([counts, zeros]))
+    np.testing.assert_array_equal(own, known)
+    for key in (KEY, jax.random.key(0, impl="rbg")):
+        u = np.asarray(_random.uniforms(key, (401, 500), "float32"))
+        assert u.shape == (401, 500)
+        assert u.min() >= 0
+        assert u.max() < 1
+        assert len(np.unique(u)) > 0.98 * u.size  # As 2**23 values allow.
+        expected = u.size / 50
+        chi2 = ((np.histogram(u, 50, (0, 1))[0] - expected) ** 2).sum() / expected
+        assert 15 < chi2 < 100
+        assert abs(np.corrcoef(u[:200].ravel(), u[201:].ravel())[0, 1]) < 5 / np.sqrt(100_000)
 
 
 SAMPLERS = {

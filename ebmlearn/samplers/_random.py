@@ -2,12 +2,40 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, UInt32
 
 
 def uniforms(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
-    """Numbers to `decide` by."""
-    return jax.random.uniform(key, shape, dtype)
+    """Numbers to `decide` by.
+
+    With JAX's usual keys they come from the same cipher as `jax.random.uniform`, which gives away
+    half of what each of its blocks yields; here each gives two numbers. Random numbers are the
+    larger part of a sweep after its matrix products.
+    """
+    usual = str(jax.random.key_impl(key)) == "threefry2x32"
+    if not usual or jnp.dtype(dtype) != jnp.float32 or shape[0] < 2:
+        return jax.random.uniform(key, shape, dtype)
+    half = -(-shape[0] // 2)
+    counts = jax.lax.iota(jnp.uint32, half * shape[1]).reshape(half, shape[1])
+    bits = jnp.concatenate(_threefry(jax.random.key_data(key), counts, jnp.zeros_like(counts)))
+    # The bits of a number between 1 and 2.
+    ones = jnp.uint32(0x3F800000)
+    return (jax.lax.bitcast_convert_type((bits >> 9) | ones, jnp.float32) - 1)[: shape[0]]
+
+
+def _threefry(
+    key: UInt32[Array, "2"], x: UInt32[Array, "..."], y: UInt32[Array, "..."]
+) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
+    """The block cipher Threefry-2x32 with 20 rounds (Salmon et al. 2011)."""
+    keys = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA)
+    x, y = x + keys[0], y + keys[1]
+    for k in range(5):
+        for turn in (13, 15, 26, 6) if k % 2 == 0 else (17, 29, 16, 24):
+            x = x + y
+            y = ((y << turn) | (y >> (32 - turn))) ^ x
+        x = x + keys[(k + 1) % 3]
+        y = y + keys[(k + 2) % 3] + jnp.uint32(k + 1)
+    return x, y
 
 
 def decide(log_odds: Float[Array, "..."], uniform: Float[Array, "..."]) -> Float[Array, "..."]:
