@@ -1,8 +1,9 @@
 """Stochastic approximation with and without tempered transitions: Salakhutdinov 2009, section 5.
 
 `--task toy` trains RBMs of 784×10 units, whose likelihood is exact, by five methods of equally many
-Gibbs steps. Finished runs are kept in the result file and not done again; a run that `--seconds`
-cuts short goes on from its checkpoint.
+Gibbs steps. `--task semi-restricted` trains semi-restricted Boltzmann machines of MNIST with 500
+hidden units and labels by SAP and Trans-SAP. Finished runs are kept in the result file and not done
+again; a run that `--seconds` cuts short goes on from its checkpoint.
 """
 
 import argparse
@@ -27,14 +28,37 @@ BATCH = 100
 CHAINS = 100
 
 
-def pixels(*splits: datasets.Split) -> jax.Array:
-    """The grey levels of images as probabilities."""
-    return jnp.asarray(np.concatenate([split.x for split in splits]) / 255, jnp.float32)
+def images(*splits: datasets.Split) -> tuple[jax.Array, jax.Array]:
+    """Grey levels, 0 to 255, and labels."""
+    x = np.concatenate([split.x for split in splits])
+    y = np.concatenate([split.y for split in splits if split.y is not None])
+    return jnp.asarray(x), jnp.asarray(y, jnp.int32)
 
 
 def drawn(grey: jax.Array, *, key: jax.Array) -> jax.Array:
     """Images whose pixels are 1 with the probability that their grey level is."""
-    return jax.random.bernoulli(key, grey).astype(jnp.uint8)
+    return jax.random.bernoulli(key, grey.astype(jnp.float32) / 255).astype(jnp.uint8)
+
+
+def both_ways(
+    model: Any, data: jax.Array, key: jax.Array, betas: int, chains: int, warm: int
+) -> tuple[dict[str, float], Any]:
+    """Log Z by annealing forward and in reverse, the latter from the end of parallel tempering of
+    `warm` steps: as far as that has come to the model, it bounds log Z from above.
+    """
+    one, two, three = jax.random.split(key, 3)
+    base = ebm.base_rate(data)
+    forward = ebm.ais(model, key=one, betas=betas, num_chains=chains, base=base)
+    ladder = ebm.ParallelTempering(np.linspace(0.05, 1, 20))
+    start = ebm.sample(model, ladder, chains, key=two, num_chains=chains, burn_in=warm)
+    back = ebm.reverse_ais(model, start, key=three, betas=betas, base=base)
+    return {
+        "log_z": float(forward.log_partition),
+        "log_z_error": float(forward.standard_error),
+        "log_z_reverse": float(back.log_partition),
+        "log_z_reverse_error": float(back.standard_error),
+        "effective_chains": float(forward.effective_chains),
+    }, start
 
 
 def toy_learner(method: str, updates: int) -> ebm.AbstractLearner:
@@ -60,9 +84,9 @@ def toy_updates(method: str, updates: int) -> int:
 def toy(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
     """Trains an RBM whose partition function is a sum over its few hidden units."""
     data = datasets.mnist(threshold=None)
-    keys = jax.random.split(jax.random.key(run["seed"]), 4)
-    train = drawn(pixels(data.train, data.valid)[: run["rows"]], key=keys[0])
-    test = drawn(pixels(data.test)[: run["rows"]], key=keys[1])
+    keys = jax.random.split(jax.random.key(run["seed"]), 5)
+    train = drawn(images(data.train, data.valid)[0][: run["rows"]], key=keys[0])
+    test = drawn(images(data.test)[0][: run["rows"]], key=keys[1])
     updates, method = run["updates"], run["method"]
     rbm = ebm.RBM.init(784, run["hidden"], key=keys[2])
     rbm = ebm.RBM(rbm.weights, ebm.base_rate(train), rbm.hidden_bias)
@@ -93,8 +117,11 @@ def toy(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
         return None
     curve = -np.asarray(history.epochs["metric"])
     accepted = np.asarray(history.epochs["accepted"]) if "accepted" in history.epochs else []
+    log_z, _ = both_ways(fitted.last, train, keys[4], run["annealing"], 500, run["annealing"] // 5)
     return {
         **run,
+        **log_z,
+        "log_z_exact": float(ebm.Exact()(fitted.last).log_partition),
         "updates_done": len(history.steps["loss"]),
         "train_log_probability": float(-negative_log_probability(fitted.last, train)),
         "test_log_probability": float(-negative_log_probability(fitted.last, test)),
@@ -105,7 +132,92 @@ def toy(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
     }
 
 
-TASKS = {"toy": toy}
+def semi_restricted(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
+    """Trains a model of images and labels, whose visible units are all joined to each other."""
+    data = datasets.mnist(threshold=None)
+    keys = jax.random.split(jax.random.key(run["seed"]), 7)
+    rows = slice(run["rows"])
+    grey, labels = (x[rows] for x in images(data.train, data.valid))
+    test_grey, test_labels = (x[rows] for x in images(data.test))
+    test = drawn(test_grey, key=keys[0])
+    updates, method = run["updates"], run["method"]
+    if method not in ("sap", "trans-sap"):
+        raise SystemExit(f"semi-restricted is trained by sap and trans-sap, not by {method}")
+    model = ebm.SemiRestrictedBM.init(784, run["hidden"], 10, key=keys[1])
+    base = ebm.base_rate(drawn(grey, key=keys[2]))
+    model = model.with_unary((base, *model.unary()[1:]))
+    # The paper's: 500 intervals every 1000 updates of the second half, of 200,000 Gibbs steps.
+    intervals = max(1, updates // 400)
+    begin, every = updates // 2, 2 * intervals
+    if method == "sap":
+        learner, total = ebm.SAP(num_chains=CHAINS), updates
+    else:
+        betas = np.linspace(0.9, 1, intervals + 1)
+        learner = ebm.TransSAP(betas, every, begin, num_chains=CHAINS)
+        total = begin + (updates - begin) // 2
+    errors: list[tuple[int, float]] = []
+
+    def error(model: Any) -> float:
+        found = jnp.concatenate(
+            [ebm.classify(model, part).argmax(-1) for part in jnp.array_split(test, 10)]
+        )
+        return 100 * float((found != test_labels).mean())
+
+    def watch(report: ebm.EpochReport) -> None:
+        if report.epoch % 20 == 19:
+            errors.append((report.step, round(error(report.model), 3)))
+
+    began = time.monotonic()
+    schedule = ebm.robbins_monro(0.05, hold=updates // 4, a=100, b=2000)
+    fitted = ebm.fit(
+        model,
+        learner,
+        (grey, labels),
+        optimizer=optax.sgd(schedule),
+        epochs=-(-total // (len(grey) // BATCH)),
+        batch_size=BATCH,
+        augment=lambda batch, key: (drawn(batch[0], key=key), batch[1]),
+        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
+        callbacks=[watch, deadline],
+        key=keys[3],
+        progress=False,
+    )
+    if fitted.stopped == "callback" and deadline.over:
+        return None
+    seconds = time.monotonic() - began
+    annealing = run["annealing"]
+    sample = drawn(grey, key=keys[2])
+    log_z, particles = both_ways(fitted.last, sample, keys[4], annealing, 200, annealing // 5)
+    log_p = ebm.log_likelihood(fitted.last, test, log_z["log_z"])
+    joint = ebm.log_likelihood(fitted.last, (test, test_labels), log_z["log_z"])
+    # What a tempered run does to particles that Gibbs has left where they are.
+    start = jax.tree.map(lambda x: x[:CHAINS], particles)
+    gibbs = ebm.sample(
+        fitted.last, ebm.Gibbs(), CHAINS, key=keys[5], num_chains=CHAINS, burn_in=1000, start=start
+    )
+    ladder = ebm.TemperedTransitions(np.linspace(0.9, 1, intervals + 1))
+    moved, info = ebm.sample(
+        fitted.last, ladder, CHAINS, key=keys[6], num_chains=CHAINS, start=gibbs, with_info=True
+    )
+    pictures = [np.packbits(np.asarray(x.visible[:20]), axis=1) for x in (gibbs, moved)]
+    accepted = np.asarray(fitted.history.epochs["accepted"])
+    return {
+        **run,
+        **log_z,
+        "updates_done": len(fitted.history.steps["gap"]),
+        "test_error": error(fitted.last),
+        "test_errors": errors,
+        "test_log_probability": float(log_p.mean()),
+        "joint_log_probability": float(joint.mean()),
+        "accepted": float(np.nanmean(accepted)) if np.isfinite(accepted).any() else None,
+        "accepted_after": float(info.accepted.mean()),
+        "particles": [[row.tobytes().hex() for row in picture] for picture in pictures],
+        "seconds": seconds,
+    }
+
+
+TASKS = {"toy": toy, "semi-restricted": semi_restricted}
+DEFAULTS = {"toy": (100_000, 10), "semi-restricted": (200_000, 500)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +225,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", nargs="+", choices=(*METHODS, "all"), default=["all"])
     parser.add_argument("--updates", type=int, help="how many Gibbs steps; the paper's by default")
     parser.add_argument("--hidden", type=int, help="units; the paper's by default")
+    parser.add_argument("--annealing", type=int, default=10_000, help="temperatures of AIS")
     parser.add_argument("--rows", type=int, help="use only so many rows")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, help="stop after so long")
@@ -128,12 +241,15 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
                 runs.append(run)
         return {"runs": runs}
     deadline = Deadline(args.seconds or float("inf"))
-    for method in METHODS if "all" in args.method else args.method:
+    methods = METHODS if args.task == "toy" else ("sap", "trans-sap")
+    updates, hidden = DEFAULTS[args.task]
+    for method in methods if "all" in args.method else args.method:
         run = {
             "task": args.task,
             "method": method,
-            "updates": args.updates or 100_000,
-            "hidden": args.hidden or 10,
+            "updates": args.updates or updates,
+            "hidden": args.hidden or hidden,
+            "annealing": args.annealing,
             "rows": args.rows,
             "seed": args.seed,
         }
@@ -149,9 +265,9 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
             break
         runs.append({**result, "environment": _report.environment()})
         print(
-            f"{args.task} {method:18} train {result['train_log_probability']:.2f}"
-            f" test {result['test_log_probability']:.2f} after {result['updates_done']:,} updates,"
-            f" {result['seconds']:.0f} s",
+            f"{args.task} {method:18} test {result['test_log_probability']:.2f} nats"
+            f" after {result['updates_done']:,} updates, log Z {result['log_z']:.2f} and in"
+            f" reverse {result['log_z_reverse']:.2f}, {result['seconds']:.0f} s",
             flush=True,
         )
         if args.json is not None:
