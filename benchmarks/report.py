@@ -264,9 +264,26 @@ def resume() -> str:
     )
 
 
+def gibbs() -> str:
+    """Gibbs sampling beside others."""
+    result = json.loads((RESULTS / "gibbs.json").read_text())
+    ms, arguments = result["ms"], result["arguments"]
+    others = ", ".join(f"{name} {version}" for name, version in result["others"].items())
+    bare = ms["products"] + ms["numbers"]
+    return (
+        f"{arguments['sweeps']} sweeps of block Gibbs sampling in {arguments['chains']} chains of"
+        f" an RBM of {arguments['visible']}×{arguments['hidden']} units: scikit-learn takes"
+        f" {ms['scikit-learn'] / ms['ebmlearn']:.2f} times as long as ebmlearn, thrml"
+        f" {ms['thrml'] / ms['ebmlearn']:.0f} times; ebmlearn takes {ms['ebmlearn'] / bare:.2f}"
+        " times as long as the matrix products and `jax.random.uniform` alone"
+        f" (`uv run --group benchmarks python -m benchmarks gibbs`; {machine(result)}, {others},"
+        f" float32, seed {arguments['seed']}, medians of {arguments['repeats']} rounds in one run)."
+    )
+
+
 # Which file holds which tables.
 TABLES = {
-    "README.md": (crbm, resume, bp, precision),
+    "README.md": (crbm, resume, bp, gibbs, precision),
     "docs/results.md": (crbm_paper, crbm_curves),
 }
 

@@ -64,6 +64,7 @@ from .models import (
 )
 from .samplers import (
     AbstractSampler as AbstractSampler,
+    adapt_ladder as adapt_ladder,
     autocorrelation_time as autocorrelation_time,
     ChainState as ChainState,
     Gibbs as Gibbs,

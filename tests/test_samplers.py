@@ -356,6 +356,25 @@ def test_diagnostics_of_tempering():
     assert abs(np.asarray(info.accepted).mean() - share) < 0.1
 
 
+def test_a_ladder_is_adapted():
+    """From temperatures that crowd at one end to swaps that are equally frequent."""
+    model = bimodal()
+
+    def rates(sampler):
+        _, info = ebm.sample(model, sampler, 8_000, key=KEY, num_chains=20, with_info=True)
+        tried = np.asarray(info.tried).sum(0) * 20
+        return np.asarray(info.swapped).sum((0, 2)) / tried
+
+    first = ebm.ParallelTempering([0.0, 0.02, 0.04, 0.06, 0.08, 1.0])
+    before = rates(first)
+    adapted = ebm.adapt_ladder(model, first, key=KEY, rounds=3)
+    after = rates(adapted)
+    assert (adapted.betas[0], adapted.betas[-1], len(adapted.betas)) == (0.0, 1.0, 6)
+    assert before.max() - before.min() > 0.8
+    assert after.max() - after.min() < 0.3
+    assert after.min() > before.min()
+
+
 def test_walkers_carry_their_configurations():
     """Without a sweep's changes (all units clamped but one), labels follow what they label."""
     model = bimodal()

@@ -1,3 +1,4 @@
+from ._adaptation import adapt_ladder as adapt_ladder
 from ._base import AbstractSampler as AbstractSampler, ChainState as ChainState
 from ._diagnostics import (
     autocorrelation_time as autocorrelation_time,
