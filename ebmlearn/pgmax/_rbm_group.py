@@ -1,0 +1,297 @@
+import collections
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from pgmax import factor, fgroup, vgroup
+
+from .. import _checks
+from .._types import AnyArray
+
+
+# The states of both ends of an edge, as PGMax lists them.
+_CONFIGURATIONS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
+
+# A variable of PGMax: its hash and the number of its states.
+Variable = tuple[Any, Any]
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class RBMWiring(factor.Wiring):
+    """Where the messages of dense groups come from and go to. Those of a group are an array of
+    shape `[visible, hidden, 2, 2]`: the last axis the state, the one before it the end of the edge.
+    """
+
+    shapes: np.ndarray
+
+    def get_inference_arguments(self) -> dict[str, Any]:
+        """What the update needs besides messages: the sizes of each group."""
+        return {"shapes": tuple((int(v), int(h)) for v, h in np.asarray(self.shapes))}
+
+
+class _Explained(type):
+    """A graph that was built too early fails with a KeyError that shows the class: say why."""
+
+    def __repr__(cls) -> str:
+        return (
+            f"<class 'ebmlearn.pgmax.{cls.__name__}'>: a FactorGraph that does not know it was"
+            " built before `import ebmlearn.pgmax`; build it afterwards"
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RBMFactor(factor.Factor, metaclass=_Explained):
+    """The type of the factors of a [`ebmlearn.pgmax.RBMFactorGroup`][]."""
+
+    @staticmethod
+    def compile_wiring(
+        visible_variables: Sequence[Variable],
+        hidden_variables: Sequence[Variable],
+        vars_to_starts: Any,
+    ) -> RBMWiring:
+        """The wiring of one group."""
+        starts = []
+        for name, variables in (("visible", visible_variables), ("hidden", hidden_variables)):
+            missing = [v for v in variables if v not in vars_to_starts]
+            if missing:
+                raise ValueError(
+                    f"`{name}_variables` must be variables of the graph, got {missing[0]}, which is"
+                    " not."
+                )
+            starts.append(np.array([vars_to_starts[v] for v in variables]))
+        visible, hidden = len(starts[0]), len(starts[1])
+        first = np.empty((visible, hidden, 2, 2), int)
+        first[:, :, 0] = starts[0][:, None, None]
+        first[:, :, 1] = starts[1][None, :, None]
+        first[..., 1] += 1
+        edges = np.repeat(np.arange(2 * visible * hidden), 2)
+        factors = np.repeat(np.arange(visible * hidden), 4)
+        table = np.stack([first.reshape(-1), edges, factors], axis=1)
+        return RBMWiring(var_states_for_edges=table, shapes=np.array([[visible, hidden]]))
+
+    @staticmethod
+    def concatenate_wirings(wirings: Sequence[Any]) -> RBMWiring:
+        """The wiring of all groups of a graph."""
+        if not wirings:
+            none = np.empty((0, 3), int)
+            return RBMWiring(var_states_for_edges=none, shapes=np.empty((0, 2), int))
+        return RBMWiring(
+            var_states_for_edges=factor.concatenate_var_states_for_edges(
+                [wiring.var_states_for_edges for wiring in wirings]
+            ),
+            shapes=np.concatenate([wiring.shapes for wiring in wirings]),
+        )
+
+    @staticmethod
+    def compute_energy(  # pyright: ignore
+        edge_states_one_hot_decoding: Array,
+        log_potentials: Array,
+        shapes: tuple[tuple[int, int], ...],
+    ) -> Any:
+        """The energy of all groups: minus the weights whose both ends are 1."""
+        ones = edge_states_one_hot_decoding.reshape(-1, 2, 2)[:, :, 1]
+        return -(log_potentials * ones[:, 0] * ones[:, 1]).sum()
+
+    @staticmethod
+    def compute_factor_energy(  # pyright: ignore
+        variables: Any, vars_to_map_states: Any, factor_configs: Any, log_potentials: Any
+    ) -> Any:
+        """The energy of one edge."""
+        return factor.EnumFactor.compute_factor_energy(
+            variables, vars_to_map_states, factor_configs, log_potentials
+        )
+
+
+@functools.partial(jax.jit, static_argnames=("shapes", "temperature", "normalize"))
+def pass_rbm_fac_to_var_messages(
+    vtof_msgs: Float[Array, " states"],
+    log_potentials: Float[Array, " edges"],
+    shapes: tuple[tuple[int, int], ...],
+    temperature: float,
+    normalize: bool,
+) -> Float[Array, " states"]:
+    """Messages from the edges of dense groups to their ends. An edge multiplies by $e^W$ where both
+    ends are 1, so that what goes to one end is, but for a constant, the log-odds
+    $T \\log \\frac{1 + e^{(W + t) / T}}{1 + e^{t / T}}$ with $t$ those of the other.
+    """
+    # An edge needs nothing of its neighbours: one formula for all groups together.
+    incoming = vtof_msgs.reshape(-1, 2, 2)
+    other = incoming[:, ::-1]
+    t = other[:, :, 1] - other[:, :, 0]
+    w = jnp.broadcast_to(log_potentials[:, None], t.shape)
+    rise = jnp.maximum(0, w + t) - jnp.maximum(0, t)
+    if temperature:
+        above, below = (jnp.exp(-jnp.abs(x) / temperature) for x in (w + t, t))
+        rise = rise + temperature * jnp.log((1 + above) / (1 + below))
+    if normalize:
+        base = jnp.zeros_like(rise)
+    else:
+        base = other.max(-1)
+        if temperature:
+            base = base + temperature * jnp.log1p(jnp.exp(-jnp.abs(t) / temperature))
+    return jnp.stack([base, base + rise], -1).reshape(-1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RBMFactorGroup(fgroup.FactorGroup):
+    """All edges between visible and hidden variables of an RBM, as one group of a PGMax graph:
+    pairwise factors that are $W_{ij}$ where both ends are 1, else 0. Biases are evidence.
+
+    It works with PGMax's belief propagation at any temperature, its dual solver and its energies,
+    beside any other factors, and is built without a loop over pairs.
+
+    !!! example
+
+        ```python
+        visible = vgroup.NDVarArray(num_states=2, shape=(28, 28))
+        hidden = vgroup.NDVarArray(num_states=2, shape=(500,))
+        graph = fgraph.FactorGraph([visible, hidden])
+        graph.add_factors(RBMFactorGroup(visible, hidden, weights))
+        ```
+    """
+
+    visible_variables: Sequence[Variable]
+    hidden_variables: Sequence[Variable]
+    weights: Any
+    factor_type: Any = dataclasses.field(init=False, default=RBMFactor)
+
+    def __init__(
+        self,
+        visible_variables: vgroup.VarGroup | Sequence[Variable],
+        hidden_variables: vgroup.VarGroup | Sequence[Variable],
+        weights: Float[AnyArray, "visible hidden"],
+    ):
+        """**Arguments:**
+
+        - `visible_variables`, `hidden_variables`: groups of binary variables, or lists of them.
+        - `weights`: array of shape `[visible, hidden]`, in the order of the variables.
+        """
+        visible = _binary("visible_variables", visible_variables)
+        hidden = _binary("hidden_variables", hidden_variables)
+        both = [v for v in visible if v in set(hidden)]
+        if both:
+            raise ValueError(
+                f"`hidden_variables` must not be among `visible_variables`, got {both[0]} in both."
+            )
+        weights = _checks.parameter("weights", weights)
+        shape = len(visible), len(hidden)
+        _checks.exact_shape("weights", weights, shape, "as there are variables")
+        _checks.finite(weights=weights)
+        # For PGMax the group is one factor that touches all its variables; what is inside is ours.
+        values = {
+            "variables_for_factors": [[*visible, *hidden]],
+            "visible_variables": visible,
+            "hidden_variables": hidden,
+            "weights": weights,
+            "factor_configs": _CONFIGURATIONS,
+            "log_potentials": np.asarray(weights).reshape(-1),
+            "factor_type": RBMFactor,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of visible and hidden variables."""
+        return len(self.visible_variables), len(self.hidden_variables)
+
+    @property
+    def num_factors(self) -> int:  # pyright: ignore
+        """The number of edges."""
+        visible, hidden = self.shape
+        return visible * hidden
+
+    @property
+    def factor_sizes(self) -> np.ndarray:  # pyright: ignore
+        """Two ends each."""
+        return np.full(self.num_factors, 2)
+
+    @property
+    def factor_edges_num_states(self) -> np.ndarray:  # pyright: ignore
+        """Two states of each end of each edge."""
+        return np.full(2 * self.num_factors, 2)
+
+    def __getitem__(self, variables: Sequence[Variable]) -> factor.EnumFactor:
+        """The factor of one edge, by its two variables in any order."""
+        pair = list(variables)
+        places = {v: k for k, v in enumerate(self.visible_variables)}
+        columns = {v: k for k, v in enumerate(self.hidden_variables)}
+        if len(pair) == 2 and pair[0] not in places:
+            pair.reverse()
+        if len(pair) != 2 or pair[0] not in places or pair[1] not in columns:
+            raise ValueError(
+                "`variables` must be a visible and a hidden variable of the group, got"
+                f" {list(variables)}."
+            )
+        return self._edge(places[pair[0]], columns[pair[1]])
+
+    def _edge(self, i: int, j: int) -> factor.EnumFactor:
+        potentials = np.zeros(4, np.asarray(self.weights).dtype)
+        potentials[3] = self.weights[i, j]
+        return factor.EnumFactor(
+            variables=[self.visible_variables[i], self.hidden_variables[j]],
+            factor_configs=_CONFIGURATIONS.copy(),
+            log_potentials=potentials,
+        )
+
+    def _get_variables_to_factors(self) -> Any:
+        visible, hidden = self.shape
+        edges = (self._edge(i, j) for i in range(visible) for j in range(hidden))
+        return collections.OrderedDict((frozenset(edge.variables), edge) for edge in edges)
+
+    def compile_wiring(self, vars_to_starts: Any) -> RBMWiring:
+        """Where the variables of the group are in the graph."""
+        return RBMFactor.compile_wiring(
+            self.visible_variables, self.hidden_variables, vars_to_starts
+        )
+
+    def flatten(self, data: Any) -> Array:
+        """Weights `[visible, hidden]`, or messages `[visible, hidden, 2, 2]` (end, state), as
+        PGMax keeps them.
+        """
+        if data.shape not in (self.shape, (*self.shape, 2, 2)):
+            raise ValueError(
+                f"`data` must have shape {self.shape} or {(*self.shape, 2, 2)}, got"
+                f" {_checks.describe(data)}."
+            )
+        return jnp.asarray(data).reshape(-1)
+
+    def unflatten(self, flat_data: Any) -> Array:
+        """The reverse of `flatten`."""
+        sizes = {self.num_factors: self.shape, 4 * self.num_factors: (*self.shape, 2, 2)}
+        if flat_data.ndim != 1 or flat_data.size not in sizes:
+            raise ValueError(
+                f"`flat_data` must be a vector of {' or '.join(map(str, sizes))} numbers, got"
+                f" {_checks.describe(flat_data)}."
+            )
+        return jnp.asarray(flat_data).reshape(sizes[flat_data.size])
+
+
+def _binary(name: str, variables: Any) -> list[Variable]:
+    """A list of distinct binary variables."""
+    if isinstance(variables, vgroup.VarGroup):
+        variables = variables.variables
+    variables = list(variables)
+    if not variables:
+        raise ValueError(f"`{name}` must hold a variable at least, got none.")
+    for variable in variables:
+        if not isinstance(variable, tuple) or len(variable) != 2:
+            got = _checks.describe(variable)
+            raise TypeError(f"`{name}` must hold PGMax variables, got {got}.")
+        if variable[1] != 2:
+            raise ValueError(f"`{name}` must be binary, got one of {variable[1]} states.")
+    if len(set(variables)) != len(variables):
+        repeated = next(v for v in variables if variables.count(v) > 1)
+        raise ValueError(f"`{name}` must be different variables, got {repeated} twice.")
+    return variables
+
+
+def register() -> None:
+    """Tells PGMax how messages pass. Graphs built before do not know of it."""
+    factor.FAC_TO_VAR_UPDATES[RBMFactor] = pass_rbm_fac_to_var_messages
