@@ -94,8 +94,8 @@ def scikit_learn(rbm: ebm.RBM, start: np.ndarray, sweeps: int) -> Callable[[], A
 
 
 def thrml(rbm: ebm.RBM, start: np.ndarray, sweeps: int) -> Callable[[], Any]:
-    from thrml import Block, sample_states, SamplingSchedule, SpinNode
-    from thrml.models import IsingEBM, IsingSamplingProgram
+    from thrml import Block, sample_states, SamplingSchedule, SpinNode  # pyright: ignore
+    from thrml.models import IsingEBM, IsingSamplingProgram  # pyright: ignore
 
     couplings, visible_field, hidden_field = (np.asarray(x) for x in rbm.to_spins())
     visible = [SpinNode() for _ in range(rbm.num_visible)]
