@@ -159,3 +159,43 @@ def choice(name: str, x: Any, options: Iterable[str]) -> None:
     if x not in tuple(options):
         wanted = ", ".join(repr(option) for option in options)
         raise ValueError(f"`{name}` must be one of {wanted}, got {x!r}.")
+
+
+def binary_rows(name: str, x: Any) -> None:
+    """Raises `ValueError` if an array whose values are known holds anything but 0 and 1."""
+    if is_concrete(x) and x.dtype != np.bool_:
+        x = np.asarray(x)
+        wrong = (x != 0) & (x != 1)
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0][0])
+            raise ValueError(
+                f"`{name}` must hold 0 and 1 only, got {x[wrong].flat[0]} in row {row}."
+            )
+
+
+def finite_rows(name: str, x: Any) -> None:
+    """Raises `ValueError` if an array whose values are known holds a NaN or an infinity."""
+    if is_concrete(x) and jnp.issubdtype(x.dtype, jnp.floating):
+        wrong = ~np.isfinite(np.asarray(x))
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0][0])
+            raise ValueError(
+                f"`{name}` must be finite, got {np.asarray(x)[wrong][0]} in row {row}."
+            )
+
+
+def labels(name: str, y: Any, number: int, rows: int | None = None) -> None:
+    """Raises `ValueError` unless `y` holds integers from 0 to `number` - 1, one for each of `rows`
+    if these are counted.
+    """
+    dtype = getattr(y, "dtype", np.asarray(y).dtype if isinstance(y, (int, bool)) else None)
+    whole = dtype is not None and jnp.issubdtype(dtype, jnp.integer)
+    if not whole or (rows is not None and jnp.shape(y) != (rows,)):
+        wanted = "integers" if rows is None else f"an integer for each of {rows} rows"
+        raise ValueError(f"`{name}` must hold {wanted}, got {describe(y)}.")
+    if is_concrete(y):
+        values = np.asarray(y)
+        wrong = (values < 0) | (values >= number)
+        if wrong.any():
+            got = values[wrong].flat[0]
+            raise ValueError(f"`{name}` must hold labels 0 to {number - 1}, got {got}.")

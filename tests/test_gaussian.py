@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -143,6 +144,25 @@ def test_gradient_is_that_of_the_likelihood(learner):
     )
 
 
+def test_centred_gradient():
+    """To the centred parameters and back: the derivative of `uncentred`, twice."""
+    model = random_model(5)
+    v = np.random.default_rng(6).normal(size=(50, 2)).astype(np.float32)
+    plain, _, _ = ebm.CD(1).step(model, None, v, key=KEY, epoch=0)
+    centred, _, _ = ebm.CD(1, centred=True).step(model, None, v, key=KEY, epoch=0)
+    flat, back = jax.flatten_util.ravel_pytree(model)
+    jacobian = jax.jacobian(lambda x, mu: jax.flatten_util.ravel_pytree(back(x).uncentred(mu))[0])
+    data, chains = ebm.CD(1).sides(model, jnp.asarray(v), key=KEY, epoch=jnp.zeros((), jnp.int32))[
+        :2
+    ]
+    mu = jax.tree.map(lambda a, b: (a.mean(0) + b.mean(0)) / 2, data.units, chains.units)
+    j = np.asarray(jacobian(flat, mu), np.float64)
+    want = j @ j.T @ np.asarray(jax.flatten_util.ravel_pytree(plain)[0], np.float64)
+    got = np.asarray(jax.flatten_util.ravel_pytree(centred)[0])
+    np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3)
+    assert not np.allclose(got, jax.flatten_util.ravel_pytree(plain)[0], atol=0.1)
+
+
 def test_a_stack_on_grey_digits():
     """A Gaussian RBM of grey levels, an RBM on its hidden units: each learns, and what comes down
     resembles what went up.
@@ -198,6 +218,14 @@ def test_bad_input():
         ebm.GaussianRBM(jnp.zeros((2, 3)), jnp.zeros(2), jnp.zeros(3), jnp.zeros(3))
     with pytest.raises(ValueError, match="finite"):
         ebm.SAP().step(model, None, np.array([[np.nan, 0.0]], np.float32), key=KEY, epoch=0)
+    with pytest.raises(ValueError, match="finite"):
+        start = ebm.Layers(jnp.asarray([np.nan, 0.0]), None)
+        ebm.Gibbs().init(model, 3, key=KEY, start=start)
+    with pytest.raises(ValueError, match="`beta`"):
+        model.tempered(0.0)
+    start = ebm.Layers(jnp.zeros(2, jnp.float16), None)
+    drawn = ebm.sample(model, ebm.Gibbs(), 3, key=KEY, start=start)
+    assert drawn.visible.dtype == jnp.float32
     with pytest.raises(TypeError, match="binary units alone"):
         ebm.pseudo_log_likelihood(model, np.zeros((1, 2), np.float32))
     with pytest.raises(TypeError, match="discrete units"):

@@ -172,5 +172,23 @@ def test_bad_labels():
         model.hidden_given(v)
     with pytest.raises(ValueError, match="without label units"):
         model.to_spins()
+    for label in (3, -1):
+        with pytest.raises(ValueError, match=f"labels 0 to 2, got {label}"):
+            model.free_energy(v, label)
+    with pytest.raises(ValueError, match="an integer for each of 2 rows"):
+        ebm.log_likelihood(model, (v, np.array([[0], [1]])), 0.0)
+    rbm = oracle.random_rbm(np.random.default_rng(0))
+    with pytest.raises(ValueError, match="`data` must hold 0 and 1 only"):
+        ebm.log_likelihood(rbm, np.full((2, rbm.num_visible), 200), 0.0)
+    with pytest.raises(ValueError, match="`log_partition`"):
+        ebm.log_likelihood(rbm, np.zeros((2, rbm.num_visible)), jnp.zeros(3))
+    with pytest.raises(ValueError, match="`data` must hold 0 and 1 only"):
+        ebm.base_rate(np.full((2, 3), 200))
+    with pytest.raises(ValueError, match="`num_chains`"):
+        ebm.ais(rbm, key=KEY, num_chains=0)
+    with pytest.raises(ValueError, match="fewer than"):
+        ebm.classify(rbm, v, labels=rbm.num_visible)
+    with pytest.raises(TypeError, match="condition"):
+        ebm.classify(ebm.CRBM.init(3, 2, 4, key=KEY), v, labels=2)
     with pytest.raises(ValueError, match="`labels` must be given"):
         ebm.classify(oracle.random_rbm(np.random.default_rng(0)), v)

@@ -37,6 +37,7 @@ def base_rate(
     """
     _checks.rank("data", data, 2, "[rows, visible]")
     _checks.number("smoothing", smoothing, 0, float("inf"), "(0, inf)")
+    _checks.binary_rows("data", data)
     x = jnp.asarray(data).astype(jnp.result_type(float))
     ones = x.sum(0) + smoothing
     zeros = (1 - x).sum(0) + smoothing
@@ -76,6 +77,7 @@ def ais(
       the data is a good choice. Zero if not given, as those of all other units are.
     """
     biases, path = _checked(model, base, betas)
+    _checks.count("num_chains", num_chains)
     one, two = jax.random.split(_key(key))
     state = start_chains(model, num_chains, one, None, None)
     first, second = jax.random.split(two)

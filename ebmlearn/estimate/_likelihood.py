@@ -36,13 +36,23 @@ def log_likelihood(
     - `log_partition`: log Z, from [`ebmlearn.Exact`][], [`ebmlearn.ais`][] or another inference.
     """
     if isinstance(model, SemiRestrictedBM) and model.num_labels:
-        visible, labels = data if isinstance(data, tuple) else (data, None)
+        visible, labels = data if isinstance(data, (tuple, list)) else (data, None)
+        visible = states("data", visible, model.num_visible, model.weights.dtype)
+        _checks.rank("data", visible, 2, "[rows, visible]")
+        _checks.binary_rows("data", visible)
+        if labels is not None:
+            _checks.labels("data[1]", labels, model.num_labels, visible.shape[0])
         free_energy = model.free_energy(visible, labels)
     else:
-        if isinstance(data, tuple):
+        if isinstance(data, (tuple, list)):
             raise ValueError("`data` must be one array where there are no label units, got a pair.")
         free_energy = marginal_energy(model, _rows(model, data))
     log_z = jnp.asarray(log_partition).astype(free_energy.dtype)
+    if log_z.shape not in ((), free_energy.shape):
+        raise ValueError(
+            f"`log_partition` must be a number, or one for each of {free_energy.shape[0]} rows, got"
+            f" {_checks.describe(log_z)}."
+        )
     return -free_energy - jnp.broadcast_to(log_z, free_energy.shape)
 
 
@@ -87,6 +97,8 @@ def _rows(model: Any, data: Any) -> list[Float[Array, "rows _"]]:
     unary = model.unary()
     visible = states("data", data, unary[0].shape[-1], unary[0].dtype)
     _checks.rank("data", visible, 2, "[rows, visible]")
+    gaussian = model.kinds()[0] == "gaussian"
+    (_checks.finite_rows if gaussian else _checks.binary_rows)("data", visible)
     size = visible.shape[0]
     zeros = [jnp.zeros((size, bias.shape[-1]), bias.dtype) for bias in unary[1:]]
     return [visible, *zeros]

@@ -7,7 +7,10 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from .. import _checks
 from .._types import AnyArray
 from ..inference import AbstractInference, query
+from ..inference._posterior import is_closed
 from ..models import AbstractLayeredModel, CRBM, Layers, SemiRestrictedBM
+from ..samplers._base import check_model
+from ..samplers._sweep import marginal_energy
 
 
 def predict(
@@ -61,6 +64,8 @@ def classify(
     inference: AbstractInference | None = None,
 ) -> Float[Array, "rows labels"]:
     """The probability of each label given the other visible units, by a model of both together.
+    By free energies exactly one label is right, and the probabilities sum to 1; by conditional
+    marginals each label unit has its own.
 
     !!! example
 
@@ -82,26 +87,29 @@ def classify(
         if labels not in (None, model.num_labels) or inference is not None:
             raise ValueError("`labels` and `inference` must be None where there are label units.")
         return model.label_given(visible)
+    check_model(model)
     if labels is None:
         raise ValueError("`labels` must be given for a model without label units, got None.")
     _checks.count("labels", labels)
     units = model.unary()[0].shape[-1]
+    if labels >= units:
+        raise ValueError(f"`labels` must be fewer than the {units} visible units, got {labels}.")
     _checks.rank("visible", visible, 2, "[rows, units]")
     _checks.trailing("visible", visible, (units - labels,), "as the model has besides the labels")
     x = jnp.asarray(visible).astype(model.unary()[0].dtype)
     rows = x.shape[0]
     if inference is None:
-        if not hasattr(model, "free_energy"):
+        if not is_closed(model):
             kind = type(model).__name__
             raise TypeError(f"`inference` must be given for a {kind}, which has no free energy.")
         one_hot = jnp.eye(labels, dtype=x.dtype)
-        scores = [
-            -model.free_energy(  # pyright: ignore
-                jnp.concatenate([x, jnp.broadcast_to(one_hot[k], (rows, labels))], -1)
-            )
-            for k in range(labels)
-        ]
-        return jax.nn.softmax(jnp.stack(scores, -1), axis=-1)
+        hidden = [jnp.zeros((rows, bias.shape[-1]), x.dtype) for bias in model.unary()[1:]]
+
+        def score(label: Float[Array, " labels"]) -> Float[Array, " rows"]:
+            joined = jnp.concatenate([x, jnp.broadcast_to(label, (rows, labels))], -1)
+            return -marginal_energy(model, [joined, *hidden])
+
+        return jax.nn.softmax(jax.vmap(score, out_axes=1)(one_hot), axis=-1)
     evidence = jnp.concatenate([x, jnp.zeros((rows, labels), x.dtype)], -1)
     observed = jnp.arange(units) < units - labels
     observed = jnp.broadcast_to(observed, (rows, units))

@@ -61,15 +61,20 @@ def posterior(
 
 
 def observed_statistics(
-    model: AbstractLayeredModel, layers: tuple[Float[Array, "batch _"], ...]
+    model: AbstractLayeredModel,
+    layers: tuple[Float[Array, "batch _"], ...],
+    weights: Float[Array, " batch"] | None = None,
 ) -> Statistics:
     """The statistics of a batch in which no two units that share an edge are both uncertain:
-    `pairwise` is then a product of two matrices.
+    `pairwise` is then a product of two matrices. Instances may have weights that sum to 1.
     """
     size = layers[0].shape[0]
-    pairs = tuple(layers[a].T @ layers[b] / size for a, b, _ in model.blocks())
+    heavy = layers
+    if weights is not None:
+        heavy = tuple(x * jnp.broadcast_to(size * weights[:, None], x.shape) for x in layers)
+    pairs = tuple(heavy[a].T @ layers[b] / size for a, b, _ in model.blocks())
     return Statistics(
-        units=model.units(layers),
+        units=model.units(heavy),
         pairwise=model.factors(pairs),
         converged=jnp.ones(size, bool),
         iterations=jnp.zeros(size, jnp.int32),

@@ -242,8 +242,13 @@ def _centred(
         offsets = offsets, mean(batch[0].astype(model.weights.dtype))
     else:
         offsets = (offsets,)
-    _, pull = jax.vjp(lambda model: model.uncentred(*offsets), model)
-    return pull(gradient)[0].uncentred(*offsets)
+
+    def uncentred(model: Any) -> Any:
+        return model.uncentred(*offsets)
+
+    # To the centred parameters and back, each by the derivative of what leads from them to ours.
+    _, pull = jax.vjp(uncentred, model)
+    return jax.jvp(uncentred, (model,), pull(gradient))[1]
 
 
 def at_epoch(

@@ -27,8 +27,8 @@ def check(model: Any, batch: Any, name: str = "batch") -> None:
                 f"`{name}` must hold as many rows of features as of visible units, got"
                 f" {features.shape[0]} and {visible.shape[0]}."
             )
-        finite(f"{name}[0]", features)
-        binary(f"{name}[1]", visible)
+        _checks.finite_rows(f"{name}[0]", features)
+        _checks.binary_rows(f"{name}[1]", visible)
     elif isinstance(model, AbstractLayeredModel):
         if model.batch_shape != ():
             raise ValueError(
@@ -45,7 +45,8 @@ def check(model: Any, batch: Any, name: str = "batch") -> None:
                 f" {len(batch)}."
             )
         _array(name, batch, model.unary()[0].shape[-1], "[rows, visible]")
-        (finite if isinstance(model, GaussianRBM) else binary)(name, batch)
+        real = isinstance(model, GaussianRBM)
+        (_checks.finite_rows if real else _checks.binary_rows)(name, batch)
     else:
         raise TypeError(
             "`model` must be a CRBM, an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a"
@@ -61,20 +62,8 @@ def _labelled(name: str, batch: Any, visible: int, labels: int) -> None:
         )
     x, y = batch
     _array(f"{name}[0]", x, visible, "[rows, visible]")
-    binary(f"{name}[0]", x)
-    integers = hasattr(y, "dtype") and jnp.issubdtype(y.dtype, jnp.integer)
-    if not integers or y.shape != x.shape[:1]:
-        raise ValueError(
-            f"`{name}[1]` must hold an integer for each of {x.shape[0]} rows, got"
-            f" {_checks.describe(y)}."
-        )
-    if _checks.is_concrete(y):
-        values = np.asarray(y)
-        wrong = (values < 0) | (values >= labels)
-        if wrong.any():
-            raise ValueError(
-                f"`{name}[1]` must hold labels 0 to {labels - 1}, got {values[wrong][0]}."
-            )
+    _checks.binary_rows(f"{name}[0]", x)
+    _checks.labels(f"{name}[1]", y, labels, x.shape[0])
 
 
 def conditioned(model: Any, batch: Any) -> tuple[AbstractLayeredModel, Seen]:
@@ -90,29 +79,6 @@ def conditioned(model: Any, batch: Any) -> tuple[AbstractLayeredModel, Seen]:
         features, visible = batch
         return model.condition(features), jnp.asarray(visible).astype(model.weights.dtype)
     return model, jnp.asarray(batch).astype(model.unary()[0].dtype)
-
-
-def binary(name: str, x: Any) -> None:
-    """Raises `ValueError` if an array whose values are known holds anything but 0 and 1."""
-    if _checks.is_concrete(x) and x.dtype != np.bool_:
-        x = np.asarray(x)
-        wrong = (x != 0) & (x != 1)
-        if wrong.any():
-            row = int(np.argwhere(wrong)[0][0])
-            raise ValueError(
-                f"`{name}` must hold 0 and 1 only, got {x[wrong].flat[0]} in row {row}."
-            )
-
-
-def finite(name: str, x: Any) -> None:
-    """Raises `ValueError` if an array whose values are known holds a NaN or an infinity."""
-    if _checks.is_concrete(x) and jnp.issubdtype(x.dtype, jnp.floating):
-        wrong = ~np.isfinite(np.asarray(x))
-        if wrong.any():
-            row = int(np.argwhere(wrong)[0][0])
-            raise ValueError(
-                f"`{name}` must be finite, got {np.asarray(x)[wrong][0]} in row {row}."
-            )
 
 
 def _array(name: str, x: Any, columns: int, meaning: str) -> None:

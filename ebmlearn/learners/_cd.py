@@ -47,7 +47,8 @@ class CD(AbstractMemoryless):
         """**Arguments:**
 
         - `k`: how many sweeps.
-        - `start`: `"data"`, or `"random"`: every unit 0 or 1 with probability one half.
+        - `start`: `"data"`, or `"random"`: every unit 0 or 1 with probability one half, Gaussian
+          ones as they are where all hidden units are 0.
         - `inference`: what to predict by, and in a DBM what finds the hidden units given the
           visible ones. Mean field if not given, as in the paper.
         - `centred`: follow the gradient of the centred energy instead. It is meant for plain

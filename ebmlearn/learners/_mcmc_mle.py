@@ -3,10 +3,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..inference import AbstractInference, MeanField, Statistics
+from ..inference import AbstractInference, MeanField
 from ..inference._posterior import observed_statistics, posterior, Seen
 from ..models import AbstractLayeredModel, GaussianRBM
 from ..samplers import AbstractSampler, Gibbs
@@ -117,7 +117,7 @@ class MCMCMLE(AbstractContrastive):
         weights = jax.nn.softmax(
             marginal_energy(reference, layers) - marginal_energy(model, layers)
         )
-        negative = _weighted(model, layers, weights)
+        negative = observed_statistics(model, given_even(model, layers), weights)
         positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
         effective = 1 / (self.num_chains * (weights**2).sum())
         phases = Phases(positive, negative, jnp.asarray(jnp.nan, model.unary()[0].dtype), effective)
@@ -126,24 +126,3 @@ class MCMCMLE(AbstractContrastive):
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
         return at_epoch(self.inference, epoch, "sum")
-
-
-def _weighted(
-    model: AbstractLayeredModel,
-    layers: list[Float[Array, "chains _"]],
-    weights: Float[Array, " chains"],
-) -> Statistics:
-    """The statistics of weighted configurations, their odd layers as probabilities given the even
-    ones.
-    """
-    layers = list(given_even(model, layers))
-    times = weights.shape[0] * weights[:, None]
-    plain = observed_statistics(model, tuple(layers))
-    heavy = [x * jnp.broadcast_to(times, x.shape) for x in layers]
-    size = weights.shape[0]
-    pairs = tuple(heavy[a].T @ layers[b] / size for a, b, _ in model.blocks())
-    return eqx.tree_at(
-        lambda s: (s.units, s.pairwise),
-        plain,
-        (model.units(tuple(heavy)), model.factors(pairs)),
-    )

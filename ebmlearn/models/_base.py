@@ -92,8 +92,9 @@ class AbstractLayeredModel(eqx.Module):
         """
 
     def uncentred(self: LayeredModel, offsets: Any) -> LayeredModel:
-        """The model whose energy is, up to a constant, this one's at $x - \\mu$: biases less what
-        the weights send from the offsets $\\mu$ of the units they join.
+        """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
+        in all products of two units: biases less what the weights send from the offsets $\\mu$ of
+        the units they join.
         """
         biases = list(self.unary())
         means = jax.tree.leaves(offsets)

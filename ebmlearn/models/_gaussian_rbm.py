@@ -195,6 +195,7 @@ class GaussianRBM(AbstractLayeredModel):
         """The model of $p(v, h)^\\beta$, for a positive $\\beta$: the scales grow as the couplings
         shrink.
         """
+        _checks.number("beta", beta, 0, float("inf"), "(0, inf)")
         root = jnp.sqrt(jnp.asarray(beta, self.weights.dtype))
         return GaussianRBM(
             self.weights * root,

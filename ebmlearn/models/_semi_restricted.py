@@ -292,6 +292,7 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         if self.label_weights is not None:
             if label is None:
                 raise ValueError("`label` must be given for a model with label units, got None.")
+            _checks.labels("label", label, self.num_labels)
             sent = self.label_weights[jnp.asarray(label)]
             shape = jnp.broadcast_shapes(sent.shape, bias.shape)
             bias = jnp.broadcast_to(bias, shape) + jnp.broadcast_to(sent, shape)

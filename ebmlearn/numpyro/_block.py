@@ -99,8 +99,8 @@ class SamplerBlock(MCMCKernel):
         after, first, second, *keys = jax.random.split(state.rng_key, 3 + self._steps)
         if old.shape[-1:] != (_events.size(model),):
             raise ValueError(
-                f"`build` must make a model of the {old.shape[-1]} units of site {name!r}, got one"
-                f" of {_events.size(model)}."
+                f"`build` must make a model of the units of site {name!r}, of shape {old.shape},"
+                f" got one of {_events.size(model)} units."
             )
         chains = math.prod(old.shape[:-1])
         gaussian = model.kinds()[0] == "gaussian"

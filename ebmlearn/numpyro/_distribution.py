@@ -94,6 +94,8 @@ class EnergyDistribution(Distribution):
         self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()
     ) -> Num[Array, "..."]:
         """Draws events by chains, one for each: see `steps`."""
+        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            key = jax.random.wrap_key_data(key)  # As NumPyro allows.
         shape = (*sample_shape, *self.batch_shape)
         number = math.prod(shape)
         model = self.model

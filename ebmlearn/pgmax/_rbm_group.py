@@ -174,7 +174,8 @@ class RBMFactorGroup(fgroup.FactorGroup):
         """
         visible = _binary("visible_variables", visible_variables)
         hidden = _binary("hidden_variables", hidden_variables)
-        both = [v for v in visible if v in set(hidden)]
+        known = set(hidden)
+        both = [v for v in visible if v in known]
         if both:
             raise ValueError(
                 f"`hidden_variables` must not be among `visible_variables`, got {both[0]} in both."
@@ -232,8 +233,8 @@ class RBMFactorGroup(fgroup.FactorGroup):
         return self._edge(places[pair[0]], columns[pair[1]])
 
     def _edge(self, i: int, j: int) -> factor.EnumFactor:
-        potentials = np.zeros(4, np.asarray(self.weights).dtype)
-        potentials[3] = self.weights[i, j]
+        potentials = np.zeros(4, self.log_potentials.dtype)
+        potentials[3] = self.log_potentials[i * self.shape[1] + j]
         return factor.EnumFactor(
             variables=[self.visible_variables[i], self.hidden_variables[j]],
             factor_configs=_CONFIGURATIONS.copy(),

@@ -1,11 +1,14 @@
+from typing import Any
+
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from ..models import AbstractLayeredModel
 from ._parallel_tempering import ParallelTempering
-from ._sample import sample
 
 
 def adapt_ladder(
@@ -47,18 +50,11 @@ def adapt_ladder(
     _checks.count("steps", steps, 2)
     _checks.count("rounds", rounds)
     for k, own in enumerate(jax.random.split(key, rounds)):
-        length = steps * 2**k
-        _, info = sample(
-            model,
-            sampler,
-            length * num_chains,
-            key=own,
-            num_chains=num_chains,
-            burn_in=length // 4,
-            with_info=True,
-        )
-        tried = np.asarray(info.tried).sum(0) * num_chains
-        refused = 1 - np.asarray(info.swapped, np.float64).sum((0, 2)) / tried
+        one, two = jax.random.split(own)
+        state = sampler.init(model, num_chains, key=one)
+        length = jnp.asarray(steps * 2**k)
+        tried, swapped = _count(sampler, model, state, two, length // 4, length)
+        refused = 1 - np.asarray(swapped, np.float64) / (np.asarray(tried) * num_chains)
         # Never quite zero, so that the sum rises everywhere.
         barrier = np.concatenate([[0.0], np.cumsum(np.maximum(refused, 1e-3))])
         even = np.linspace(0, barrier[-1], len(barrier))
@@ -66,3 +62,26 @@ def adapt_ladder(
         betas[0], betas[-1] = sampler.betas[0], 1.0
         sampler = ParallelTempering(betas)
     return sampler
+
+
+@eqx.filter_jit
+def _count(
+    sampler: ParallelTempering,
+    model: AbstractLayeredModel,
+    state: Any,
+    key: PRNGKeyArray,
+    burn_in: Int[Array, ""],
+    steps: Int[Array, ""],
+) -> tuple[Float[Array, " pairs"], Float[Array, " pairs"]]:
+    """How often swaps were tried and made, after a burn-in."""
+    none = jnp.zeros(len(sampler.betas) - 1, model.unary()[0].dtype)
+
+    def step(i: Any, carry: Any) -> Any:
+        state, tried, swapped = carry
+        state, info = sampler.step(model, state, key=jax.random.fold_in(key, i))
+        counts = (i >= burn_in).astype(none.dtype)
+        tried = tried + counts * info.tried.astype(none.dtype)
+        return state, tried, swapped + counts * info.swapped.sum(1)
+
+    _, tried, swapped = jax.lax.fori_loop(0, burn_in + steps, step, (state, none, none))
+    return tried, swapped

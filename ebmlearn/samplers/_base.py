@@ -141,7 +141,7 @@ def start_chains(
         drawn = _as_kind(at_random(model, k, num_chains, keys[k]), kind)
         x, mask = given[k], masks[k]
         if x is not None:
-            x = _states(f"start ({name})", x, shape, kind)
+            x = _states(f"start ({name})", x, shape, kind, model.unary()[k].dtype)
         if mask is not None:
             mask = _mask(f"clamped ({name})", mask, shape, kind)
             if x is None:
@@ -200,11 +200,14 @@ def _layers(name: str, model: AbstractLayeredModel, given: Any) -> list[Any]:
     return leaves
 
 
-def _states(name: str, x: Any, shape: tuple[int, int], kind: Kind) -> Num[Array, "chains n"]:
+def _states(
+    name: str, x: Any, shape: tuple[int, int], kind: Kind, dtype: Any
+) -> Num[Array, "chains n"]:
     if kind == "gaussian":
         if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
             raise TypeError(f"`{name}` must hold real numbers, got {_checks.describe(x)}.")
-        return _fitted(name, x, shape)
+        _checks.finite_rows(name, x)
+        return _fitted(name, x, shape).astype(dtype)
     if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.integer):
         raise TypeError(f"`{name}` must hold integers 0 and 1, got {_checks.describe(x)}.")
     x = _fitted(name, x, shape)

@@ -62,7 +62,7 @@ def start_even(
     """
     if not model.is_bipartite:
         raise ValueError(
-            "`model` must be an RBM, a CRBM or a DBM for block Gibbs sampling, got a"
+            "`model` must be an RBM, a CRBM, a DBM or a GaussianRBM for block Gibbs sampling, got a"
             f" {type(model).__name__}."
         )
     keys = jax.random.split(key, len(probabilities))
