@@ -6,7 +6,7 @@ and not done again; a run that `--seconds` cuts short goes on from its checkpoin
 """
 
 import argparse
-import json
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,8 @@ import optax
 import ebmlearn as ebm
 from ebmlearn import datasets
 
-from . import _report
+from . import _slices
+from ._slices import Deadline, drive, read
 
 
 class Task(NamedTuple):
@@ -88,24 +89,6 @@ def learner(run: dict[str, Any]) -> ebm.AbstractLearner:
         "lssvm": lambda: ebm.LSSVM(bp("max"), **options),
         "mssvm": lambda: ebm.MSSVM(bp("mixed"), **options),
     }[run["method"]]()
-
-
-class Deadline:
-    """Stops a run once the time is over."""
-
-    def __init__(self, seconds: float):
-        self.end = time.monotonic() + seconds
-        self.longest = 0.0
-        self.last = time.monotonic()
-
-    @property
-    def over(self) -> bool:
-        return time.monotonic() + self.longest > self.end
-
-    def __call__(self, report: ebm.EpochReport) -> bool:
-        now = time.monotonic()
-        self.longest, self.last = now - self.last, now
-        return self.over
 
 
 def settings(args: argparse.Namespace, task: str, method: str) -> dict[str, Any]:
@@ -208,10 +191,6 @@ def train(run: dict[str, Any], purpose: str, work: Path | None, deadline: Deadli
     return out
 
 
-def read(path: Path | None) -> list[dict[str, Any]]:
-    return json.loads(path.read_text())["runs"] if path is not None and path.exists() else []
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", nargs="+", choices=(*TASKS, "all"), default=["all"])
     parser.add_argument("--method", nargs="+", choices=(*METHODS, "all"), default=["all"])
@@ -233,9 +212,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start", choices=("random", "data"), default="random", help="of CD")
     parser.add_argument("--rows", type=int, help="use only so many rows of each part")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, help="stop after so long")
-    parser.add_argument("--work", type=Path, help="a folder for checkpoints")
-    parser.add_argument("--merge", nargs="+", type=Path, help="only take the runs of other results")
+    _slices.add_arguments(parser)
 
 
 def wanted(args: argparse.Namespace) -> list[tuple[dict[str, Any], str]]:
@@ -249,36 +226,17 @@ def wanted(args: argparse.Namespace) -> list[tuple[dict[str, Any], str]]:
         for batch in (args.batch,) if args.batch else (20, 80):
             for rate in (args.rate,) if args.rate else (0.05, 0.02, 0.01, 0.005):
                 run = settings(args, "noisy10", method)
-                run |= {"rate": rate, "batch": batch, "epochs": args.epochs or 8}
+                run |= {"rate": rate, "batch": batch, "epochs": args.epochs or 5}
                 out.append((run, "search"))
     return out
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:
-    runs = read(args.json)
-    if args.merge:
-        for run in [run for path in args.merge for run in read(path)]:
-            if run not in runs:
-                runs.append(run)
-        return {"runs": runs}
-    deadline = Deadline(args.seconds or float("inf"))
-    for run, purpose in wanted(args):
-        if any({k: done.get(k) for k in run} == run for done in runs):
-            continue
-        if deadline.over:
-            break
-        deadline.last, deadline.longest = time.monotonic(), 0.0
-        name = "-".join(str(x) for x in run.values() if not isinstance(x, dict))
-        work = None if args.work is None else args.work / f"{name}-{len(run['options'])}"
-        result = train(run, purpose, work, deadline)
-        if result is None:
-            print(f"{run['task']} {run['method']}: to be continued")
-            break
-        runs.append({**result, "environment": _report.environment()})
-        show(result)
-        if args.json is not None:
-            _report.write(args.json, {"command": "crbm", "runs": runs})
-    return {"runs": runs}
+    def runs() -> Any:
+        for run, purpose in wanted(args):
+            yield run, functools.partial(train, run, purpose)
+
+    return drive(args, runs, show)
 
 
 def show(run: dict[str, Any]) -> None:

@@ -160,8 +160,8 @@ def crbm_paper() -> str:
         " epochs (200 for CD), early stopping by validation. Rate and batch of each method were"
         f" chosen after {searches[0]['epochs']} epochs by the validation set of the first task,"
         f" among 8 settings ({tried} for CD, whose chains may start at random or at the data)"
-        f" (`python -m benchmarks crbm --search`, then `python -m benchmarks crbm`;"
-        f" {machine(tables[0])}, seed 0):",
+        " (`python -m benchmarks crbm --search`, also with `--start data`, then `python -m"
+        f" benchmarks crbm`; {machine(tables[0])}, seed 0):",
         "",
         f"| | {' | '.join(_TASKS.values())} |",
         f"|---|{'---|' * len(_TASKS)}",

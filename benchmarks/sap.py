@@ -7,6 +7,7 @@ file and not done again; a run that `--seconds` cuts short goes on from its chec
 """
 
 import argparse
+import functools
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ import optax
 import ebmlearn as ebm
 from ebmlearn import datasets
 
-from . import _report
-from .crbm import Deadline, read
+from . import _slices
+from ._slices import Deadline, drive
 
 
 METHODS = ("exact", "sap", "trans-sap", "pseudo-likelihood", "mcmc-mle")
@@ -227,48 +228,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--annealing", type=int, default=10_000, help="temperatures of AIS")
     parser.add_argument("--rows", type=int, help="use only so many rows")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, help="stop after so long")
-    parser.add_argument("--work", type=Path, help="a folder for checkpoints")
-    parser.add_argument("--merge", nargs="+", type=Path, help="only take the runs of other results")
+    _slices.add_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:
-    runs = read(args.json)
-    if args.merge:
-        for run in [run for path in args.merge for run in read(path)]:
-            if run not in runs:
-                runs.append(run)
-        return {"runs": runs}
-    deadline = Deadline(args.seconds or float("inf"))
     methods = METHODS if args.task == "toy" else ("sap", "trans-sap")
     updates, hidden = DEFAULTS[args.task]
-    for method in methods if "all" in args.method else args.method:
-        run = {
-            "task": args.task,
-            "method": method,
-            "updates": args.updates or updates,
-            "hidden": args.hidden or hidden,
-            "annealing": args.annealing,
-            "rows": args.rows,
-            "seed": args.seed,
-        }
-        if any({k: done.get(k) for k in run} == run for done in runs):
-            continue
-        if deadline.over:
-            break
-        deadline.last, deadline.longest = time.monotonic(), 0.0
-        work = None if args.work is None else args.work / "-".join(map(str, run.values()))
-        result = TASKS[args.task](run, work, deadline)
-        if result is None:
-            print(f"{args.task} {method}: to be continued")
-            break
-        runs.append({**result, "environment": _report.environment()})
-        print(
-            f"{args.task} {method:18} test {result['test_log_probability']:.2f} nats"
-            f" after {result['updates_done']:,} updates, log Z {result['log_z']:.2f} and in"
-            f" reverse {result['log_z_reverse']:.2f}, {result['seconds']:.0f} s",
-            flush=True,
-        )
-        if args.json is not None:
-            _report.write(args.json, {"command": "sap", "runs": runs})
-    return {"runs": runs}
+
+    def runs() -> Any:
+        for method in methods if "all" in args.method else args.method:
+            run = {
+                "task": args.task,
+                "method": method,
+                "updates": args.updates or updates,
+                "hidden": args.hidden or hidden,
+                "annealing": args.annealing,
+                "rows": args.rows,
+                "seed": args.seed,
+            }
+            yield run, functools.partial(TASKS[args.task], run)
+
+    return drive(args, runs, show)
+
+
+def show(run: dict[str, Any]) -> None:
+    """A line about a run."""
+    print(
+        f"{run['task']} {run['method']:18} test {run['test_log_probability']:.2f} nats after"
+        f" {run['updates_done']:,} updates, log Z {run['log_z']:.2f} and in reverse"
+        f" {run['log_z_reverse']:.2f}, {run['seconds']:.0f} s",
+        flush=True,
+    )

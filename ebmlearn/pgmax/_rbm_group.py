@@ -12,6 +12,7 @@ from pgmax import factor, fgroup, vgroup
 
 from .. import _checks
 from .._types import AnyArray
+from ..models._messages import hard, soft
 
 
 # The states of both ends of an edge, as PGMax lists them.
@@ -125,10 +126,13 @@ def pass_rbm_fac_to_var_messages(
     other = incoming[:, ::-1]
     t = other[:, :, 1] - other[:, :, 0]
     w = jnp.broadcast_to(log_potentials[:, None], t.shape)
-    rise = jnp.maximum(0, w + t) - jnp.maximum(0, t)
+    # The formulas of one edge are those of our own belief propagation, on centred units.
+    half = w / 2
+    centred = t + half
     if temperature:
-        above, below = (jnp.exp(-jnp.abs(x) / temperature) for x in (w + t, t))
-        rise = rise + temperature * jnp.log((1 + above) / (1 + below))
+        rise = half + temperature * soft(half / temperature, centred / temperature)
+    else:
+        rise = half + hard(half, centred)
     if normalize:
         base = jnp.zeros_like(rise)
     else:
