@@ -2,9 +2,11 @@
 
 import json
 import re
+import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+from . import sap
 from .crbm import PUBLISHED, SIZES
 
 
@@ -283,11 +285,119 @@ def gibbs() -> str:
     )
 
 
+_STOCHASTIC = {
+    "exact": "exact maximum likelihood",
+    "sap": "SAP",
+    "trans-sap": "Trans-SAP",
+    "pseudo-likelihood": "pseudo-likelihood",
+    "mcmc-mle": "MCMC-MLE",
+}
+
+
+def _sap_runs(task: str) -> list[dict]:
+    runs = json.loads((RESULTS / "sap.json").read_text())["runs"]
+    return [run for run in runs if run["task"] == task]
+
+
+def sap_toy() -> str:
+    """Five ways to train an RBM whose likelihood is exact."""
+    runs = _sap_runs("toy")
+    seeds = sorted({run["seed"] for run in runs})
+    kinds = [(method, None) for method in _STOCHASTIC]
+    kinds.insert(3, ("trans-sap", "updates"))
+    lines = [
+        "Exact mean log-probability, in nats, of training and test images under RBMs of 784×10"
+        f" units (stochastically binarised MNIST, {runs[0]['updates']:,} Gibbs steps, batches and"
+        f" chains of 100, the rates of the paper, seeds {seeds[0]} to {seeds[-1]}: mean and"
+        " standard deviation), and the largest error of log Z by AIS with"
+        f" {runs[0]['annealing']:,} temperatures and 500 chains (`python -m benchmarks sap --task"
+        f" toy`, with `--seed`, the last row but two with `--equal updates`; {machine(runs[0])}):",
+        "",
+        "| | updates | training | test | AIS − log Z | reverse AIS − log Z |",
+        "|---|---|---|---|---|---|",
+    ]
+    for method, equal in kinds:
+        of = [run for run in runs if run["method"] == method and run.get("equal") == equal]
+        cells = [_STOCHASTIC[method] + (", tempered runs not counted" if equal else "")]
+        cells.append(f"{of[0]['updates_done']:,}")
+        for name in ("train", "test"):
+            values = [run[f"{name}_log_probability"] for run in of]
+            cells.append(f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}")
+        for name in ("log_z", "log_z_reverse"):
+            gaps = (run[name] - run["log_z_exact"] for run in of)
+            cells.append(f"{max(gaps, key=abs):+.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def sap_semi_restricted() -> str:
+    """Semi-restricted Boltzmann machines beside the published ones."""
+    runs = _sap_runs("semi-restricted")
+    lines = [
+        "Semi-restricted Boltzmann machines of stochastically binarised MNIST, 784 visible units,"
+        f" all joined to each other, {runs[0]['hidden']} hidden units and labels, after"
+        f" {runs[0]['updates']:,} Gibbs steps by the schedule of the paper: mean log-probability of"
+        " the test images in nats by AIS, as log Z of 200 chains annealed forward has it and, in"
+        " brackets, annealed in reverse from the end of parallel tempering; of image and label; and"
+        " the test error of the label by free energy (`python -m benchmarks sap --task"
+        " semi-restricted`, the lines of 10,000 temperatures with `--annealing 10000`;"
+        f" {machine(runs[0])}, seed 0):",
+        "",
+        "| | temperatures | image | published | standard error of log Z | image and label |"
+        " test error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for run in sorted(runs, key=lambda run: (run["method"], -run["annealing"])):
+        image = run["test_log_probability"]
+        reverse = image + run["log_z"] - run["log_z_reverse"]
+        cells = [
+            _STOCHASTIC[run["method"]],
+            f"{run['annealing']:,}",
+            f"{image:.2f} ({reverse:.2f})",
+            f"{sap.PUBLISHED[run['method']]:.2f}",
+            f"{run['log_z_error']:.2f} ({run['log_z_reverse_error']:.2f})",
+            f"{run['joint_log_probability']:.2f}",
+            f"{run['test_error']:.2f}%",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    last = next(run for run in runs if run["method"] == "trans-sap")
+    lines += [
+        "",
+        f"Tempered runs of Trans-SAP were accepted at {100 * last['accepted']:.0f}% on average"
+        f" while it learned. A run of training takes {last['seconds']:.0f} s there.",
+    ]
+    return "\n".join(lines)
+
+
+def draw_particles(path: Path) -> None:
+    """Twenty particles of each semi-restricted model after 1000 Gibbs steps, and after a tempered
+    run from there.
+    """
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    runs = {run["method"]: run for run in _sap_runs("semi-restricted")}
+    figure, axes = plt.subplots(2, 2, figsize=(9, 2.6), layout="constrained")
+    figure.get_layout_engine().set(wspace=0.05)  # pyright: ignore
+    for row, (method, run) in zip(axes, sorted(runs.items()), strict=True):
+        titles = ("after 1000 Gibbs steps", "after one tempered run more")
+        for ax, title, particles in zip(row, titles, run["particles"], strict=True):
+            packed = np.array([list(bytes.fromhex(p)) for p in particles], np.uint8)
+            tiles = np.unpackbits(packed, axis=1).reshape(2, 10, 28, 28)
+            ax.imshow(np.concatenate(np.concatenate(tiles, axis=1), axis=1), cmap="gray_r")
+            ax.set_title(f"{_STOCHASTIC[method]}, {title}", fontsize=10)
+            ax.set_axis_off()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
 # Which file holds which tables.
 TABLES = {
     "README.md": (crbm, resume, bp, gibbs, precision),
-    "docs/results.md": (crbm_paper, crbm_curves),
+    "docs/results.md": (crbm_paper, crbm_curves, sap_toy, sap_semi_restricted),
 }
+# Which pictures are drawn by what.
+PICTURES = {"docs/particles.png": draw_particles}
 
 
 def filled(text: str, name: str) -> str:
@@ -308,3 +418,6 @@ def write() -> None:
         path = ROOT / name
         path.write_text(filled(path.read_text(), name))
         print(f"wrote {path}")
+    for name, draw in PICTURES.items():
+        draw(ROOT / name)
+        print(f"wrote {ROOT / name}")

@@ -13,6 +13,9 @@ from ..samplers._base import binary_only
 from ..samplers._sweep import field, marginal_energy
 
 
+_FIELDS = 2**20  # How many hidden units' fields are held at once.
+
+
 def log_likelihood(
     model: AbstractLayeredModel,
     data: Shaped[AnyArray, "rows visible"]
@@ -83,8 +86,10 @@ def pseudo_log_likelihood(
             moved = hidden + (1 - 2 * v)[:, None] * jnp.broadcast_to(row[None], hidden.shape)
             return (jax.nn.softplus(moved) - jax.nn.softplus(hidden)).sum(-1)
 
-        # A unit at a time, and recomputed for gradients: the fields of all of them are too many.
-        gains = gains + jax.lax.map(jax.checkpoint(flipped), (weights, visible.T)).T
+        # So many units at a time, and recomputed for gradients: the fields of all may be too many.
+        at_once = max(1, min(_FIELDS // max(1, hidden.size), weights.shape[0]))
+        moves = (weights, visible.T)
+        gains = gains + jax.lax.map(jax.checkpoint(flipped), moves, batch_size=at_once).T
     return -jax.nn.softplus(gains).sum(-1)
 
 
