@@ -303,7 +303,7 @@ def sap_toy() -> str:
     """Five ways to train an RBM whose likelihood is exact."""
     runs = _sap_runs("toy")
     seeds = sorted({run["seed"] for run in runs})
-    kinds = [(method, None) for method in _STOCHASTIC]
+    kinds: list[tuple[str, str | None]] = [(method, None) for method in _STOCHASTIC]
     kinds.insert(3, ("trans-sap", "updates"))
     lines = [
         "Exact mean log-probability, in nats, of training and test images under RBMs of 784×10"

@@ -24,6 +24,7 @@ from .estimate import (
 )
 from .inference import (
     AbstractBeliefs as AbstractBeliefs,
+    AbstractGraphBeliefs as AbstractGraphBeliefs,
     AbstractInference as AbstractInference,
     BP as BP,
     Exact as Exact,
@@ -57,6 +58,7 @@ from .models import (
     GaussianRBM as GaussianRBM,
     LabelledLayers as LabelledLayers,
     Layers as Layers,
+    NNBM as NNBM,
     RBM as RBM,
     SemiRestrictedBM as SemiRestrictedBM,
     Stack as Stack,

@@ -144,7 +144,7 @@ def test_bad_input():
     w = np.zeros((3, 2))
     cases = [
         (lambda: group(a, b, w.T), ValueError, r"`weights`.*\(3, 2\)"),
-        (lambda: group(a, three, w), ValueError, "`hidden_variables` must be binary"),
+        (lambda: group(a, three, w), ValueError, "`hidden_variables` must have 2 states"),
         (lambda: group([a[0], a[0], a[1]], b, w), ValueError, "different variables"),
         (lambda: group(a, [a[0], a[1]], w), ValueError, "in both"),
         (lambda: group([], b, w), ValueError, "a variable at least"),

@@ -16,6 +16,7 @@ from ..estimate import error_rate
 from ..learners import AbstractLearner
 from ..learners._batch import check
 from ..models import CRBM
+from ..models._graph import AbstractGraphModel
 from ._checkpoint import Checkpoint, Keeper
 from ._data import Arrays, Batches, source
 from ._history import EpochReport, Fitted, Record
@@ -73,8 +74,9 @@ def fit(
 
     - `model`: what to train; with `build`, any pytree of free parameters.
     - `learner`: for instance [`ebmlearn.MLE`][].
-    - `data`: an array of visible units `[rows, visible]`, for a CRBM the pair (features, visible).
-      Or any iterable of such batches that can be gone through once an epoch.
+    - `data`: an array of visible units `[rows, visible]`, for a CRBM the pair (features, visible),
+      for a FactorGraphModel a dictionary from groups of variables to their states. Or any
+      iterable of such batches that can be gone through once an epoch.
     - `optimizer`: of Optax. A schedule counts steps.
     - `epochs`: how often to go through the data. Each time the rows are in another order, and those
       that fill no whole batch are left out.
@@ -105,6 +107,9 @@ def fit(
     gradient that is not finite raises `FloatingPointError`, and the last checkpoint stays.
     """
     _check_arguments(learner, optimizer, epochs, key, patience, metric, validation, average)
+    built = model if build is None else build(model)
+    if isinstance(built, AbstractGraphModel) and isinstance(data, dict):
+        data = built.rows(data, "data")
     rows = source(data, batch_size)
     batch = rows.first()
     order_key, step_key, init_key = jax.random.split(key, 3)
@@ -112,7 +117,6 @@ def fit(
         batch = augment(batch, key=step_key)
     elif isinstance(rows, Arrays):
         batch = data  # all of it is looked at
-    built = model if build is None else build(model)
     check(built, batch, "data")
     metric = _metric(metric, learner, built, validation)
     if project is None and build is None and hasattr(model, "project"):

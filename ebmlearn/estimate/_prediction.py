@@ -2,24 +2,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from .. import _checks
 from .._types import AnyArray
 from ..inference import AbstractInference, query
 from ..inference._posterior import is_closed
 from ..models import AbstractLayeredModel, CRBM, Layers, SemiRestrictedBM
+from ..models._graph import AbstractGraphModel
 from ..samplers._base import check_model
 from ..samplers._sweep import marginal_energy
 
 
 def predict(
-    model: CRBM | AbstractLayeredModel,
+    model: CRBM | AbstractLayeredModel | AbstractGraphModel,
     features: Shaped[AnyArray, "*batch features"] | None = None,
     *,
     inference: AbstractInference,
-) -> Int[Array, "*batch visible"]:
-    """The most likely visible units, 0 or 1, as `inference` decodes them.
+) -> Any:
+    """The most likely visible units, 0 or 1, as `inference` decodes them; of a FactorGraphModel the
+    most likely states of all variables, by group.
 
     - Each unit by its own marginal: `BP(iterations)`, `MeanField(iterations)`, `Exact()`.
     - The visible part of the most likely configuration (MAP): `BP(iterations, product="max")`,
@@ -53,6 +55,8 @@ def predict(
     elif features is not None:
         raise ValueError(f"`features` must be None for a {type(model).__name__}, got an array.")
     decoded = inference(model).decode()
+    if isinstance(model, AbstractGraphModel):
+        return decoded
     return decoded.visible if isinstance(decoded, Layers) else decoded.x
 
 

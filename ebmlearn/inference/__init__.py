@@ -5,5 +5,6 @@ from ._base import (
 )
 from ._bp import BP as BP
 from ._exact import Exact as Exact
+from ._graph import AbstractGraphBeliefs as AbstractGraphBeliefs
 from ._mean_field import MeanField as MeanField
 from ._query import query as query

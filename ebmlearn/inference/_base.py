@@ -1,4 +1,5 @@
 import abc
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -8,7 +9,13 @@ from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from .._types import AnyArray
 from ..models import AbstractLayeredModel, Layers, Units
+from ..models._graph import AbstractGraphModel
+from ._graph import GraphProblem, pose
 from ._instances import Problem
+
+
+Evidence = Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | Mapping
+Observed = Bool[AnyArray, "*#batch units"] | Mapping
 
 
 class AbstractBeliefs(eqx.Module):
@@ -84,41 +91,48 @@ class AbstractInference(eqx.Module):
 
     def __call__(
         self,
-        model: AbstractLayeredModel,
-        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
-        observed: Bool[AnyArray, "*#batch units"] | None = None,
-    ) -> AbstractBeliefs:
+        model: AbstractLayeredModel | AbstractGraphModel,
+        evidence: Evidence | None = None,
+        observed: Observed | None = None,
+    ) -> Any:
         """Beliefs about all units of all instances of `model`.
 
         **Arguments:**
 
-        - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM. Leading axes of its
-          biases are a batch.
+        - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, leading axes of whose
+          biases are a batch; or a [`ebmlearn.pgmax.FactorGraphModel`][].
         - `evidence`: what is known of the visible units (`x` of a BoltzmannMachine): 0 and 1 fix a
-          unit, a number between them is the likelihood of 1 against 0.
-        - `observed`: booleans, which entries of `evidence` count.
+          unit, a number between them is the likelihood of 1 against 0. Of a graph, a dictionary
+          from groups of variables to their states `[*batch, *shape]`, integers, -1 where not known;
+          or to the likelihoods of all states `[*batch, *shape, states]`, floating-point numbers.
+        - `observed`: booleans, which entries of `evidence` count. Of a graph, a dictionary from
+          groups to them; without it, all entries count.
 
         Leading axes of `evidence` and `observed` are a batch too, and broadcast with the model's.
+
+        **Returns:**
+
+        [`ebmlearn.AbstractBeliefs`][], or [`ebmlearn.AbstractGraphBeliefs`][] of a graph.
         """
-        return self._beliefs(Problem(model, evidence, observed))
+        return self._beliefs(pose(model, evidence, observed))
 
     def statistics(
         self,
-        model: AbstractLayeredModel,
-        evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None = None,
-        observed: Bool[AnyArray, "*#batch units"] | None = None,
+        model: AbstractLayeredModel | AbstractGraphModel,
+        evidence: Evidence | None = None,
+        observed: Observed | None = None,
     ) -> Statistics:
         """Expected statistics, without keeping anything of the size of the batch times the weights.
         The arguments are those of a call.
         """
-        return self._statistics(Problem(model, evidence, observed))
+        return self._statistics(pose(model, evidence, observed))
 
     @abc.abstractmethod
-    def _beliefs(self, problem: Problem) -> AbstractBeliefs:
+    def _beliefs(self, problem: Problem | GraphProblem) -> Any:
         """Does the work of a call."""
 
     @abc.abstractmethod
-    def _statistics(self, problem: Problem) -> Statistics:
+    def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
         """Does the work of `statistics`."""
 
 

@@ -10,11 +10,13 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractPairwiseModel
+from ..models._graph import AbstractGraphModel, AbstractGraphView, GraphState
 from ..models._messages import ODDS_LIMIT
-from ..models._view import Form, Instance, PairwiseView, Product, Schedule, Start, State
+from ..models._view import Form, PairwiseView, Product, Schedule, Start, State
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
+from ._graph import AbstractGraphBeliefs, GraphProblem
 from ._instances import chunk_of, each, each_and_mean, Problem
-from ._iterate import change, check_limits, Limits, traced
+from ._iterate import check_limits, Limits, traced
 
 
 class BP(AbstractInference):
@@ -101,9 +103,19 @@ class BP(AbstractInference):
             got = _checks.describe(self.iterations)
             raise TypeError(f"`iterations` must be a Python integer with `unroll`, got {got}.")
 
-    def _beliefs(self, problem: Problem) -> "BPBeliefs":
+    def _beliefs(self, problem: Problem | GraphProblem) -> "BPBeliefs | GraphBPBeliefs":
         settings = self._settings(problem.model)
         log_odds, converged, iterations, residual, kept = _solved(settings, problem)
+        if isinstance(problem, GraphProblem):
+            return GraphBPBeliefs(
+                scores=problem.model.units(log_odds),
+                converged=converged,
+                iterations=iterations,
+                residual=residual,
+                _settings=settings,
+                _problem=problem,
+                _kept=kept,
+            )
         return BPBeliefs(
             log_odds=problem.model.units(log_odds),
             converged=converged,
@@ -114,10 +126,10 @@ class BP(AbstractInference):
             _kept=kept,
         )
 
-    def _statistics(self, problem: Problem) -> Statistics:
+    def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
         return _statistics(self._settings(problem.model), problem)
 
-    def _settings(self, model: AbstractPairwiseModel) -> "_Settings":
+    def _settings(self, model: AbstractPairwiseModel | AbstractGraphModel) -> "_Settings":
         kind = type(model).__name__
         bipartite = model.is_bipartite
         if self.product == "mixed" and not bipartite:
@@ -127,7 +139,7 @@ class BP(AbstractInference):
         dtype = model.unary()[0].dtype
         undamped = isinstance(self.damping, (int, float)) and self.damping == 0
         temperature = traced(self.temperature, dtype)
-        form = None if undamped and self.product != "max" else "log-odds"
+        form = None if undamped and self.product != "max" and model.blocks() else "log-odds"
         if form is None and _checks.is_concrete((model, temperature)):
             with jax.ensure_compile_time_eval():
                 form = "odds" if bool(_fits(model, temperature)) else "log-odds"
@@ -174,6 +186,32 @@ class BPBeliefs(AbstractBeliefs):
         return most_likely(self.log_odds)
 
 
+class GraphBPBeliefs(AbstractGraphBeliefs):
+    """The beliefs that [`ebmlearn.BP`][] returns of a graph."""
+
+    scores: Any
+    converged: Bool[Array, "*batch"]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    _settings: "_Settings"
+    _problem: GraphProblem
+    _kept: GraphState | None
+
+    @property
+    def factors(self) -> Any:
+        """The belief of each configuration of each factor, in the shape of the log-potentials of
+        its group: `factors[group]`. Of a dense group, that both ends of an edge are 1.
+        """
+        return self._problem.model.factors(_derived(self, "pairwise"))
+
+    @property
+    def log_partition(self) -> Float[Array, "*batch"]:
+        """The Bethe approximation of log Z, exact on trees; of the largest log-potential for
+        max-product.
+        """
+        return _derived(self, "log_partition")
+
+
 class _Settings(eqx.Module):
     """A BP fitted to one model, its numbers as arrays so that new values compile nothing."""
 
@@ -187,15 +225,15 @@ class _Settings(eqx.Module):
     unroll: bool = eqx.field(static=True)
     chunk: int = eqx.field(static=True)
 
-    def view(self, model: AbstractPairwiseModel, form: Form) -> PairwiseView:
+    def view(self, model: Any, form: Form) -> Any:
         # BP at temperature T is T times BP at 1 on the parameters divided by T.
         beta = 1 / self.temperature
         return model.view(self.product, form, self.schedule, self.damping, beta)
 
-    def tempered(self, instance: Instance) -> Instance:
+    def tempered(self, instance: Any) -> Any:
         return instance._replace(unary=tuple(u / self.temperature for u in instance.unary))
 
-    def in_form(self, model: AbstractPairwiseModel, run: Callable[[Form], PyTree]) -> PyTree:
+    def in_form(self, model: Any, run: Callable[[Form], PyTree]) -> PyTree:
         """Runs in the fast form of the messages where it serves, else in the general one. While
         the weights are traced the choice is made at run time.
         """
@@ -204,30 +242,30 @@ class _Settings(eqx.Module):
         fits = _fits(model, self.temperature)
         return jax.lax.cond(fits, lambda: run("odds"), lambda: run("log-odds"))
 
-    def in_log_odds(self, model: AbstractPairwiseModel, state: State) -> State:
+    def in_log_odds(self, model: Any, state: Any) -> Any:
         """The messages of a state as log-odds, whichever form `in_form` chose for them."""
         if self.form is None:
             return _in_log_odds(state, _fits(model, self.temperature))
         return _in_log_odds(state, self.form == "odds")
 
     def run(
-        self, view: PairwiseView, instance: Instance
-    ) -> tuple[State, Int[Array, ""], Float[Array, ""]]:
-        def sweep(state: State) -> tuple[State, Float[Array, ""]]:
+        self, view: PairwiseView | AbstractGraphView, instance: Any
+    ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
+        def sweep(state: Any) -> tuple[Any, Float[Array, ""]]:
             new = view.update(state, instance)
-            return new, change(view.beliefs(state, instance), view.beliefs(new, instance))
+            return new, view.change(state, new, instance)
 
         return self.limits.iterate(sweep, view.start(instance, self.start))
 
 
 @jax.jit
-def _fits(model: AbstractPairwiseModel, temperature: Float[AnyArray, ""]) -> Bool[Array, ""]:
+def _fits(model: Any, temperature: Float[AnyArray, ""]) -> Bool[Array, ""]:
     """Whether the fast form of the messages is exact enough for the weights."""
     peaks = [jnp.maximum(w.max(initial=0), -w.min(initial=0)) for _, _, w in model.blocks()]
     return jnp.stack(peaks).max() <= ODDS_LIMIT * temperature
 
 
-def _in_log_odds(state: State, odds: bool | Bool[Array, ""]) -> State:
+def _in_log_odds(state: Any, odds: bool | Bool[Array, ""]) -> Any:
     if odds is False:
         return state
 
@@ -238,7 +276,7 @@ def _in_log_odds(state: State, odds: bool | Bool[Array, ""]) -> State:
 
 
 @eqx.filter_jit
-def _solved(settings: _Settings, problem: Problem) -> tuple[PyTree, Array, Array, Array, PyTree]:
+def _solved(settings: _Settings, problem: Any) -> tuple[PyTree, Array, Array, Array, PyTree]:
     """Log-odds, whether converged, sweeps, last change, and the messages if they may be kept."""
     model, batch, shape = problem.model, problem.instances(), problem.shape
     keep = math.prod(shape) <= settings.chunk
@@ -246,7 +284,7 @@ def _solved(settings: _Settings, problem: Problem) -> tuple[PyTree, Array, Array
     def run(form: Form) -> PyTree:
         view = settings.view(model, form)
 
-        def one(instance: Instance) -> PyTree:
+        def one(instance: Any) -> PyTree:
             instance = settings.tempered(instance)
             state, iterations, residual = settings.run(view, instance)
             log_odds = view.beliefs(state, instance)
@@ -260,13 +298,13 @@ def _solved(settings: _Settings, problem: Problem) -> tuple[PyTree, Array, Array
 
 
 @eqx.filter_jit
-def _derived(beliefs: BPBeliefs, what: Literal["pairwise", "log_partition"]) -> PyTree:
+def _derived(beliefs: Any, what: Literal["pairwise", "log_partition"]) -> PyTree:
     """`pairwise` or `log_partition` from the kept messages, or from a second run if none were."""
     settings, problem = beliefs._settings, beliefs._problem
     model, batch, shape = problem.model, problem.instances(), problem.shape
     view = settings.view(model, "log-odds")
 
-    def finish(state: State, instance: Instance) -> PyTree:
+    def finish(state: Any, instance: Any) -> PyTree:
         if what == "pairwise":
             return view.pairwise(state, instance, jnp.asarray(settings.temperature))
         if not settings.unroll:
@@ -277,7 +315,7 @@ def _derived(beliefs: BPBeliefs, what: Literal["pairwise", "log_partition"]) -> 
 
     if beliefs._kept is not None:
 
-        def one(kept: tuple[Instance, State]) -> PyTree:
+        def one(kept: tuple[Any, Any]) -> PyTree:
             instance, state = kept
             return finish(settings.in_log_odds(model, state), settings.tempered(instance))
 
@@ -288,7 +326,7 @@ def _derived(beliefs: BPBeliefs, what: Literal["pairwise", "log_partition"]) -> 
     def run(form: Form) -> PyTree:
         sweeping = settings.view(model, form)
 
-        def one(instance: Instance) -> PyTree:
+        def one(instance: Any) -> PyTree:
             instance = settings.tempered(instance)
             state, _, _ = settings.run(sweeping, instance)
             return finish(_in_log_odds(state, form == "odds"), instance)
@@ -299,14 +337,14 @@ def _derived(beliefs: BPBeliefs, what: Literal["pairwise", "log_partition"]) -> 
 
 
 @eqx.filter_jit
-def _statistics(settings: _Settings, problem: Problem) -> Statistics:
+def _statistics(settings: _Settings, problem: Any) -> Statistics:
     model = problem.model
     view = settings.view(model, "log-odds")
 
     def run(form: Form) -> PyTree:
         sweeping = settings.view(model, form)
 
-        def one(instance: Instance) -> PyTree:
+        def one(instance: Any) -> PyTree:
             instance = settings.tempered(instance)
             state, iterations, residual = settings.run(sweeping, instance)
             units, pairs = view.statistics(_in_log_odds(state, form == "odds"), instance)

@@ -10,6 +10,8 @@ from ..models import AbstractPairwiseModel
 from ..models._view import Instance, Product
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
 from ._enumeration import blocks, by_state, CHUNK, pair_maxima, Sides, Table
+from ._graph import GraphProblem
+from ._graph_exact import graph_beliefs, graph_statistics, GraphExactBeliefs
 from ._instances import each, each_and_mean, Problem
 
 
@@ -18,7 +20,9 @@ class Exact(AbstractInference):
 
     Of a bipartite model only the smaller side is enumerated, since given it the units of the other
     side are independent; of a [`ebmlearn.SemiRestrictedBM`][] the visible units, and of a
-    [`ebmlearn.BoltzmannMachine`][] all units. Memory is one number a configuration.
+    [`ebmlearn.BoltzmannMachine`][] all units. Memory is one number a configuration. Of a
+    [`ebmlearn.pgmax.FactorGraphModel`][] all configurations are enumerated, in bounded memory; for
+    `product="max"` the states of the most likely one have probability 1.
 
     - `product="sum"` gives marginals and log Z.
     - `product="max"` gives the most likely configuration, its log-potential as `log_partition`, and
@@ -52,7 +56,14 @@ class Exact(AbstractInference):
         if self.max_units > 30:
             raise ValueError(f"`max_units` must be at most 30, got {self.max_units}.")
 
-    def _beliefs(self, problem: Problem) -> "ExactBeliefs":
+    def _graph_product(self) -> Any:
+        if self.product == "mixed":
+            raise ValueError('`product="mixed"` needs a bipartite model, got a graph.')
+        return self.product
+
+    def _beliefs(self, problem: Problem | GraphProblem) -> "ExactBeliefs | GraphExactBeliefs":
+        if isinstance(problem, GraphProblem):
+            return graph_beliefs(problem, self._graph_product(), self.max_units)
         sides, shape = self._sides(problem.model), problem.shape
         answer = _solved(problem, sides)
         return ExactBeliefs(
@@ -66,7 +77,9 @@ class Exact(AbstractInference):
             _sides=sides,
         )
 
-    def _statistics(self, problem: Problem) -> Statistics:
+    def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
+        if isinstance(problem, GraphProblem):
+            return graph_statistics(problem, self._graph_product(), self.max_units)
         return _statistics(problem, self._sides(problem.model))
 
     def _sides(self, model: AbstractPairwiseModel) -> Sides:

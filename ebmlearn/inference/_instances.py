@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Num, PyTree
 from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractPairwiseModel, CRBM, GaussianRBM
+from ..models._graph import AbstractGraphModel
 from ..models._view import Instance
 
 
@@ -46,8 +47,8 @@ class Problem(eqx.Module):
             )
         if not isinstance(self.model, AbstractPairwiseModel):
             raise TypeError(
-                "`model` must be an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, got"
-                f" {_checks.describe(self.model)}."
+                "`model` must be an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a"
+                f" FactorGraphModel, got {_checks.describe(self.model)}."
             )
         if set(self.model.kinds()) != {"binary"}:
             raise TypeError(
@@ -124,11 +125,15 @@ class Problem(eqx.Module):
         )
 
 
-def chunk_of(model: AbstractPairwiseModel) -> int:
+def chunk_of(model: AbstractPairwiseModel | AbstractGraphModel) -> int:
     """How many instances are treated at once, where each needs an array of the size of the weights:
     2**26 numbers are 256 MiB in float32.
     """
-    return max(1, 2**26 // max(1, sum(block.weights.size for block in model.blocks())))
+    if isinstance(model, AbstractGraphModel):
+        size = model.num_messages
+    else:
+        size = sum(block.weights.size for block in model.blocks())
+    return max(1, 2**26 // max(1, size))
 
 
 def each(fn: Callable[[Any], PyTree], batch: PyTree, shape: tuple[int, ...], chunk: int) -> PyTree:

@@ -76,12 +76,3 @@ class Limits(eqx.Module):
         carry = start, residual, jnp.zeros((), jnp.int32)
         state, residual, i = jax.lax.while_loop(unfinished, body, carry)
         return state, i, residual
-
-
-def change(old: PyTree, new: PyTree) -> Float[Array, ""]:
-    """The largest change of a probability, from log-odds."""
-    gaps = [
-        jnp.abs(jax.nn.sigmoid(b) - jax.nn.sigmoid(a))
-        for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True)
-    ]
-    return jax.lax.stop_gradient(jnp.concatenate(gaps).max(initial=0))

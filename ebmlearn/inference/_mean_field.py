@@ -11,8 +11,9 @@ from .._types import AnyArray
 from ..models import AbstractPairwiseModel
 from ..models._view import CLAMPED, Instance
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
+from ._graph import GraphProblem, layered
 from ._instances import chunk_of, each, each_and_mean, Problem
-from ._iterate import change, check_limits, Limits, traced
+from ._iterate import check_limits, Limits, traced
 
 
 class MeanField(AbstractInference):
@@ -55,7 +56,8 @@ class MeanField(AbstractInference):
     def __check_init__(self):
         check_limits(self.iterations, self.damping, self.tol)
 
-    def _beliefs(self, problem: Problem) -> "MeanFieldBeliefs":
+    def _beliefs(self, problem: Problem | GraphProblem) -> "MeanFieldBeliefs":
+        problem = layered(problem, "MeanField")
         log_odds, converged, iterations, residual = _solved(self._settings(problem.model), problem)
         return MeanFieldBeliefs(
             log_odds=problem.model.units(tuple(log_odds)),
@@ -65,7 +67,8 @@ class MeanField(AbstractInference):
             _problem=problem,
         )
 
-    def _statistics(self, problem: Problem) -> Statistics:
+    def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
+        problem = layered(problem, "MeanField")
         return _statistics(self._settings(problem.model), problem)
 
     def _settings(self, model: AbstractPairwiseModel) -> "_Settings":

@@ -2,15 +2,21 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ..models import AbstractLayeredModel
+from ..models._graph import AbstractGraphModel
 from ._base import AbstractInference, Statistics
-from ._instances import Problem
+from ._graph import GraphProblem
+from ._instances import chunk_of, each_and_mean, Problem
 
 
-# What data say of a model: its visible units, or these and one-hot labels.
-Seen = Float[Array, "batch visible"] | tuple[Float[Array, "batch _"], Float[Array, "batch _"]]
+# What data say of a model: its visible units, these and one-hot labels, or states of variables.
+Seen = (
+    Float[Array, "batch visible"]
+    | tuple[Float[Array, "batch _"], Float[Array, "batch _"]]
+    | Int[Array, "batch variables"]
+)
 
 
 def _seen_layers(model: AbstractLayeredModel) -> tuple[int, ...]:
@@ -25,7 +31,7 @@ def is_closed(model: AbstractLayeredModel) -> bool:
 
 
 def posterior(
-    model: AbstractLayeredModel,
+    model: AbstractLayeredModel | AbstractGraphModel,
     visible: Seen,
     inference: AbstractInference,
     product: Literal["sum", "max"] = "sum",
@@ -33,9 +39,11 @@ def posterior(
     """Expected statistics given all visible units (`x` of a BoltzmannMachine) and labels, or those
     of the most likely hidden units if `product="max"`.
 
-    They are exact where that is a formula; else, in a DBM, `inference` is asked with the visible
-    units held.
+    They are exact where that is a formula; else, in a DBM or a graph, `inference` is asked with the
+    visible units held.
     """
+    if isinstance(model, AbstractGraphModel):
+        return _graph_posterior(model, visible, inference)
     if not is_closed(model):
         assert not isinstance(visible, tuple)
         observed = jnp.ones(visible.shape, bool)
@@ -80,3 +88,27 @@ def observed_statistics(
         iterations=jnp.zeros(size, jnp.int32),
         residual=jnp.zeros(size, layers[0].dtype),
     )
+
+
+def _graph_posterior(
+    model: AbstractGraphModel, rows: Int[Array, "batch variables"], inference: AbstractInference
+) -> Statistics:
+    """Expected statistics given the states of some variables: where all are given, just those of
+    the data.
+    """
+    size, dtype = rows.shape[0], model.unary()[0].dtype
+
+    def seen() -> Statistics:
+        units, factors = each_and_mean(model.features, rows, (size,), chunk_of(model))
+        return Statistics(
+            units=model.units((units,)),
+            pairwise=model.factors(factors),
+            converged=jnp.ones(size, bool),
+            iterations=jnp.zeros(size, jnp.int32),
+            residual=jnp.zeros(size, dtype),
+        )
+
+    def inferred() -> Statistics:
+        return inference._statistics(GraphProblem(model, rows))
+
+    return jax.lax.cond((rows >= 0).all(), seen, inferred)

@@ -1,6 +1,6 @@
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ from ..estimate import predict
 from ..inference import AbstractInference, Statistics
 from ..inference._posterior import Seen
 from ..models import AbstractLayeredModel, CRBM
+from ..models._graph import AbstractGraphModel
 from ._batch import check, conditioned
 
 
@@ -73,7 +74,8 @@ class AbstractLearner(eqx.Module):
         - `model`: the model.
         - `state`: from `init`, or from the last step.
         - `batch`: visible units, 0 or 1, of shape `[batch, visible]`; for a CRBM the pair
-          `(features, visible)`, for a model with label units `(visible, labels)`.
+          `(features, visible)`, for a model with label units `(visible, labels)`, for a
+          FactorGraphModel a dictionary from groups of variables to states `[batch, *shape]`.
         - `key`: a typed key.
         - `epoch`: how many epochs have been finished, for schedules.
 
@@ -88,11 +90,11 @@ class AbstractLearner(eqx.Module):
 
     def predict(
         self,
-        model: CRBM | AbstractLayeredModel,
+        model: CRBM | AbstractLayeredModel | AbstractGraphModel,
         features: Shaped[AnyArray, "*batch features"] | None = None,
         *,
         epoch: int = 0,
-    ) -> Int[Array, "*batch visible"]:
+    ) -> Any:
         """The most likely visible units, decoded as suits this learner: see
         [`ebmlearn.predict`][].
         """
@@ -117,6 +119,7 @@ class AbstractContrastive(AbstractLearner):
 
     centred: eqx.AbstractVar[bool]
     weight_decay: eqx.AbstractVar[float]
+    on_graphs: ClassVar[bool] = False
 
     def __check_init__(self):
         if not isinstance(self.centred, bool):
@@ -127,7 +130,7 @@ class AbstractContrastive(AbstractLearner):
     @abc.abstractmethod
     def phases(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractLayeredModel | AbstractGraphModel,
         state: PyTree,
         visible: Seen,
         *,
@@ -149,9 +152,26 @@ class AbstractContrastive(AbstractLearner):
     ) -> tuple[Any, PyTree, StepInfo]:
         """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]."""
         check(model, batch)
+        if isinstance(model, AbstractGraphModel):
+            self._check_graph(model)
+            # One array, so that what is compiled holds on to no group of the graph.
+            batch = jnp.asarray(model.rows(batch, "batch"))
         _checks.typed_key(key)
         _checks.steps("epoch", epoch)
         return _step(self, model, state, batch, key, jnp.asarray(epoch, jnp.int32))
+
+    def _check_graph(self, model: AbstractGraphModel) -> None:
+        if not self.on_graphs:
+            raise TypeError(
+                f"`model` must not be a {type(model).__name__} for {type(self).__name__}; `MLE`"
+                " trains it."
+            )
+        if self.centred or self.weight_decay:
+            name = "centred" if self.centred else "weight_decay"
+            raise ValueError(
+                f"`{name}` must not be set for a {type(model).__name__}, whose parameters are of"
+                " many kinds; `optax.add_decayed_weights` takes a mask of them."
+            )
 
 
 class AbstractMemoryless(AbstractContrastive):
@@ -163,7 +183,7 @@ class AbstractMemoryless(AbstractContrastive):
 
     def phases(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractLayeredModel | AbstractGraphModel,
         state: None,
         visible: Seen,
         *,
@@ -181,8 +201,8 @@ class AbstractMemoryless(AbstractContrastive):
     @abc.abstractmethod
     def sides(
         self,
-        model: AbstractLayeredModel,
-        visible: Float[Array, "batch visible"],
+        model: Any,
+        visible: Any,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
@@ -208,7 +228,8 @@ def _step(
         data = problem.expected_energy(positive.units, positive.pairwise)
         return data - problem.expected_energy(negative.units, negative.pairwise)
 
-    gap, gradient = jax.value_and_grad(contrast)(model)
+    # By filter: the wires of a graph are integers.
+    gap, gradient = eqx.filter_value_and_grad(contrast)(model)
     if learner.centred:
         gradient = _centred(model, gradient, batch, positive, negative)
     if learner.weight_decay:

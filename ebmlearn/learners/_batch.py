@@ -7,6 +7,7 @@ import numpy as np
 from .. import _checks
 from ..inference._posterior import Seen
 from ..models import AbstractLayeredModel, CRBM, GaussianRBM, SemiRestrictedBM
+from ..models._graph import AbstractGraphModel
 
 
 def check(model: Any, batch: Any, name: str = "batch") -> None:
@@ -29,6 +30,9 @@ def check(model: Any, batch: Any, name: str = "batch") -> None:
             )
         _checks.finite_rows(f"{name}[0]", features)
         _checks.binary_rows(f"{name}[1]", visible)
+    elif isinstance(model, AbstractGraphModel):
+        rows = model.rows(batch, name)
+        _checks.rank(name, rows, 2, "[rows, variables], or groups of them with a leading axis")
     elif isinstance(model, AbstractLayeredModel):
         if model.batch_shape != ():
             raise ValueError(
@@ -49,8 +53,8 @@ def check(model: Any, batch: Any, name: str = "batch") -> None:
         (_checks.finite_rows if real else _checks.binary_rows)(name, batch)
     else:
         raise TypeError(
-            "`model` must be a CRBM, an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a"
-            f" GaussianRBM, got {_checks.describe(model)}."
+            "`model` must be a CRBM, an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a"
+            f" GaussianRBM or a FactorGraphModel, got {_checks.describe(model)}."
         )
 
 
@@ -66,10 +70,12 @@ def _labelled(name: str, batch: Any, visible: int, labels: int) -> None:
     _checks.labels(f"{name}[1]", y, labels, x.shape[0])
 
 
-def conditioned(model: Any, batch: Any) -> tuple[AbstractLayeredModel, Seen]:
+def conditioned(model: Any, batch: Any) -> tuple[Any, Seen]:
     """The model given the features of a batch, and the visible units as floats; with one-hot labels
-    where it has label units.
+    where it has label units; of a graph, the states of its variables.
     """
+    if isinstance(model, AbstractGraphModel):
+        return model, jnp.asarray(model.rows(batch, "batch"))
     if isinstance(model, SemiRestrictedBM) and model.num_labels:
         visible, labels = batch
         dtype = model.weights.dtype

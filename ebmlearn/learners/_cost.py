@@ -2,14 +2,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .. import _checks
 from .._types import AnyArray
 from ..inference import AbstractInference
+from ..inference._graph import GraphProblem
 from ..inference._instances import Problem
 from ..inference._posterior import is_closed
 from ..models import AbstractLayeredModel, BoltzmannMachine
+from ..models._graph import AbstractGraphModel
 
 
 # From states and the truth, both of shape [batch, visible], to the cost of each unit.
@@ -43,13 +45,15 @@ def check_cost(cost: Any) -> None:
 
 
 def free_energy(
-    model: AbstractLayeredModel,
-    visible: Float[Array, "batch visible"],
+    model: AbstractLayeredModel | AbstractGraphModel,
+    visible: Float[Array, "batch visible"] | Int[Array, "batch variables"],
     inference: AbstractInference,
 ) -> Float[Array, " batch"]:
     """Minus the log-potential of visible units, hidden units summed out: by formula, or for a DBM
-    by the inference with the visible units held.
+    and a graph by the inference with the visible units held.
     """
+    if isinstance(model, AbstractGraphModel):
+        return -inference._beliefs(GraphProblem(model, visible)).log_partition
     if isinstance(model, BoltzmannMachine):
         return model.energy(visible)
     if is_closed(model):

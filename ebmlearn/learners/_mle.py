@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..inference import AbstractInference
 from ..inference._posterior import posterior
 from ..models import AbstractLayeredModel
+from ..models._graph import AbstractGraphModel
 from ._base import AbstractMemoryless, at_epoch, Inference, Phases
 from ._cost import free_energy
 
@@ -17,7 +18,8 @@ class MLE(AbstractMemoryless):
     hidden units logistic regression, whose marginals any inference finds in a sweep.
 
     The gradient is the expected statistics given the data less those of the model. The first are
-    exact but for a DBM, where the inference finds them with the visible units held.
+    exact but for a DBM or a FactorGraphModel, where the inference finds them with what is observed
+    held.
 
     !!! example
 
@@ -31,6 +33,7 @@ class MLE(AbstractMemoryless):
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
     loss: bool = eqx.field(static=True, default=False)
+    on_graphs: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -57,8 +60,8 @@ class MLE(AbstractMemoryless):
 
     def sides(
         self,
-        model: AbstractLayeredModel,
-        visible: Float[Array, "batch visible"],
+        model: AbstractLayeredModel | AbstractGraphModel,
+        visible: Float[Array, "batch visible"] | Int[Array, "batch variables"],
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
@@ -66,7 +69,7 @@ class MLE(AbstractMemoryless):
         inference: Any = at_epoch(self.inference, epoch, "sum")
         positive = posterior(model, visible, inference)
         negative = inference.statistics(model)
-        loss = jnp.asarray(jnp.nan, visible.dtype)
+        loss = jnp.asarray(jnp.nan, model.unary()[0].dtype)
         if self.loss:
             data = free_energy(model, visible, inference).mean()
             loss = data + inference(model).log_partition.mean()

@@ -3,7 +3,7 @@ from typing import Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .._types import AnyArray
 from ._messages import hard, log_product, odds, ODDS_LIMIT, soft, split, total
@@ -135,6 +135,10 @@ class PairwiseView(eqx.Module):
         """The log-odds of every unit."""
         layers = range(len(state.fields))
         return tuple(self._held(layer, list(state.fields), instance) for layer in layers)
+
+    def change(self, old: State, new: State, instance: Instance) -> Float[Array, ""]:
+        """The largest change of a probability between two states."""
+        return change(self.beliefs(old, instance), self.beliefs(new, instance))
 
     def log_partition(self, state: State, instance: Instance) -> Float[Array, ""]:
         """The Bethe approximation of log Z, or of the largest log-potential for max-product, over
@@ -308,6 +312,15 @@ class PairwiseView(eqx.Module):
 
     def _reduce(self, scores: Float[Array, "s *shape"]) -> Float[Array, "*shape"]:
         return scores.max(0) if self.product == "max" else jax.nn.logsumexp(scores, axis=0)
+
+
+def change(old: PyTree, new: PyTree) -> Float[Array, ""]:
+    """The largest change of a probability, from log-odds."""
+    gaps = [
+        jnp.abs(jax.nn.sigmoid(b) - jax.nn.sigmoid(a))
+        for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True)
+    ]
+    return jax.lax.stop_gradient(jnp.concatenate(gaps).max(initial=0))
 
 
 def _plus(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:

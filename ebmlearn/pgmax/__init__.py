@@ -2,17 +2,37 @@
 factor groups here: build graphs afterwards.
 """
 
+# ruff: noqa: E402
 from ._compat import make_compatible as _make_compatible
 
 
 _make_compatible()
 
-from ._rbm_group import (  # noqa: E402
+from ._caches import clear_caches as clear_caches
+from ._convert import PGMaxGraph as PGMaxGraph, to_pgmax as to_pgmax
+from ._dense_group import (
+    CRBMFactorGroup as CRBMFactorGroup,
     RBMFactor as RBMFactor,
     RBMFactorGroup as RBMFactorGroup,
     RBMWiring as RBMWiring,
-    register as _register,
+    register as _register_dense,
+)
+from ._grid import (
+    geometric_grid as geometric_grid,
+    Grid as Grid,
+    grid_for as grid_for,
+    laguerre_grid as laguerre_grid,
+    uniform_grid as uniform_grid,
+)
+from ._inferer import MatrixBP as MatrixBP
+from ._model import FactorGraphModel as FactorGraphModel
+from ._nnbm_group import (
+    NNBMFactor as NNBMFactor,
+    NNBMFactorGroup as NNBMFactorGroup,
+    NNBMWiring as NNBMWiring,
+    register as _register_nnbm,
 )
 
 
-_register()
+_register_dense()
+_register_nnbm()

@@ -1,3 +1,6 @@
+from collections.abc import Mapping
+from typing import Any
+
 import jax.extend.backend
 import jax.lib
 
@@ -8,3 +11,12 @@ def make_compatible() -> None:
     """
     if not hasattr(jax.lib, "xla_bridge"):
         jax.lib.xla_bridge = jax.extend.backend  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def starts_of(graph: Any) -> Mapping[Any, Any]:
+    """Where the states of each variable begin. A graph says so in public only by compiling itself,
+    edge by edge, into a cache that keeps it for ever.
+    """
+    if hasattr(graph, "_vars_to_starts"):
+        return graph._vars_to_starts
+    return graph.fg_state.vars_to_starts

@@ -7,11 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 from pgmax import factor, fgroup, vgroup
 
 from .. import _checks
 from .._types import AnyArray
+from ..models import CRBM
 from ..models._messages import hard, soft
 
 
@@ -36,7 +37,7 @@ class RBMWiring(factor.Wiring):
         return {"shapes": tuple((int(v), int(h)) for v, h in np.asarray(self.shapes))}
 
 
-class _Explained(type):
+class Explained(type):
     """A graph that was built too early fails with a KeyError that shows the class: say why."""
 
     def __repr__(cls) -> str:
@@ -46,9 +47,27 @@ class _Explained(type):
         )
 
 
+def ends(
+    visible_variables: Sequence[Variable], hidden_variables: Sequence[Variable], starts: Any
+) -> list[np.ndarray]:
+    """Where the states of the variables of both sides begin in a graph."""
+    out = []
+    for name, variables in (("visible", visible_variables), ("hidden", hidden_variables)):
+        missing = [v for v in variables if v not in starts]
+        if missing:
+            raise ValueError(
+                f"`{name}_variables` must be variables of the graph, got {missing[0]}, which is"
+                " not."
+            )
+        out.append(np.array([starts[v] for v in variables]))
+    return out
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class RBMFactor(factor.Factor, metaclass=_Explained):
-    """The type of the factors of a [`ebmlearn.pgmax.RBMFactorGroup`][]."""
+class RBMFactor(factor.Factor, metaclass=Explained):
+    """The type of the factors of [`ebmlearn.pgmax.RBMFactorGroup`][] and
+    [`ebmlearn.pgmax.CRBMFactorGroup`][].
+    """
 
     @staticmethod
     def compile_wiring(
@@ -57,15 +76,7 @@ class RBMFactor(factor.Factor, metaclass=_Explained):
         vars_to_starts: Any,
     ) -> RBMWiring:
         """The wiring of one group."""
-        starts = []
-        for name, variables in (("visible", visible_variables), ("hidden", hidden_variables)):
-            missing = [v for v in variables if v not in vars_to_starts]
-            if missing:
-                raise ValueError(
-                    f"`{name}_variables` must be variables of the graph, got {missing[0]}, which is"
-                    " not."
-                )
-            starts.append(np.array([vars_to_starts[v] for v in variables]))
+        starts = ends(visible_variables, hidden_variables, vars_to_starts)
         visible, hidden = len(starts[0]), len(starts[1])
         first = np.empty((visible, hidden, 2, 2), int)
         first[:, :, 0] = starts[0][:, None, None]
@@ -143,21 +154,10 @@ def pass_rbm_fac_to_var_messages(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RBMFactorGroup(fgroup.FactorGroup):
-    """All edges between visible and hidden variables of an RBM, as one group of a PGMax graph:
-    pairwise factors that are $W_{ij}$ where both ends are 1, else 0. Biases are evidence.
-
-    It works with PGMax's belief propagation at any temperature, its dual solver and its energies,
-    beside any other factors, and is built without a loop over pairs.
-
-    !!! example
-
-        ```python
-        visible = vgroup.NDVarArray(num_states=2, shape=(28, 28))
-        hidden = vgroup.NDVarArray(num_states=2, shape=(500,))
-        graph = fgraph.FactorGraph([visible, hidden])
-        graph.add_factors(RBMFactorGroup(visible, hidden, weights))
-        ```
+class AbstractDenseGroup(fgroup.FactorGroup):
+    """All edges between visible and hidden variables, pairwise factors that are $W_{ij}$ where both
+    ends are 1, else 0. For PGMax it is one factor that touches all its variables; what is inside is
+    ours.
     """
 
     visible_variables: Sequence[Variable]
@@ -165,19 +165,10 @@ class RBMFactorGroup(fgroup.FactorGroup):
     weights: Any
     factor_type: Any = dataclasses.field(init=False, default=RBMFactor)
 
-    def __init__(
-        self,
-        visible_variables: vgroup.VarGroup | Sequence[Variable],
-        hidden_variables: vgroup.VarGroup | Sequence[Variable],
-        weights: Float[AnyArray, "visible hidden"],
-    ):
-        """**Arguments:**
-
-        - `visible_variables`, `hidden_variables`: groups of binary variables, or lists of them.
-        - `weights`: array of shape `[visible, hidden]`, in the order of the variables.
-        """
-        visible = _binary("visible_variables", visible_variables)
-        hidden = _binary("hidden_variables", hidden_variables)
+    def _fill(self, visible_variables: Any, hidden_variables: Any, weights: Any) -> None:
+        """Checks the arguments that all dense groups have, and fills the fields from them."""
+        visible = listed("visible_variables", visible_variables, 2)
+        hidden = listed("hidden_variables", hidden_variables, 2)
         known = set(hidden)
         both = [v for v in visible if v in known]
         if both:
@@ -188,7 +179,6 @@ class RBMFactorGroup(fgroup.FactorGroup):
         shape = len(visible), len(hidden)
         _checks.exact_shape("weights", weights, shape, "as there are variables")
         _checks.finite(weights=weights)
-        # For PGMax the group is one factor that touches all its variables; what is inside is ours.
         values = {
             "variables_for_factors": [[*visible, *hidden]],
             "visible_variables": visible,
@@ -278,8 +268,103 @@ class RBMFactorGroup(fgroup.FactorGroup):
         return jnp.asarray(flat_data).reshape(sizes[flat_data.size])
 
 
-def _binary(name: str, variables: Any) -> list[Variable]:
-    """A list of distinct binary variables."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class RBMFactorGroup(AbstractDenseGroup):
+    """All edges of an RBM as one group of a PGMax graph: pairwise factors that are $W_{ij}$ where
+    both ends are 1, else 0. Biases are evidence.
+
+    It works with PGMax's belief propagation at any temperature, its dual solver and its energies,
+    beside any other factors, and is built without a loop over pairs.
+
+    !!! example
+
+        ```python
+        visible = vgroup.NDVarArray(num_states=2, shape=(28, 28))
+        hidden = vgroup.NDVarArray(num_states=2, shape=(500,))
+        graph = fgraph.FactorGraph([visible, hidden])
+        graph.add_factors(RBMFactorGroup(visible, hidden, weights))
+        ```
+    """
+
+    def __init__(
+        self,
+        visible_variables: vgroup.VarGroup | Sequence[Variable],
+        hidden_variables: vgroup.VarGroup | Sequence[Variable],
+        weights: Float[AnyArray, "visible hidden"],
+    ):
+        """**Arguments:**
+
+        - `visible_variables`, `hidden_variables`: groups of binary variables, or lists of them.
+        - `weights`: array of shape `[visible, hidden]`, in the order of the variables.
+        """
+        self._fill(visible_variables, hidden_variables, weights)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CRBMFactorGroup(AbstractDenseGroup):
+    """All edges of a conditional RBM, and the evidence for both sides that follows from features:
+    $b + U x$ for the visible variables, $c + V x$ for the hidden ones (Ping & Ihler 2017, eq. (2)).
+
+    !!! example
+
+        ```python
+        group = CRBMFactorGroup(visible, hidden, crbm)
+        graph.add_factors(group)
+        bp = infer.build_inferer(graph.bp_state, backend="bp")
+
+        def denoise(x):
+            arrays = bp.init(evidence_updates=group.evidence(x))
+            return bp.get_beliefs(bp.run(arrays, num_iters=20, damping=0, temperature=1.0))
+
+        beliefs = jax.vmap(denoise)(features)
+        ```
+    """
+
+    visible_group: Any
+    hidden_group: Any
+    model: CRBM
+
+    def __init__(
+        self, visible_variables: vgroup.VarGroup, hidden_variables: vgroup.VarGroup, model: CRBM
+    ):
+        """**Arguments:**
+
+        - `visible_variables`, `hidden_variables`: groups of binary variables.
+        - `model`: a CRBM with as many visible and hidden units.
+        """
+        for name, group in (("visible", visible_variables), ("hidden", hidden_variables)):
+            if not isinstance(group, vgroup.VarGroup):
+                got = _checks.describe(group)
+                raise TypeError(f"`{name}_variables` must be a group of variables, got {got}.")
+        if not isinstance(model, CRBM):
+            raise TypeError(f"`model` must be a CRBM, got {_checks.describe(model)}.")
+        self._fill(visible_variables, hidden_variables, model.weights)
+        for name, value in (
+            ("visible_group", visible_variables),
+            ("hidden_group", hidden_variables),
+            ("model", model),
+        ):
+            object.__setattr__(self, name, value)
+
+    def evidence(self, features: Shaped[AnyArray, " features"]) -> dict[vgroup.VarGroup, Any]:
+        """What features say of both sides, for PGMax's `evidence_updates`. Of one instance; for a
+        batch, `jax.vmap` over it.
+
+        **Arguments:**
+
+        - `features`: array of shape `[features]`.
+        """
+        _checks.exact_shape("features", features, (self.model.num_features,), "as the CRBM has")
+        biases = self.model.condition(features).unary()
+        groups = self.visible_group, self.hidden_group
+        return {
+            group: jnp.stack([jnp.zeros_like(bias), bias], -1).reshape(*group.num_states.shape, 2)
+            for group, bias in zip(groups, biases, strict=True)
+        }
+
+
+def listed(name: str, variables: Any, states: int) -> list[Variable]:
+    """A list of distinct variables with a number of states."""
     if isinstance(variables, vgroup.VarGroup):
         variables = variables.variables
     variables = list(variables)
@@ -289,10 +374,10 @@ def _binary(name: str, variables: Any) -> list[Variable]:
         if not isinstance(variable, tuple) or len(variable) != 2:
             got = _checks.describe(variable)
             raise TypeError(f"`{name}` must hold PGMax variables, got {got}.")
-        if variable[1] != 2:
-            raise ValueError(f"`{name}` must be binary, got one of {variable[1]} states.")
+        if variable[1] != states:
+            raise ValueError(f"`{name}` must have {states} states, got one of {variable[1]}.")
     if len(set(variables)) != len(variables):
-        repeated = next(v for v in variables if variables.count(v) > 1)
+        repeated, _ = collections.Counter(variables).most_common(1)[0]
         raise ValueError(f"`{name}` must be different variables, got {repeated} twice.")
     return variables
 

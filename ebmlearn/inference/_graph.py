@@ -1,0 +1,128 @@
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from .. import _checks
+from .._types import AnyArray
+from ..models._graph import AbstractGraphModel, GraphInstance
+from ._instances import Problem
+
+
+class GraphProblem(eqx.Module):
+    """A graph with evidence on some of its variables, checked."""
+
+    model: AbstractGraphModel
+    held: Int[AnyArray, "*#batch variables"] | None
+    log_likelihood: Float[Array, "*#batch states"] | None
+
+    def __init__(self, model: AbstractGraphModel, evidence: Any = None, observed: Any = None):
+        self.model = model
+        self.held = self.log_likelihood = None
+        if observed is not None and evidence is None:
+            raise ValueError("`evidence` and `observed` go together, got no `evidence`.")
+        if evidence is None:
+            return
+        if observed is not None:
+            evidence = _masked(evidence, observed)
+        evidence, self.log_likelihood = model.likelihood(evidence)
+        if not isinstance(evidence, Mapping) or evidence:
+            self.held = model.rows(evidence, "evidence")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The batch shape."""
+        given = {"evidence": self.held, "likelihoods": self.log_likelihood}
+        return _checks.broadcastable(**{k: x.shape[:-1] for k, x in given.items() if x is not None})
+
+    def instances(self) -> GraphInstance:
+        """The instances along one leading axis."""
+        (unary,) = self.model.unary()
+        shape = self.shape
+        size = math.prod(shape)
+
+        def flat(x: Array) -> Array:
+            return jnp.broadcast_to(x, (*shape, x.shape[-1])).reshape(size, x.shape[-1])
+
+        rows = flat(unary)
+        if self.log_likelihood is not None:
+            rows = rows + flat(self.log_likelihood.astype(rows.dtype))
+        return GraphInstance((rows,), None if self.held is None else flat(jnp.asarray(self.held)))
+
+
+def pose(model: Any, evidence: Any, observed: Any) -> Problem | GraphProblem:
+    """A model with evidence, checked."""
+    if isinstance(model, AbstractGraphModel):
+        return GraphProblem(model, evidence, observed)
+    return Problem(model, evidence, observed)
+
+
+def layered(problem: Problem | GraphProblem, name: str) -> Problem:
+    """Raises for graphs, which an inference of this name cannot treat."""
+    if isinstance(problem, GraphProblem):
+        kind = type(problem.model).__name__
+        raise TypeError(
+            f"`model` must be an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM for {name},"
+            f" got a {kind}; `BP` works on it."
+        )
+    return problem
+
+
+class AbstractGraphBeliefs(eqx.Module):
+    """What an inference says about the variables of a graph, for each instance of the batch.
+
+    `beliefs[group]` gives the probability of each state of each variable of a group, an array of
+    shape `[*batch, *shape, states]`. Whether the inference converged is never hidden: see
+    `converged`, `iterations`, `residual`.
+    """
+
+    scores: eqx.AbstractVar[Any]
+    converged: eqx.AbstractVar[Bool[Array, "*batch"]]
+    iterations: eqx.AbstractVar[Int[Array, "*batch"]]
+    residual: eqx.AbstractVar[Float[Array, "*batch"]]
+
+    def __getitem__(self, group: Any) -> Float[Array, "..."]:
+        return jax.nn.softmax(self.scores[group], axis=-1)
+
+    @property
+    def marginals(self) -> Any:
+        """Probabilities of all states by group: `marginals[group]`."""
+        return eqx.tree_at(
+            lambda s: s.values, self.scores, tuple(jax.nn.softmax(x) for x in self.scores.values)
+        )
+
+    def decode(self) -> Any:
+        """The most likely state of each variable by group: `decode()[group]`."""
+        return eqx.tree_at(
+            lambda s: s.values,
+            self.scores,
+            tuple(x.argmax(-1).astype(jnp.int32) for x in self.scores.values),
+        )
+
+
+def _masked(evidence: Any, observed: Any) -> Any:
+    """Evidence in which only what is observed counts."""
+    if not isinstance(evidence, Mapping) or not isinstance(observed, Mapping):
+        raise TypeError(
+            "`evidence` and `observed` must be dictionaries of groups of variables, got"
+            f" {_checks.describe(evidence)} and {_checks.describe(observed)}."
+        )
+    out = dict(evidence)
+    for group, mask in observed.items():
+        if group not in out:
+            raise ValueError("`observed` must hold groups that `evidence` holds, got another one.")
+        if getattr(mask, "dtype", None) != jnp.bool_:
+            raise TypeError(f"`observed` must hold booleans, got {_checks.describe(mask)}.")
+        given, mask = jnp.asarray(out[group]), jnp.asarray(mask)
+        if jnp.issubdtype(given.dtype, jnp.floating):
+            mask, nothing = mask[..., None], jnp.ones((), given.dtype)
+        else:
+            given = given.astype(jnp.int32)
+            nothing = jnp.asarray(-1, jnp.int32)
+        with jax.numpy_rank_promotion("allow"):
+            out[group] = jnp.where(mask, given, nothing)
+    return out

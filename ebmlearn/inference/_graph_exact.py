@@ -1,0 +1,148 @@
+import math
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ..models._graph import AbstractGraphModel, GraphInstance
+from ._base import Statistics
+from ._graph import AbstractGraphBeliefs, GraphProblem
+from ._instances import each, each_and_mean
+
+
+# How many configurations are looked at together.
+_CHUNK = 1024
+
+
+class GraphExactBeliefs(AbstractGraphBeliefs):
+    """The beliefs that [`ebmlearn.Exact`][] returns of a graph."""
+
+    scores: Any
+    converged: Bool[Array, "*batch"]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    log_partition: Float[Array, "*batch"]
+    _problem: GraphProblem
+    _product: Literal["sum", "max"] = eqx.field(static=True)
+
+    @property
+    def factors(self) -> Any:
+        """The probability of each configuration of each factor: `factors[group]`."""
+        return self._problem.model.factors(_factors(self._problem, self._product))
+
+
+def graph_beliefs(
+    problem: GraphProblem, product: Literal["sum", "max"], max_units: int
+) -> GraphExactBeliefs:
+    """Beliefs by enumerating all configurations of a graph."""
+    _check_size(problem.model, max_units)
+    log_z, marginals = _solved(problem, product)
+    shape = problem.shape
+    return GraphExactBeliefs(
+        scores=problem.model.units((jnp.log(problem.model.padded(marginals)),)),
+        converged=jnp.ones(shape, bool),
+        iterations=jnp.zeros(shape, jnp.int32),
+        residual=jnp.zeros(shape, log_z.dtype),
+        log_partition=log_z,
+        _problem=problem,
+        _product=product,
+    )
+
+
+@eqx.filter_jit
+def graph_statistics(
+    problem: GraphProblem, product: Literal["sum", "max"], max_units: int
+) -> Statistics:
+    """Expected statistics by enumerating all configurations of a graph."""
+    model, shape = problem.model, problem.shape
+    _check_size(model, max_units)
+
+    def one(instance: GraphInstance) -> tuple[Any, Any]:
+        marginals, factors = _gradients(model, instance, product)
+        return model.padded(marginals), factors
+
+    units, factors = each_and_mean(one, problem.instances(), shape, 64)
+    return Statistics(
+        units=model.units((units,)),
+        pairwise=model.factors(factors),
+        converged=jnp.ones(shape, bool),
+        iterations=jnp.zeros(shape, jnp.int32),
+        residual=jnp.zeros(shape, units.dtype),
+    )
+
+
+def _check_size(model: AbstractGraphModel, max_units: int) -> None:
+    size = math.prod(int(n) for n in model.num_states)
+    if size > 2**max_units:
+        raise ValueError(
+            f"`model` must have at most 2**{max_units} configurations to enumerate, got {size};"
+            " `max_units` allows for more."
+        )
+
+
+@eqx.filter_jit
+def _solved(problem: GraphProblem, product: str) -> tuple[Array, Array]:
+    """Log Z, and the probability of each state of each variable."""
+
+    def one(instance: GraphInstance) -> tuple[Array, Array]:
+        (unary,) = instance.unary
+        return jax.value_and_grad(
+            lambda u: _log_z(problem.model, instance._replace(unary=(u,)), product)
+        )(unary)
+
+    return each(one, problem.instances(), problem.shape, 64)
+
+
+@eqx.filter_jit
+def _factors(problem: GraphProblem, product: str) -> Any:
+    def one(instance: GraphInstance) -> Any:
+        return _gradients(problem.model, instance, product)[1]
+
+    return each(one, problem.instances(), problem.shape, 64)
+
+
+def _gradients(model: Any, instance: GraphInstance, product: str) -> tuple[Array, Any]:
+    """The probabilities of states, and of the configurations of factors: the gradient of log Z."""
+    (unary,) = instance.unary
+
+    def log_z(unary: Array, potentials: Any) -> Float[Array, ""]:
+        changed = eqx.tree_at(lambda m: m.log_potentials, model, potentials)
+        return _log_z(changed, instance._replace(unary=(unary,)), product)
+
+    return jax.grad(log_z, argnums=(0, 1))(unary, model.log_potentials)
+
+
+def _log_z(model: Any, instance: GraphInstance, product: str) -> Float[Array, ""]:
+    (unary,) = instance.unary
+    counts = np.asarray(model.num_states)
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    total = math.prod(int(n) for n in counts)
+    places = np.concatenate([[1], np.cumprod(counts[::-1].astype(np.int64))[:-1]])[::-1]
+    nothing = jnp.asarray(-jnp.inf, unary.dtype)
+
+    @jax.checkpoint
+    def part(first: Int[Array, ""]) -> Float[Array, ""]:
+        index = first + jnp.arange(min(_CHUNK, total), dtype=jnp.int32)
+        rows = index[:, None] // places.astype(np.int32)[None, :] % counts.astype(np.int32)[None, :]
+        scores = model.log_potential(rows, product) + unary[
+            rows + starts.astype(np.int32)[None, :]
+        ].sum(-1)
+        allowed = index < total
+        if instance.clamp is not None:
+            held = instance.clamp[None, :]
+            allowed = allowed & ((held < 0) | (held == rows)).all(-1)
+        scores = jnp.where(allowed, scores, nothing)
+        if product == "max":
+            return scores.max()
+        top = jax.lax.stop_gradient(scores.max())
+        top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+        # A sum of nothing is not differentiable as a logarithm.
+        mass = jnp.where(scores > nothing, jnp.exp(scores - top), jnp.zeros_like(scores)).sum()
+        some = mass > 0
+        return jnp.where(some, top + jnp.log(jnp.where(some, mass, jnp.ones_like(mass))), nothing)
+
+    parts = jax.lax.map(part, jnp.arange(0, total, _CHUNK, dtype=jnp.int32))
+    return parts.max() if product == "max" else jax.nn.logsumexp(parts)

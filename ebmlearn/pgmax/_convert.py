@@ -1,0 +1,97 @@
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from pgmax import fgraph, fgroup, vgroup
+
+from .. import _checks
+from ..models import AbstractPairwiseModel, CRBM, NNBM, Units
+from ._dense_group import RBMFactorGroup
+from ._grid import Grid, grid_for
+from ._nnbm_group import NNBMFactorGroup
+
+
+class PGMaxGraph(NamedTuple):
+    """A model as a PGMax graph.
+
+    - `graph`: the graph, with the weights of the model.
+    - `variables`: its groups of variables, named as the units of the model: `variables.visible` and
+      `variables.hidden`, or `variables.x`.
+    - `evidence`: the biases of the model, for `evidence_updates` of PGMax or `with_evidence` of
+      [`ebmlearn.pgmax.FactorGraphModel`][]. Leading axes are those of the model's biases.
+    """
+
+    graph: fgraph.FactorGraph
+    variables: Any
+    evidence: dict[Any, Any]
+
+
+def to_pgmax(model: Any, grid: Grid | None = None) -> PGMaxGraph:
+    """A model as a PGMax graph: blocks of weights between layers become dense groups, couplings
+    inside a layer pairwise factors, where they are not zero.
+
+    !!! example
+
+        ```python
+        graph, variables, evidence = to_pgmax(rbm)
+        bp = MatrixBP(graph.bp_state)
+        arrays = bp.run(bp.init(evidence_updates=evidence), num_iters=50, temperature=1.0)
+        bp.get_beliefs(arrays)[variables.visible]
+        ```
+
+    **Arguments:**
+
+    - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without
+      label units, or an NNBM, which is quantised.
+    - `grid`: for an NNBM, the values of its states; `grid_for(model)` if not given.
+    """
+    if isinstance(model, NNBM):
+        return _quantised(model, grid_for(model) if grid is None else grid)
+    if grid is not None:
+        raise ValueError(
+            f"`grid` must be None but for an NNBM, got one for {type(model).__name__}."
+        )
+    if isinstance(model, CRBM):
+        raise TypeError(
+            "`model` must be an RBM: call `crbm.condition(features)` first, got a CRBM;"
+            " `CRBMFactorGroup` takes it as it is."
+        )
+    if not isinstance(model, AbstractPairwiseModel) or set(model.kinds()) != {"binary"}:
+        raise TypeError(
+            "`model` must be an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without label"
+            f" units or an NNBM, got {_checks.describe(model)}."
+        )
+    unary = model.unary()
+    layers = [vgroup.NDVarArray(num_states=2, shape=(bias.shape[-1],)) for bias in unary]
+    graph = fgraph.FactorGraph(layers)
+    for first, second, weights in model.blocks():
+        if first != second:
+            graph.add_factors(RBMFactorGroup(layers[first], layers[second], weights))
+            continue
+        couplings = np.asarray(weights)
+        i, j = np.nonzero(np.triu(couplings, 1))
+        if not len(i):
+            continue
+        tables = np.zeros((len(i), 2, 2), couplings.dtype)
+        tables[:, 1, 1] = couplings[i, j]
+        variables = layers[first].variables
+        graph.add_factors(
+            fgroup.PairwiseFactorGroup(
+                variables_for_factors=[
+                    [variables[a], variables[b]] for a, b in zip(i, j, strict=True)
+                ],
+                log_potential_matrix=tables,
+            )
+        )
+    evidence = {
+        layer: jnp.stack([jnp.zeros_like(bias), bias], -1)
+        for layer, bias in zip(layers, unary, strict=True)
+    }
+    return PGMaxGraph(graph, model.units(tuple(layers)), evidence)
+
+
+def _quantised(model: NNBM, grid: Grid) -> PGMaxGraph:
+    x = vgroup.NDVarArray(num_states=len(grid.nodes), shape=(model.num_units,))
+    graph = fgraph.FactorGraph([x])
+    graph.add_factors(NNBMFactorGroup(x, model.couplings, grid, model.bias))
+    return PGMaxGraph(graph, Units(x), {x: jnp.zeros((model.num_units, len(grid.nodes)))})

@@ -1,0 +1,259 @@
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from pgmax import infer
+from pgmax.infer import bp_state as bp_states
+
+from .. import _checks
+from .._types import AnyArray
+from ..models._graph import GraphInstance, GraphState
+from ..models._messages import ODDS_LIMIT
+from ..models._view import Form
+from ._dense_group import RBMFactor
+from ._layout import lay_out, Layout, Wires
+from ._view import GraphView
+
+
+class _Slices(NamedTuple):
+    """Where the parts of PGMax's flat arrays are."""
+
+    weights: tuple[tuple[int, tuple[int, ...]], ...]
+    potentials: tuple[tuple[int, int], ...]
+    dense: tuple[int, int]
+    rest: tuple[tuple[int, int], ...]
+
+
+def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer:
+    """Belief propagation for PGMax graphs with dense groups: these by matrices, all other factors
+    by PGMax's own updates. An `Inferer` to be used as that of `pgmax.infer.build_inferer`, to which
+    it gives equal results; it compiles once for each number of iterations.
+
+    !!! example
+
+        ```python
+        bp = MatrixBP(graph.bp_state)
+        arrays = bp.run(bp.init(), num_iters=50, damping=0.0, temperature=1.0)
+        marginals = infer.get_marginals(bp.get_beliefs(arrays))
+        ```
+
+    **Arguments:**
+
+    - `bp_state`: of a graph that was built after `import ebmlearn.pgmax`.
+    - `temperature`: that of `run`, where it is told none: 1 is sum-product, 0 max-product.
+    """
+    state = bp_state.fg_state
+    if RBMFactor not in state.wiring:
+        raise ValueError(
+            "`bp_state` must be of a graph built after `import ebmlearn.pgmax`, got one before."
+        )
+    groups: dict[Any, list] = {kind: [] for kind in state.wiring}
+    for group in state.factor_group_to_potentials_starts:
+        groups[group.factor_type].append(group)
+    layout, wires, owners = lay_out(
+        state.variable_groups, groups, state.vars_to_starts, state.wiring
+    )
+    weights, potentials = [], []
+    for group, (shape, dense) in zip(owners, layout.groups, strict=True):
+        start = int(state.factor_group_to_potentials_starts[group])
+        if dense:
+            weights.append((start, shape))
+        else:
+            potentials.append((start, start + int(np.prod(shape))))
+    ranges = {k: (int(a), int(b)) for k, (a, b) in state.factor_type_to_msgs_range.items()}
+    slices = _Slices(
+        tuple(weights),
+        tuple(potentials),
+        ranges[RBMFactor],
+        tuple(ranges[kind.type] for kind in layout.kinds),
+    )
+    default = temperature
+
+    def update(
+        bp_arrays: infer.BPArrays | None = None,
+        log_potentials_updates: dict | None = None,
+        ftov_msgs_updates: dict | None = None,
+        evidence_updates: dict | None = None,
+    ) -> infer.BPArrays:
+        if bp_arrays is None:
+            values = bp_state.log_potentials, bp_state.ftov_msgs, bp_state.evidence
+            arrays = [jnp.asarray(x.value) for x in values]
+        else:
+            arrays = [bp_arrays.log_potentials, bp_arrays.ftov_msgs, bp_arrays.evidence]
+        changes = (
+            (bp_states.update_log_potentials, log_potentials_updates),
+            (bp_states.update_ftov_msgs, ftov_msgs_updates),
+            (bp_states.update_evidence, evidence_updates),
+        )
+        for k, (change, new) in enumerate(changes):
+            if new is not None:
+                arrays[k] = change(arrays[k], new, state)
+        return infer.BPArrays(*arrays)
+
+    def init(
+        log_potentials_updates: dict | None = None,
+        ftov_msgs_updates: dict | None = None,
+        evidence_updates: dict | None = None,
+    ) -> infer.BPArrays:
+        return update(None, log_potentials_updates, ftov_msgs_updates, evidence_updates)
+
+    def run(
+        bp_arrays: infer.BPArrays,
+        num_iters: int,
+        damping: float | Float[Array, ""] = 0.5,
+        temperature: float | Float[Array, ""] = default,
+    ) -> infer.BPArrays:
+        _checks.count("num_iters", num_iters)
+        _checks.number("damping", damping, 0, 1, "[0, 1]")
+        _checks.number("temperature", temperature, 0, float("inf"), "[0, inf)")
+        hard = isinstance(temperature, (int, float)) and temperature == 0
+        undamped = isinstance(damping, (int, float)) and damping == 0
+        given = tuple(jnp.asarray(x) for x in _parts(bp_arrays))
+        dtype = given[2].dtype
+        scale = jnp.asarray(1.0 if hard else temperature, dtype)
+        form = None if undamped and not hard and layout.dense else "log-odds"
+        if form is None and _checks.is_concrete((given, scale)):
+            form = "odds" if bool(_fits(slices, given, scale)) else "log-odds"
+        kept = None if undamped else jnp.asarray(damping, dtype)
+        messages = _run(layout, wires, slices, given, scale, kept, num_iters, hard, form)
+        return infer.BPArrays(bp_arrays.log_potentials, messages, bp_arrays.evidence)
+
+    def get_beliefs(bp_arrays: infer.BPArrays) -> dict[Any, Any]:
+        given = tuple(jnp.asarray(x) for x in _parts(bp_arrays))
+        flat = _beliefs(layout, wires, slices, given)
+        out, at = {}, 0
+        for group in state.variable_groups:
+            size = int(np.asarray(group.num_states).sum())
+            out[group] = group.unflatten(flat[at : at + size], True)
+            at += size
+        return out
+
+    def to_bp_state(bp_arrays: infer.BPArrays) -> infer.BPState:
+        log_potentials, messages, evidence = (np.asarray(x) for x in _parts(bp_arrays))
+        return infer.BPState(
+            log_potentials=infer.LogPotentials(fg_state=state, value=log_potentials),
+            ftov_msgs=infer.FToVMessages(fg_state=state, value=messages),
+            evidence=infer.Evidence(fg_state=state, value=evidence),
+        )
+
+    return infer.Inferer(
+        init=init, update=update, to_bp_state=to_bp_state, get_beliefs=get_beliefs, run=run
+    )
+
+
+def _parts(arrays: infer.BPArrays) -> tuple[Any, Any, Any]:
+    return arrays.log_potentials, arrays.ftov_msgs, arrays.evidence
+
+
+def _weights(slices: _Slices, log_potentials: Array) -> list[Float[Array, "m n"]]:
+    out = []
+    for start, shape in slices.weights:
+        out.append(log_potentials[start : start + shape[0] * shape[1]].reshape(shape))
+    return out
+
+
+def _dense(slices: _Slices, messages: Array) -> list[tuple[Array, Array]]:
+    """The log-odds of the messages of dense groups, towards both ends."""
+    out, at = [], slices.dense[0]
+    for _, shape in slices.weights:
+        size = 4 * shape[0] * shape[1]
+        both = messages[at : at + size].reshape(*shape, 2, 2)
+        out.append(tuple(both[:, :, end, 1] - both[:, :, end, 0] for end in (0, 1)))
+        at += size
+    return out
+
+
+@eqx.filter_jit
+def _fits(slices: _Slices, given: tuple, temperature: Float[AnyArray, ""]) -> Bool[Array, ""]:
+    """Whether odds may be sent instead of log-odds: weights are moderate, and so are the messages
+    to start from.
+    """
+    peaks = [jnp.zeros((), given[0].dtype)]
+    for w, pair in zip(_weights(slices, given[0]), _dense(slices, given[1]), strict=True):
+        peaks.append(jnp.abs(w).max())
+        peaks += [2 * jnp.abs(m - w / 2).max() for m in pair]
+    return jnp.stack(peaks).max() <= ODDS_LIMIT * temperature
+
+
+@eqx.filter_jit
+def _run(
+    layout: Layout,
+    wires: Wires,
+    slices: _Slices,
+    given: tuple[Array, Array, Array],
+    temperature: Float[AnyArray, ""],
+    damping: Float[AnyArray, ""] | None,
+    num_iters: int,
+    hard: bool,
+    form: Form | None,
+) -> Float[Array, " edge_states"]:
+    """New messages in PGMax's flat form."""
+    log_potentials, messages, evidence = given
+    dtype = evidence.dtype
+    weights = [w.astype(dtype) / temperature for w in _weights(slices, log_potentials)]
+    flat = [jnp.zeros(0, dtype), *(log_potentials[a:b] for a, b in slices.potentials)]
+    potentials = jnp.clip(jnp.concatenate(flat).astype(dtype), -1e6, 1e6) / temperature
+    rest = jnp.concatenate([jnp.zeros(0, dtype), *(messages[a:b] for a, b in slices.rest)])
+    pairs = [
+        tuple(m.astype(dtype) / temperature - w / 2 for m in pair)
+        for w, pair in zip(weights, _dense(slices, messages), strict=True)
+    ]
+    instance = GraphInstance((evidence / temperature,), None)
+
+    def in_form(form: Form) -> tuple[tuple, Array]:
+        view = GraphView(
+            layout, wires, potentials, tuple(weights), "max" if hard else "sum", form, damping
+        )
+        start = tuple(tuple(map(jnp.exp, pair)) if form == "odds" else pair for pair in pairs)
+        begun = view.normalised(rest.astype(dtype) / temperature) if layout.kinds else rest
+
+        @jax.checkpoint
+        def sweep(state: GraphState, _: None) -> tuple[GraphState, None]:
+            return view.update(state, instance), None
+
+        first = view.state(start, begun.astype(dtype), instance)
+        # Two at a time, so that each message can be overwritten by its answer's answer.
+        state, _ = jax.lax.scan(sweep, first, length=num_iters, unroll=2)
+        sent = state.messages
+        if form == "odds":
+            sent = jax.tree.map(jnp.log, sent)
+        return sent, state.rest
+
+    if form is None:
+        fits = _fits(slices, given, temperature)
+        sent, rest = jax.lax.cond(fits, lambda: in_form("odds"), lambda: in_form("log-odds"))
+    else:
+        sent, rest = in_form(form)
+    parts, at = {}, 0
+    for a, b in slices.rest:
+        parts[a] = temperature * rest[at : at + b - a]
+        at += b - a
+    dense = [jnp.zeros(0, dtype)]
+    for w, pair in zip(weights, sent, strict=True):
+        both = temperature * (jnp.stack(pair, -1) + (w / 2)[:, :, None])
+        top = jnp.maximum(both, 0)
+        dense.append(jnp.stack([-top, both - top], -1).reshape(-1))
+    parts[slices.dense[0]] = jnp.concatenate(dense)
+    return jnp.concatenate([part for _, part in sorted(parts.items()) if part.size])
+
+
+@eqx.filter_jit
+def _beliefs(
+    layout: Layout, wires: Wires, slices: _Slices, given: tuple[Array, Array, Array]
+) -> Float[Array, " states"]:
+    """The scores that messages add up to."""
+    _, messages, evidence = given
+    rest = [jnp.zeros(0, messages.dtype), *(messages[a:b] for a, b in slices.rest)]
+    out = evidence.at[wires.states].add(jnp.concatenate(rest).astype(evidence.dtype))
+    at = slices.dense[0]
+    for (_, shape), pair in zip(slices.weights, wires.ends, strict=True):
+        size = 4 * shape[0] * shape[1]
+        both = messages[at : at + size].reshape(*shape, 2, 2).astype(evidence.dtype)
+        at += size
+        for end, axis in ((0, 1), (1, 0)):
+            towards = both[:, :, end].sum(axis)
+            out = out.at[pair[end]].add(towards[:, 0]).at[pair[end] + 1].add(towards[:, 1])
+    return out

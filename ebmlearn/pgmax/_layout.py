@@ -1,0 +1,215 @@
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float, Int
+from pgmax import factor, fgroup, vgroup
+
+from .._types import AnyArray
+from ._dense_group import AbstractDenseGroup, ends, RBMFactor
+from ._normalisers import NORMALISERS
+
+
+@dataclasses.dataclass(frozen=True)
+class Constants:
+    """Numbers that are no parameters, though not integers: kept apart from what can be trained."""
+
+    values: tuple[float, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """All factors of one type, but for dense groups: where their messages and log-potentials are,
+    and the numbers that their update takes besides arrays.
+    """
+
+    type: type
+    messages: tuple[int, int]
+    potentials: tuple[int, int]
+    numbers: tuple[tuple[str, Any], ...]
+
+    def arguments(self) -> dict[str, Any]:
+        """What the update takes besides the arrays of the wires."""
+        return {k: np.array(x.values) if isinstance(x, Constants) else x for k, x in self.numbers}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The shape of a graph. Graphs of one shape are equal here, and share what was compiled."""
+
+    variables: tuple[tuple[tuple[int, ...], int], ...]
+    groups: tuple[tuple[tuple[int, ...], bool], ...]
+    kinds: tuple[Kind, ...]
+    counts: tuple[int, ...] | int
+    num_states: int
+    max_states: int
+    num_edges: int
+
+    @property
+    def num_variables(self) -> int:
+        return sum(math.prod(shape) for shape, _ in self.variables)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all variables have as many states: `counts` is then that number."""
+        return isinstance(self.counts, int)
+
+    @property
+    def dense(self) -> tuple[int, ...]:
+        """Which groups of log-potentials are the weights of dense groups."""
+        return tuple(k for k, (_, dense) in enumerate(self.groups) if dense)
+
+
+class Wires(eqx.Module):
+    """Which edge joins what, as arrays."""
+
+    states: Int[AnyArray, " edge_states"]
+    edges: Int[AnyArray, " edge_states"]
+    ends: tuple[tuple[Int[AnyArray, " _"], Int[AnyArray, " _"]], ...]
+    arguments: tuple[dict[str, AnyArray], ...]
+    factors: tuple[Int[AnyArray, " _"] | None, ...]
+    variable: Int[AnyArray, " states"]
+    local: Int[AnyArray, " states"]
+    slots: Int[AnyArray, "variables most"]
+    degrees: Int[AnyArray, " variables"]
+
+
+def lay_out(
+    variable_groups: Sequence[vgroup.VarGroup],
+    factor_groups: Mapping[Any, Sequence[fgroup.FactorGroup]],
+    starts: Mapping[Any, Any],
+    wirings: Mapping[Any, Any] | None = None,
+) -> tuple[Layout, Wires, list[fgroup.FactorGroup]]:
+    """Reads a graph: its shape, its wires, and the groups that have log-potentials, in PGMax's own
+    order. Dense groups are never spelled out edge by edge.
+    """
+    sizes = [np.asarray(group.num_states) for group in variable_groups]
+    counts = np.concatenate([size.reshape(-1) for size in sizes]).astype(np.int32)
+    variable = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
+    local = np.arange(len(variable), dtype=np.int32) - first[variable]
+    most = int(counts.max())
+    slots = np.minimum(first[:, None] + np.arange(most, dtype=np.int32), len(variable) - 1)
+    degrees = np.zeros(len(counts), np.int32)
+
+    kinds, owners, shapes, pairs = [], [], [], []
+    tables, arguments, factors = [], [], []
+    messages = potentials = edges = 0
+    for kind, groups in factor_groups.items():
+        if kind is RBMFactor:
+            for group in groups:
+                assert isinstance(group, AbstractDenseGroup)
+                both = ends(group.visible_variables, group.hidden_variables, starts)
+                pair = tuple(side.astype(np.int32) for side in both)
+                pairs.append(pair)
+                np.add.at(degrees, variable[pair[0]], len(pair[1]))
+                np.add.at(degrees, variable[pair[1]], len(pair[0]))
+                owners.append(group)
+                shapes.append((group.shape, True))
+            continue
+        if not groups:
+            continue
+        if kind not in NORMALISERS:
+            raise TypeError(
+                f"`graph` must be made of factors with a log Z of their own, got {kind.__name__}."
+            )
+        size = 0
+        for group in groups:
+            shape = _shape(group)
+            if math.prod(shape):
+                owners.append(group)
+                shapes.append((shape, False))
+                size += math.prod(shape)
+        if wirings is None:
+            wiring = kind.concatenate_wirings([group.compile_wiring(starts) for group in groups])
+        else:
+            wiring = wirings[kind]
+        table = np.asarray(wiring.var_states_for_edges)
+        own = wiring.get_inference_arguments()
+        arrays, numbers = {}, []
+        for name, x in own.items():
+            if isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.floating):
+                numbers.append((name, Constants(tuple(x.tolist()))))
+            elif hasattr(x, "shape") and np.ndim(x):
+                arrays[name] = np.asarray(x, np.int32)
+            else:
+                numbers.append((name, int(x) if hasattr(x, "shape") else x))
+        kinds.append(
+            Kind(
+                kind,
+                (messages, messages + len(table)),
+                (potentials, potentials + size),
+                tuple(numbers),
+            )
+        )
+        arguments.append(arrays)
+        factors.append(_factors(kind, table, arrays))
+        tables.append(np.stack([table[:, 0], table[:, 1] + edges], 1).astype(np.int32))
+        messages, potentials = messages + len(table), potentials + size
+        edges += int(table[-1, 1]) + 1
+        each = np.unique(table[:, 1], return_index=True)[1]
+        np.add.at(degrees, variable[table[each, 0]], 1)
+    table = np.concatenate([np.zeros((0, 2), np.int32), *tables])
+    layout = Layout(
+        variables=tuple((size.shape, int(size.max(initial=1))) for size in sizes),
+        groups=tuple(shapes),
+        kinds=tuple(kinds),
+        counts=most if (counts == most).all() else tuple(counts.tolist()),
+        num_states=len(variable),
+        max_states=most,
+        num_edges=edges,
+    )
+    wires = Wires(
+        states=table[:, 0],
+        edges=table[:, 1],
+        ends=tuple(pairs),
+        arguments=tuple(arguments),
+        factors=tuple(factors),
+        variable=variable,
+        local=local,
+        slots=slots,
+        degrees=degrees,
+    )
+    return layout, wires, owners
+
+
+def initial(group: fgroup.FactorGroup) -> Float[np.ndarray, "..."]:
+    """The log-potentials of a group in the shape that models keep them in. Those that forbid a
+    configuration are made finite, as PGMax does before it runs.
+    """
+    values = np.asarray(group.log_potentials).reshape(_shape(group))
+    if np.isnan(values).any():
+        raise ValueError("`graph` must hold log-potentials that are numbers, got NaN.")
+    return np.clip(values, -1e6, 1e6)
+
+
+def _shape(group: fgroup.FactorGroup) -> tuple[int, ...]:
+    potentials = np.asarray(group.log_potentials)
+    if isinstance(group, AbstractDenseGroup):
+        return group.shape
+    if isinstance(group, fgroup.PairwiseFactorGroup):
+        matrix = np.shape(group.log_potential_matrix)
+        return (potentials.shape[0], *matrix[-2:])
+    if isinstance(group, fgroup.SingleFactorGroup) and potentials.ndim == 2:
+        return potentials.shape[1:]
+    return potentials.shape
+
+
+def _factors(kind: Any, table: np.ndarray, arrays: dict[str, Any]) -> np.ndarray | None:
+    """Of listed configurations, which factor each belongs to."""
+    if kind is not factor.EnumFactor:
+        return None
+    indices = arrays["factor_configs_indices"]
+    each = np.unique(indices, return_index=True)[1]
+    return table[arrays["factor_configs_edge_states"][each], 2].astype(np.int32)
+
+
+def check_types(graph: Any) -> None:
+    """Raises unless a graph was built after our factor types were made known to PGMax."""
+    if RBMFactor not in graph.factor_groups:
+        raise ValueError(
+            "`graph` must be built after `import ebmlearn.pgmax`, got one that was built before."
+        )

@@ -1,0 +1,369 @@
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from pgmax import fgraph, infer
+
+from .. import _checks
+from .._types import AnyArray
+from ..models._graph import AbstractGraphModel
+from ..models._view import Block, Form, Product, Schedule
+from ._compat import starts_of
+from ._layout import check_types, initial, lay_out, Layout, Wires
+from ._names import Named, Names
+from ._view import GraphView
+
+
+_LIMIT = 1e6
+
+
+class FactorGraphModel(AbstractGraphModel):
+    """Any PGMax graph as a model with parameters: the log-potentials of its factor groups and the
+    evidence of its variables. [`ebmlearn.BP`][], [`ebmlearn.Exact`][], [`ebmlearn.query`][],
+    [`ebmlearn.MLE`][] and [`ebmlearn.fit`][] work on it. The graph itself is not changed, and what
+    was learned goes back to PGMax by `bp_arrays`.
+
+    !!! example
+
+        ```python
+        model = FactorGraphModel(graph)
+        beliefs = ebmlearn.BP(iterations=20)(model, evidence={visible: states})
+        beliefs[hidden], beliefs.log_partition, beliefs.converged
+
+        fitted = ebmlearn.fit(
+            model, ebmlearn.MLE(ebmlearn.BP(iterations=20)), {visible: rows},
+            optimizer=optax.adam(1e-2), epochs=20, batch_size=50, key=key,
+        )
+        ```
+
+    Parameters are tied by the `build` argument of `fit`, a function from what is free to the model:
+
+        ```python
+        def build(table):  # one table of 3×3 for all factors of a group
+            return model.with_log_potentials({pairs: table})
+
+        ebmlearn.fit(jnp.zeros((3, 3)), learner, data, build=build, ...)
+        ```
+
+    Graphs of one shape share what is compiled for them.
+    """
+
+    log_potentials: tuple[Float[Array, "..."], ...]
+    evidence: tuple[Float[Array, "..."], ...]
+    wires: Wires
+    variables: Names
+    factor_groups: Names
+    layout: Layout = eqx.field(static=True)
+
+    def __init__(self, graph: fgraph.FactorGraph):
+        """**Arguments:**
+
+        - `graph`: a PGMax graph, built after `import ebmlearn.pgmax`. Evidence starts at zero: give
+          other values with `with_evidence`.
+        """
+        if not isinstance(graph, fgraph.FactorGraph):
+            got = _checks.describe(graph)
+            raise TypeError(f"`graph` must be a PGMax FactorGraph, got {got}.")
+        check_types(graph)
+        groups = list(graph.variable_groups)  # pyright: ignore
+        self.layout, self.wires, owners = lay_out(groups, graph.factor_groups, starts_of(graph))
+        self.variables, self.factor_groups = Names(groups), Names(owners)
+        self.log_potentials = tuple(jnp.asarray(initial(group), float) for group in owners)
+        self.evidence = tuple(jnp.zeros((*shape, s), float) for shape, s in self.layout.variables)
+
+    @property
+    def num_variables(self) -> int:
+        """The number of variables."""
+        return self.layout.num_variables
+
+    @property
+    def num_states(self) -> Int[np.ndarray, " variables"]:
+        return np.broadcast_to(np.asarray(self.layout.counts), (self.num_variables,))
+
+    def with_log_potentials(
+        self, updates: Mapping[Any, Float[AnyArray, "..."]]
+    ) -> "FactorGraphModel":
+        """The model with other log-potentials.
+
+        **Arguments:**
+
+        - `updates`: from factor groups to arrays: `[factors, configurations]` for enumeration
+          groups, `[factors, states, states]` for pairwise ones, `[visible, hidden]` for dense ones.
+          Without the first axis, one table is shared by all factors of the group.
+        """
+        values = list(self.log_potentials)
+        for group, value in updates.items():
+            k = self.factor_groups.index(group, "`updates`")
+            values[k] = _filled("updates", value, values[k])
+        return eqx.tree_at(lambda m: m.log_potentials, self, tuple(values))
+
+    def with_evidence(self, updates: Mapping[Any, Float[AnyArray, "..."]]) -> "FactorGraphModel":
+        """The model with other evidence.
+
+        **Arguments:**
+
+        - `updates`: from variable groups to arrays `[*shape, states]`, or to what broadcasts to
+          that, such as `[states]` for all variables alike. Minus infinity forbids a state.
+        """
+        values = list(self.evidence)
+        for group, value in updates.items():
+            k = self.variables.index(group, "`updates`")
+            values[k] = _filled("updates", value, values[k])
+        return eqx.tree_at(lambda m: m.evidence, self, tuple(values))
+
+    def bp_arrays(self, bp_state: infer.BPState) -> infer.BPArrays:
+        """The parameters in PGMax's own form, for its inferers: `bp.run(model.bp_arrays(state))`.
+
+        **Arguments:**
+
+        - `bp_state`: of the graph of this model.
+        """
+        flat = [x.reshape(-1) for x in self.log_potentials]
+        log_potentials = jnp.concatenate([jnp.zeros(0), *flat])
+        messages = np.asarray(bp_state.ftov_msgs.value)
+        (evidence,) = self.unary()
+        for name, mine, own in (
+            ("log-potentials", log_potentials, bp_state.log_potentials.value),
+            ("states", evidence, bp_state.evidence.value),
+        ):
+            if mine.shape != np.shape(own):
+                raise ValueError(
+                    f"`bp_state` must be of the graph of this model, with {mine.size} {name}, got"
+                    f" {np.size(own)}."
+                )
+        return infer.BPArrays(
+            log_potentials=log_potentials, ftov_msgs=jnp.zeros(messages.shape), evidence=evidence
+        )
+
+    def unary(self) -> tuple[Float[Array, " states"]]:
+        layout = self.layout
+        if layout.is_uniform:
+            return (jnp.concatenate([x.reshape(-1) for x in self.evidence]),)
+        most = layout.max_states
+        rows = [
+            jnp.pad(x.reshape(-1, x.shape[-1]), ((0, 0), (0, most - x.shape[-1])))
+            for x in self.evidence
+        ]
+        return (jnp.concatenate(rows)[self.wires.variable, self.wires.local],)
+
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(Block(0, 1, self.log_potentials[k]) for k in self.layout.dense)
+
+    @property
+    def num_messages(self) -> int:
+        dense = sum(2 * math.prod(self.layout.groups[k][0]) for k in self.layout.dense)
+        return dense + len(self.wires.states)
+
+    def view(
+        self,
+        product: Product,
+        form: Form,
+        schedule: Schedule,
+        damping: Float[AnyArray, ""] | None,
+        beta: Float[AnyArray, ""],
+    ) -> GraphView:
+        dense = self.layout.dense
+        rest = [x.reshape(-1) for k, x in enumerate(self.log_potentials) if k not in dense]
+        dtype = self.evidence[0].dtype
+        flat = jnp.concatenate([jnp.zeros(0, dtype), *rest])
+        beta = jnp.asarray(beta)
+        return GraphView(
+            self.layout,
+            self.wires,
+            jnp.clip(beta * flat, -_LIMIT, _LIMIT),
+            tuple(beta * self.log_potentials[k] for k in dense),
+            product,
+            form,
+            damping,
+        )
+
+    def rows(self, data: Any, name: str = "data") -> Int[AnyArray, "*batch variables"]:
+        """Observed states as one array, in the order of the graph's variables.
+
+        **Arguments:**
+
+        - `data`: from variable groups to states, `[*batch, *shape]`, integers or booleans, -1 where
+          not known. Or such an array as is returned here.
+
+        **Returns:**
+
+        An array `[*batch, variables]`, -1 where a variable is not observed.
+        """
+        if not isinstance(data, Mapping):
+            _checks.trailing(name, data, (self.num_variables,), "one state a variable")
+            if not np.issubdtype(data.dtype, np.integer):
+                raise TypeError(f"`{name}` must hold integers, got {_checks.describe(data)}.")
+            self._check_states(name, data)
+            return data
+        if not data:
+            raise ValueError(f"`{name}` must hold a group of variables at least, got none.")
+        shapes = {}
+        for group, states in data.items():
+            k = self.variables.index(group, f"`{name}`")
+            shape = self.layout.variables[k][0]
+            if not hasattr(states, "shape") or not hasattr(states, "dtype"):
+                raise TypeError(f"`{name}` must hold arrays, got {_checks.describe(states)}.")
+            _checks.trailing(name, states, shape, "as the group of variables has")
+            if not (np.issubdtype(states.dtype, np.integer) or states.dtype == np.bool_):
+                raise TypeError(
+                    f"`{name}` must hold states, integers or booleans, got"
+                    f" {_checks.describe(states)}."
+                )
+            shapes[k] = states.shape[: states.ndim - len(shape)]
+        batch = _checks.broadcastable(**{f"{name}[{k}]": s for k, s in shapes.items()})
+        given = {self.variables.index(g, f"`{name}`"): states for g, states in data.items()}
+        parts = []
+        for k, (shape, _) in enumerate(self.layout.variables):
+            size = math.prod(shape)
+            if k in given:
+                states = jnp.asarray(given[k]).astype(jnp.int32)
+                states = jnp.broadcast_to(states, (*batch, *shape)).reshape(*batch, size)
+            else:
+                states = jnp.full((*batch, size), -1, jnp.int32)
+            parts.append(states)
+        rows = jnp.concatenate(parts, -1)
+        self._check_states(name, rows)
+        return rows
+
+    def likelihood(self, data: Any) -> tuple[Any, Float[Array, "*batch states"] | None]:
+        if not isinstance(data, Mapping):
+            return data, None
+        soft = {g: x for g, x in data.items() if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)}
+        if not soft:
+            return data, None
+        parts, shapes = {}, {}
+        for group, x in soft.items():
+            k = self.variables.index(group, "`evidence`")
+            shape, states = self.layout.variables[k]
+            _checks.trailing("evidence", x, (*shape, states), "a likelihood for each state")
+            if _checks.is_concrete(x) and not (np.isfinite(x).all() and (np.asarray(x) >= 0).all()):
+                raise ValueError("`evidence` must hold likelihoods that are finite and >= 0.")
+            parts[k] = jnp.log(jnp.asarray(x))
+            shapes[f"evidence[{k}]"] = x.shape[: x.ndim - len(shape) - 1]
+        batch = _checks.broadcastable(**shapes)
+        rows = []
+        for k, (shape, states) in enumerate(self.layout.variables):
+            part = parts.get(k, jnp.zeros((*shape, states)))
+            part = jnp.broadcast_to(part, (*batch, *shape, states))
+            part = part.reshape(*batch, math.prod(shape), states)
+            pad = [(0, 0)] * (part.ndim - 1) + [(0, self.layout.max_states - states)]
+            rows.append(jnp.maximum(jnp.pad(part, pad), -_LIMIT))
+        joined = jnp.concatenate(rows, -2)[..., self.wires.variable, self.wires.local]
+        return {g: x for g, x in data.items() if g not in soft}, joined
+
+    def units(self, layers: tuple[Float[Array, "*batch variables most"]]) -> Named:
+        (padded,) = layers
+        out, at = [], 0
+        for shape, states in self.layout.variables:
+            part = padded[..., at : at + math.prod(shape), :states]
+            out.append(part.reshape(*part.shape[:-2], *shape, states))
+            at += math.prod(shape)
+        return Named(tuple(out), self.variables, "the index")
+
+    def configuration(self, states: Int[Array, "*batch variables"]) -> Named:
+        out, at = [], 0
+        for shape, _ in self.layout.variables:
+            part = states[..., at : at + math.prod(shape)]
+            out.append(part.reshape(*part.shape[:-1], *shape))
+            at += math.prod(shape)
+        return Named(tuple(out), self.variables, "the index")
+
+    def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> Named:
+        return Named(tuple(blocks), self.factor_groups, "the index")
+
+    def padded(self, flat: Float[Array, "*batch states"]) -> Float[Array, "*batch variables most"]:
+        shape = *flat.shape[:-1], self.num_variables, self.layout.max_states
+        if self.layout.is_uniform:
+            return flat.reshape(shape)
+        return jnp.zeros(shape, flat.dtype).at[..., self.wires.variable, self.wires.local].set(flat)
+
+    def log_potential(
+        self, states: Int[Array, "*batch variables"], product: Product = "max"
+    ) -> Float[Array, "*batch"]:
+        one = jnp.ones((), self.evidence[0].dtype)
+        view = self.view(product, "log-odds", "flooding", None, one)
+        flat = jax.vmap(view.log_potential)(states.reshape(-1, states.shape[-1]))
+        return flat.reshape(states.shape[:-1])
+
+    def features(
+        self, states: Int[Array, " variables"]
+    ) -> tuple[Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
+        dtype = self.evidence[0].dtype
+        view = self.view("sum", "log-odds", "flooding", None, jnp.ones((), dtype))
+        units = jax.nn.one_hot(states, self.layout.max_states, dtype=dtype)
+        return units, view.features(states)
+
+    def energy(self, states: Any) -> Float[Array, "*batch"]:
+        """The energy of configurations, infinite where one breaks a factor.
+
+        **Arguments:**
+
+        - `states`: from variable groups to states `[*batch, *shape]`, of all groups.
+        """
+        if isinstance(states, Named):
+            states = _joined(states, self.layout)
+        rows = jnp.asarray(self.rows(states, "states"))
+        if _checks.is_concrete(rows) and bool((rows < 0).any()):
+            raise ValueError("`states` must hold all groups of variables, got some of them.")
+        return _energy(self, rows)
+
+    def expected_energy(self, units: Named, pairwise: Named) -> Float[Array, ""]:
+        out = jnp.zeros((), self.evidence[0].dtype)
+        for evidence, x in zip(self.evidence, units.values, strict=True):
+            mean = x.reshape(-1, *evidence.shape).mean(0)
+            # What is padded has no probability and no evidence.
+            out = out - (evidence * mean).sum()
+        for potentials, x in zip(self.log_potentials, pairwise.values, strict=True):
+            out = out - (potentials * x).sum()
+        return out
+
+    def _check_states(self, name: str, rows: Any) -> None:
+        """Raises where a state is none of its variable, as far as values can be looked at."""
+        if not _checks.is_concrete(rows):
+            return
+        rows = np.asarray(rows)
+        counts = self.num_states
+        wrong = (rows < -1) | (rows >= counts)
+        if wrong.any():
+            most = np.broadcast_to(counts, rows.shape)[wrong][0] - 1
+            raise ValueError(
+                f"`{name}` must hold states from 0 to {most}, or -1 where not known, got"
+                f" {rows[wrong][0]}."
+            )
+
+
+def _joined(states: Named, layout: Layout) -> Int[Array, "*batch variables"]:
+    parts = []
+    for x, (shape, _) in zip(states.values, layout.variables, strict=True):
+        parts.append(x.reshape(*x.shape[: x.ndim - len(shape)], math.prod(shape)))
+    return jnp.concatenate(parts, -1)
+
+
+@eqx.filter_jit
+def _energy(model: FactorGraphModel, rows: Int[Array, "*batch variables"]) -> Float[Array, "*b"]:
+    (unary,) = model.unary()
+    starts = np.concatenate([[0], np.cumsum(model.num_states)[:-1]]).astype(np.int32)
+    met = unary[rows + jnp.broadcast_to(starts, rows.shape)]
+    return -model.log_potential(rows) - met.sum(-1)
+
+
+def _filled(name: str, value: Any, like: Float[Array, "..."]) -> Float[Array, "..."]:
+    value = jnp.asarray(value)
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise TypeError(
+            f"`{name}` must hold floating-point numbers, got {_checks.describe(value)}."
+        )
+    if value.ndim > like.ndim or value.shape != like.shape[like.ndim - value.ndim :]:
+        raise ValueError(
+            f"`{name}` must hold arrays of shape {like.shape}, or without leading axes to share one"
+            f" table, got {_checks.describe(value)}."
+        )
+    if _checks.is_concrete(value) and bool(jnp.isnan(value).any()):
+        raise ValueError(f"`{name}` must hold numbers, got NaN.")
+    value = jnp.clip(value.astype(like.dtype), -_LIMIT, _LIMIT)
+    return jnp.broadcast_to(value, like.shape)

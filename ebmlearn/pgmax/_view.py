@@ -1,0 +1,347 @@
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+from pgmax import factor
+
+from .._types import AnyArray
+from ..models._graph import AbstractGraphView, EXCLUDED, GraphInstance, GraphState
+from ..models._messages import hard, log_product, odds, ODDS_LIMIT, soft, total
+from ..models._view import Form, Product, Start
+from ._layout import Kind, Layout, Wires
+from ._normalisers import NORMALISERS
+from ._updates import UPDATES
+
+
+# The least value of a normalised message, as in PGMax.
+_LEAST = -1e32
+
+
+class GraphView(AbstractGraphView):
+    """Message passing on a PGMax graph: dense groups by matrices, logical and pool factors by
+    updates that lose no digits, all other factors by those that PGMax knows, at temperature 1 or 0;
+    everything at the same time, as PGMax does.
+
+    A dense group keeps one number for each edge and direction, the log-odds of a message in centred
+    form, or its odds; see [`ebmlearn.models._messages`][].
+    """
+
+    layout: Layout = eqx.field(static=True)
+    wires: Wires
+    potentials: Float[Array, " configurations"]
+    weights: tuple[Float[Array, "_ _"], ...]
+    shifts: tuple[tuple[Float[Array, " _"], Float[Array, " _"]], ...]
+    damping: Float[AnyArray, ""] | None
+    product: Product = eqx.field(static=True)
+    form: Form = eqx.field(static=True)
+
+    def __init__(
+        self,
+        layout: Layout,
+        wires: Wires,
+        potentials: Float[Array, " configurations"],
+        weights: tuple[Float[Array, "_ _"], ...],
+        product: Product,
+        form: Form,
+        damping: Float[AnyArray, ""] | None,
+    ):
+        self.layout, self.wires, self.product = layout, wires, product
+        self.potentials, self.damping, self.form = potentials, damping, form
+        half = [w / 2 for w in weights]
+        self.shifts = tuple((sum(total(w, 1)), sum(total(w, 0))) for w in half)
+        if form == "odds":
+            # Outside its range this form is not used; there, the clip keeps gradients finite.
+            limit = ODDS_LIMIT / 2
+            half = [jnp.exp(jnp.clip(w, -limit, limit)) for w in half]
+        self.weights = tuple(half)
+
+    def start(self, instance: GraphInstance, start: Start) -> GraphState:
+        (unary,) = instance.unary
+        messages = []
+        for w in self.weights:
+            if self.form == "odds":
+                message = jnp.ones_like(w) if start == "centred" else 1 / w
+            else:
+                message = jnp.zeros_like(w) if start == "centred" else -w
+            messages.append((message, message))
+        rest = jnp.zeros(self.wires.states.shape, unary.dtype)
+        return self.state(tuple(messages), rest, instance)
+
+    def state(self, messages: Any, rest: Any, instance: GraphInstance) -> GraphState:
+        """Messages with the scores that they add up to."""
+        return GraphState(messages, rest, self._fields(messages, rest, instance))
+
+    def update(self, state: GraphState, instance: GraphInstance) -> GraphState:
+        held = self._held(state.fields, instance)
+        rest = self._rest(state.rest, held, instance)
+        messages = []
+        for w, (to_first, to_second), (first, second) in zip(
+            self.weights, state.messages, self.wires.ends, strict=True
+        ):
+            one, two = _log_odds(held, first)[:, None], _log_odds(held, second)[None, :]
+            messages.append(
+                (
+                    self._damped(to_first, self._sent(w, two, to_second)),
+                    self._damped(to_second, self._sent(w, one, to_first)),
+                )
+            )
+        return self.state(tuple(messages), rest, instance)
+
+    def beliefs(
+        self, state: GraphState, instance: GraphInstance
+    ) -> tuple[Float[Array, "variables most"]]:
+        return (self._padded(self._held(state.fields, instance)),)
+
+    def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
+        # Added up anew, so that a gradient with the messages held fixed is complete.
+        fields = self._fields(state.messages, state.rest, instance)
+        scores, top = self._shifted(fields, instance)
+        single = self._reduce(self._padded(scores), -1)
+        out = top.sum() + ((1 - self.wires.degrees.astype(top.dtype)) * single).sum()
+        vtof = self._towards_factors(scores, state.rest, instance)
+        for k, kind in enumerate(self.layout.kinds):
+            out = out + self._normaliser(k, vtof[slice(*kind.messages)], self._potentials(kind))
+        for k in range(len(self.weights)):
+            out = out + self._reduce(self._dense_scores(k, state, scores), 0).sum()
+        return out
+
+    def pairwise(
+        self, state: GraphState, instance: GraphInstance, temperature: Float[Array, ""]
+    ) -> tuple[Float[Array, "..."], ...]:
+        scores, _ = self._shifted(state.fields, instance)
+        vtof = self._towards_factors(scores, state.rest, instance)
+        dense = [
+            jax.nn.softmax(temperature * self._dense_scores(k, state, scores), axis=0)[3]
+            for k in range(len(self.weights))
+        ]
+        return self._by_group(self._expected(temperature * vtof, temperature), dense)
+
+    def statistics(
+        self, state: GraphState, instance: GraphInstance
+    ) -> tuple[tuple[Float[Array, "variables most"]], tuple[Float[Array, "..."], ...]]:
+        (scores,) = self.beliefs(state, instance)
+        if self.product == "max":
+            states = scores.argmax(-1)
+            return (jax.nn.one_hot(states, scores.shape[-1], dtype=scores.dtype),), self.features(
+                states
+            )
+        one = jnp.ones((), scores.dtype)
+        return (jax.nn.softmax(scores, axis=-1),), self.pairwise(state, instance, one)
+
+    def features(self, states: Int[Array, " variables"]) -> tuple[Float[Array, "..."], ...]:
+        """The statistics of one configuration: 1 for each log-potential that it meets."""
+        scores = self._chosen(states)
+        dense = [
+            (1 + scores[first + 1] / -EXCLUDED)[:, None]
+            * (1 + scores[second + 1] / -EXCLUDED)[None, :]
+            for first, second in self.wires.ends
+        ]
+        one = jnp.ones((), scores.dtype)
+        return self._by_group(self._expected(scores[self.wires.states], one), dense)
+
+    def log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
+        """The sum of the log-potentials that one configuration meets, minus infinity if it breaks a
+        factor. In log-odds form only.
+        """
+        scores = self._chosen(states)
+        vtof = scores[self.wires.states]
+        out = jnp.zeros((), scores.dtype)
+        for k, kind in enumerate(self.layout.kinds):
+            out = out + self._normaliser(k, vtof[slice(*kind.messages)], self._potentials(kind))
+        out = jnp.where(out < EXCLUDED / 2, -jnp.inf, out)
+        for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
+            one, two = (1 + scores[end + 1] / -EXCLUDED for end in (first, second))
+            out = out + 2 * (one @ w @ two)
+        return out
+
+    def _chosen(self, states: Int[Array, " variables"]) -> Float[Array, " states"]:
+        """Scores that hold every variable at its state."""
+        met = states[self.wires.variable] == self.wires.local
+        dtype = self.potentials.dtype
+        return jnp.where(met, jnp.zeros((), dtype), jnp.asarray(EXCLUDED, dtype))
+
+    def _held(
+        self, fields: Float[Array, " states"], instance: GraphInstance
+    ) -> Float[Array, " states"]:
+        """Scores; variables whose state is given leave no doubt of it."""
+        if instance.clamp is None:
+            return fields
+        clamp, excluded = self._clamped(instance)
+        given = jnp.where(excluded, jnp.asarray(EXCLUDED, fields.dtype), jnp.zeros_like(fields))
+        return jnp.where(clamp >= 0, given, fields)
+
+    def _clamped(self, instance: GraphInstance) -> tuple[Array, Array]:
+        """Of each state, what its variable is held at, and whether that excludes it."""
+        assert instance.clamp is not None
+        clamp = instance.clamp[self.wires.variable]
+        return clamp, (clamp >= 0) & (clamp != self.wires.local)
+
+    def _towards_factors(
+        self,
+        scores: Float[Array, " states"],
+        rest: Float[Array, " edge_states"],
+        instance: GraphInstance,
+    ) -> Float[Array, " edge_states"]:
+        """Messages from variables: their scores less what came from the factor itself, which is
+        not taken from states that are excluded for good.
+        """
+        own = scores[self.wires.states]
+        if instance.clamp is None:
+            return own - rest
+        excluded = self._clamped(instance)[1][self.wires.states]
+        return jnp.where(excluded, own, own - rest)
+
+    def _fields(
+        self, messages: Any, rest: Float[Array, " edge_states"], instance: GraphInstance
+    ) -> Float[Array, " states"]:
+        """The score of each state: its evidence and all messages towards it."""
+        (fields,) = instance.unary
+        fields = fields.at[self.wires.states].add(rest)
+        for (to_first, to_second), (first, second), shifts in zip(
+            messages, self.wires.ends, self.shifts, strict=True
+        ):
+            for towards, end, axis, shift in (
+                (to_first, first, 1, shifts[0]),
+                (to_second, second, 0, shifts[1]),
+            ):
+                if self.form == "odds":
+                    sent = log_product(towards, axis)
+                else:
+                    sent = sum(total(towards, axis))
+                fields = fields.at[end + 1].add(sent + shift)
+        return fields
+
+    def _rest(
+        self,
+        rest: Float[Array, " edge_states"],
+        held: Float[Array, " states"],
+        instance: GraphInstance,
+    ) -> Float[Array, " edge_states"]:
+        """New messages of all factors but dense groups."""
+        if not self.layout.kinds:
+            return rest
+        vtof = held[self.wires.states]
+        if instance.clamp is None:
+            vtof = vtof - rest
+        else:
+            free = self._clamped(instance)[0][self.wires.states] < 0
+            vtof = jnp.where(free, vtof - rest, vtof)
+        parts = []
+        # PGMax mixes dtypes and ranks, which a user may have forbidden.
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            for kind, arguments in zip(self.layout.kinds, self.wires.arguments, strict=True):
+                update = UPDATES.get(kind.type, factor.FAC_TO_VAR_UPDATES[kind.type])
+                sent = update(
+                    vtof_msgs=vtof[slice(*kind.messages)],
+                    log_potentials=self._potentials(kind),
+                    temperature=0.0 if self.product == "max" else 1.0,
+                    normalize=True,
+                    **arguments,
+                    **kind.arguments(),
+                )
+                parts.append(sent)
+        new = self._damped(rest, jnp.concatenate(parts).astype(rest.dtype))
+        return self.normalised(new)
+
+    def normalised(self, rest: Float[Array, " edge_states"]) -> Float[Array, " edge_states"]:
+        """Messages less the largest of each edge."""
+        top = jax.ops.segment_max(rest, self.wires.edges, self.layout.num_edges)
+        return jnp.maximum(rest - top[self.wires.edges], jnp.asarray(_LEAST, rest.dtype))
+
+    def _sent(self, w: Array, field: Array, incoming: Array) -> Array:
+        """The messages that one end of a dense group sends, given those that came to it."""
+        if self.form == "odds":
+            return odds(w, field, incoming)
+        t = jnp.broadcast_to(field, w.shape) - incoming
+        return (hard if self.product == "max" else soft)(w, t)
+
+    def _damped(self, old: Array, new: Array) -> Array:
+        return new if self.damping is None else self.damping * old + (1 - self.damping) * new
+
+    def _potentials(self, kind: Kind) -> Float[Array, " configurations"]:
+        return self.potentials[slice(*kind.potentials)]
+
+    def _normaliser(self, k: int, vtof: Array, potentials: Array) -> Float[Array, ""]:
+        kind = self.layout.kinds[k]
+        own = {} if self.wires.factors[k] is None else {"factors": self.wires.factors[k]}
+        return NORMALISERS[kind.type](
+            vtof, potentials, self.product, **self.wires.arguments[k], **kind.arguments(), **own
+        )
+
+    def _expected(
+        self, vtof: Float[Array, " edge_states"], scale: Float[Array, ""]
+    ) -> Float[Array, " configurations"]:
+        """The belief of every configuration, given messages and log-potentials times `scale`."""
+        parts = [jnp.zeros(0, vtof.dtype)]
+        for k, kind in enumerate(self.layout.kinds):
+            if kind.potentials[0] < kind.potentials[1]:
+                messages = vtof[slice(*kind.messages)]
+                parts.append(
+                    jax.grad(lambda p, k=k, m=messages: self._normaliser(k, m, p))(
+                        scale * self._potentials(kind)
+                    )
+                )
+        return jnp.concatenate(parts)
+
+    def _dense_scores(
+        self, k: int, state: GraphState, scores: Float[Array, " states"]
+    ) -> Float[Array, "4 m n"]:
+        """The logarithm of the unnormalised belief of each pair of states of each edge, 00 to 11.
+        In log-odds form only.
+        """
+        w, (first, second) = self.weights[k], self.wires.ends[k]
+        to_first, to_second = state.messages[k]
+        one = jnp.broadcast_to(scores[first + 1][:, None], w.shape) - to_first - w
+        two = jnp.broadcast_to(scores[second + 1][None, :], w.shape) - to_second - w
+        one = jnp.stack([jnp.broadcast_to(scores[first][:, None], w.shape), one])
+        two = jnp.stack([jnp.broadcast_to(scores[second][None, :], w.shape), two])
+        pairs = one[:, None] + two[None, :]
+        return pairs.at[1, 1].add(2 * w).reshape(4, *w.shape)
+
+    def _by_group(self, flat: Float[Array, " configurations"], dense: list) -> tuple:
+        """Values of all log-potentials in the shapes of their groups."""
+        out, at, blocks = [], 0, iter(dense)
+        for shape, is_dense in self.layout.groups:
+            if is_dense:
+                out.append(next(blocks))
+            else:
+                size = 1
+                for length in shape:
+                    size *= length
+                out.append(flat[at : at + size].reshape(shape))
+                at += size
+        return tuple(out)
+
+    def _shifted(
+        self, fields: Float[Array, " states"], instance: GraphInstance
+    ) -> tuple[Float[Array, " states"], Float[Array, " variables"]]:
+        """Scores less the largest of each variable, and that."""
+        if instance.clamp is None:
+            top = jax.lax.stop_gradient(self._padded(fields).max(-1))
+            return fields - top[self.wires.variable], top
+        nothing = jnp.asarray(-jnp.inf, fields.dtype)
+        excluded = self._clamped(instance)[1]
+        top = jax.lax.stop_gradient(self._padded(jnp.where(excluded, nothing, fields)).max(-1))
+        scores = fields - top[self.wires.variable]
+        return jnp.where(excluded, jnp.asarray(EXCLUDED, fields.dtype), scores), top
+
+    def _padded(self, flat: Float[Array, " states"]) -> Float[Array, "variables most"]:
+        """The states of each variable as a row; what counts as nothing where it has no more."""
+        layout = self.layout
+        if layout.is_uniform:
+            return flat.reshape(layout.num_variables, layout.max_states)
+        slots = self.wires.slots
+        own = self.wires.variable[slots] == jnp.arange(layout.num_variables)[:, None]
+        own = own & (self.wires.local[slots] == jnp.arange(layout.max_states)[None, :])
+        return jnp.where(own, flat[slots], jnp.asarray(_LEAST, flat.dtype))
+
+    def _reduce(self, scores: Array, axis: int) -> Array:
+        if self.product == "max":
+            return scores.max(axis)
+        return jax.nn.logsumexp(scores, axis=axis)
+
+
+def _log_odds(scores: Float[Array, " states"], first: Int[AnyArray, " n"]) -> Float[Array, " n"]:
+    return scores[first + 1] - scores[first]
