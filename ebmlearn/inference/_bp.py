@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractPairwiseModel
-from ..models._graph import AbstractGraphModel, AbstractGraphView, GraphState
+from ..models._graph import AbstractGraphModel, GraphState
 from ..models._messages import ODDS_LIMIT
-from ..models._view import Form, PairwiseView, Product, Schedule, Start, State
+from ..models._view import Form, Product, Schedule, Start, State
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
 from ._graph import AbstractGraphBeliefs, GraphProblem
 from ._instances import chunk_of, each, each_and_mean, Problem
@@ -248,9 +248,7 @@ class _Settings(eqx.Module):
             return _in_log_odds(state, _fits(model, self.temperature))
         return _in_log_odds(state, self.form == "odds")
 
-    def run(
-        self, view: PairwiseView | AbstractGraphView, instance: Any
-    ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
+    def run(self, view: Any, instance: Any) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
         def sweep(state: Any) -> tuple[Any, Float[Array, ""]]:
             new = view.update(state, instance)
             return new, view.change(state, new, instance)

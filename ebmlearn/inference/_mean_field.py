@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._types import AnyArray
 from ..models import AbstractPairwiseModel
-from ..models._view import CLAMPED, Instance
+from ..models._view import change, CLAMPED, Instance
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
 from ._graph import GraphProblem, layered
 from ._instances import chunk_of, each, each_and_mean, Problem

@@ -43,6 +43,7 @@ def posterior(
     visible units held.
     """
     if isinstance(model, AbstractGraphModel):
+        assert not isinstance(visible, tuple)
         return _graph_posterior(model, visible, inference)
     if not is_closed(model):
         assert not isinstance(visible, tuple)

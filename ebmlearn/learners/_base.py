@@ -130,7 +130,7 @@ class AbstractContrastive(AbstractLearner):
     @abc.abstractmethod
     def phases(
         self,
-        model: AbstractLayeredModel | AbstractGraphModel,
+        model: Any,
         state: PyTree,
         visible: Seen,
         *,

@@ -1,3 +1,5 @@
+from typing import Any
+
 from pgmax import fgraph, fgroup, infer, vgroup
 from pgmax.infer import bp_state
 
@@ -15,10 +17,11 @@ def clear_caches() -> None:
     for kind in found:
         found += [sub for sub in kind.__subclasses__() if sub not in found]
         for attribute in vars(kind).values():
-            cached = attribute.fget if isinstance(attribute, property) else attribute
+            cached: Any = attribute.fget if isinstance(attribute, property) else attribute
             if hasattr(cached, "cache_clear"):
                 cached.cache_clear()
     # Compiled for one graph each, and kept with it.
+    compiled: Any
     for compiled in (
         bp_state.update_log_potentials,
         bp_state.update_ftov_msgs,

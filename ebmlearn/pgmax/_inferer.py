@@ -111,7 +111,7 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer
         _checks.number("temperature", temperature, 0, float("inf"), "[0, inf)")
         hard = isinstance(temperature, (int, float)) and temperature == 0
         undamped = isinstance(damping, (int, float)) and damping == 0
-        given = tuple(jnp.asarray(x) for x in _parts(bp_arrays))
+        given = _parts(bp_arrays)
         dtype = given[2].dtype
         scale = jnp.asarray(1.0 if hard else temperature, dtype)
         form = None if undamped and not hard and layout.dense else "log-odds"
@@ -122,7 +122,7 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer
         return infer.BPArrays(bp_arrays.log_potentials, messages, bp_arrays.evidence)
 
     def get_beliefs(bp_arrays: infer.BPArrays) -> dict[Any, Any]:
-        given = tuple(jnp.asarray(x) for x in _parts(bp_arrays))
+        given = _parts(bp_arrays)
         flat = _beliefs(layout, wires, slices, given)
         out, at = {}, 0
         for group in state.variable_groups:
@@ -131,7 +131,7 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer
             at += size
         return out
 
-    def to_bp_state(bp_arrays: infer.BPArrays) -> infer.BPState:
+    def to_bp_state(bp_arrays: infer.BPArrays) -> Any:
         log_potentials, messages, evidence = (np.asarray(x) for x in _parts(bp_arrays))
         return infer.BPState(
             log_potentials=infer.LogPotentials(fg_state=state, value=log_potentials),
@@ -144,8 +144,12 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer
     )
 
 
-def _parts(arrays: infer.BPArrays) -> tuple[Any, Any, Any]:
-    return arrays.log_potentials, arrays.ftov_msgs, arrays.evidence
+def _parts(arrays: infer.BPArrays) -> tuple[Array, Array, Array]:
+    return (
+        jnp.asarray(arrays.log_potentials),
+        jnp.asarray(arrays.ftov_msgs),
+        jnp.asarray(arrays.evidence),
+    )
 
 
 def _weights(slices: _Slices, log_potentials: Array) -> list[Float[Array, "m n"]]:

@@ -191,8 +191,8 @@ def _shape(group: fgroup.FactorGroup) -> tuple[int, ...]:
     if isinstance(group, AbstractDenseGroup):
         return group.shape
     if isinstance(group, fgroup.PairwiseFactorGroup):
-        matrix = np.shape(group.log_potential_matrix)
-        return (potentials.shape[0], *matrix[-2:])
+        matrix: Any = group.log_potential_matrix
+        return (potentials.shape[0], *matrix.shape[-2:])
     if isinstance(group, fgroup.SingleFactorGroup) and potentials.ndim == 2:
         return potentials.shape[1:]
     return potentials.shape

@@ -127,14 +127,14 @@ class FactorGraphModel(AbstractGraphModel):
         log_potentials = jnp.concatenate([jnp.zeros(0), *flat])
         messages = np.asarray(bp_state.ftov_msgs.value)
         (evidence,) = self.unary()
-        for name, mine, own in (
-            ("log-potentials", log_potentials, bp_state.log_potentials.value),
-            ("states", evidence, bp_state.evidence.value),
+        theirs: Any = bp_state.log_potentials.value, bp_state.evidence.value
+        for name, mine, own in zip(
+            ("log-potentials", "states"), (log_potentials, evidence), theirs, strict=True
         ):
-            if mine.shape != np.shape(own):
+            if mine.shape != own.shape:
                 raise ValueError(
                     f"`bp_state` must be of the graph of this model, with {mine.size} {name}, got"
-                    f" {np.size(own)}."
+                    f" {own.size}."
                 )
         return infer.BPArrays(
             log_potentials=log_potentials, ftov_msgs=jnp.zeros(messages.shape), evidence=evidence

@@ -50,7 +50,7 @@ class GraphView(AbstractGraphView):
         self.layout, self.wires, self.product = layout, wires, product
         self.potentials, self.damping, self.form = potentials, damping, form
         half = [w / 2 for w in weights]
-        self.shifts = tuple((sum(total(w, 1)), sum(total(w, 0))) for w in half)
+        self.shifts = tuple((_sum(w, 1), _sum(w, 0)) for w in half)
         if form == "odds":
             # Outside its range this form is not used; there, the clip keeps gradients finite.
             limit = ODDS_LIMIT / 2
@@ -206,10 +206,7 @@ class GraphView(AbstractGraphView):
                 (to_first, first, 1, shifts[0]),
                 (to_second, second, 0, shifts[1]),
             ):
-                if self.form == "odds":
-                    sent = log_product(towards, axis)
-                else:
-                    sent = sum(total(towards, axis))
+                sent = log_product(towards, axis) if self.form == "odds" else _sum(towards, axis)
                 fields = fields.at[end + 1].add(sent + shift)
         return fields
 
@@ -257,7 +254,7 @@ class GraphView(AbstractGraphView):
         t = jnp.broadcast_to(field, w.shape) - incoming
         return (hard if self.product == "max" else soft)(w, t)
 
-    def _damped(self, old: Array, new: Array) -> Array:
+    def _damped(self, old: Array, new: Array) -> Any:
         return new if self.damping is None else self.damping * old + (1 - self.damping) * new
 
     def _potentials(self, kind: Kind) -> Float[Array, " configurations"]:
@@ -341,6 +338,11 @@ class GraphView(AbstractGraphView):
         if self.product == "max":
             return scores.max(axis)
         return jax.nn.logsumexp(scores, axis=axis)
+
+
+def _sum(x: Float[Array, "m n"], axis: int) -> Float[Array, " _"]:
+    coarse, rest = total(x, axis)
+    return coarse + rest
 
 
 def _log_odds(scores: Float[Array, " states"], first: Int[AnyArray, " n"]) -> Float[Array, " n"]:
