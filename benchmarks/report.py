@@ -285,6 +285,34 @@ def gibbs() -> str:
     )
 
 
+def pgmax() -> str:
+    """RBMs in PGMax graphs."""
+    result = json.loads((RESULTS / "pgmax.json").read_text())
+    arguments = result["arguments"]
+    lines = [
+        f"An RBM in a PGMax graph: {arguments['iterations']} iterations of sum-product by PGMax"
+        " on its pairwise group, by PGMax on the dense group, and by `MatrixBP` on the dense group."
+        " Seconds to build and to compile, MiB of memory at the peak above that of a small graph,"
+        " and the time of a run relative to `BP` on the plain model, undamped and in brackets with"
+        f" damping ½ (`python -m benchmarks pgmax`; {machine(result)}, float32, seed 0, medians of"
+        f" {arguments['repeats']} rounds in one run):",
+        "",
+        "| RBM | | build | compile | memory | run |",
+        "|---|---|---|---|---|---|",
+    ]
+    names = {"pairwise": "pairwise", "dense": "dense", "matrix": "dense, `MatrixBP`"}
+    for row in result["rows"]:
+        for way, name in names.items():
+            of, plain = row[way], row["plain"]
+            size = f"{row['visible']}×{row['hidden']}" if way == "pairwise" else ""
+            ratio = of["ms"] / plain["ms"], of["damped_ms"] / plain["damped_ms"]
+            lines.append(
+                f"| {size} | {name} | {of['build_s']:.2f} | {of['compile_s']:.2f} |"
+                f" {of['peak_mib']:.0f} | {ratio[0]:.1f}× ({ratio[1]:.1f}×) |"
+            )
+    return "\n".join(lines)
+
+
 _STOCHASTIC = {
     "exact": "exact maximum likelihood",
     "sap": "SAP",
@@ -393,7 +421,7 @@ def draw_particles(path: Path) -> None:
 
 # Which file holds which tables.
 TABLES = {
-    "README.md": (crbm, resume, bp, gibbs, precision),
+    "README.md": (crbm, resume, bp, gibbs, pgmax, precision),
     "docs/results.md": (crbm_paper, crbm_curves, sap_toy, sap_semi_restricted),
 }
 # Which pictures are drawn by what.

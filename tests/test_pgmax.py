@@ -1,5 +1,10 @@
 """Belief propagation agrees with that of PGMax."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,3 +86,18 @@ def test_the_same_max_product():
     log_odds, _ = pgmax_log_odds(rbm, 20, 0.5, 0.0)
     np.testing.assert_allclose(beliefs.log_odds.visible, log_odds[0], atol=1e-4)
     np.testing.assert_allclose(beliefs.log_odds.hidden, log_odds[1], atol=1e-4)
+
+
+def test_the_tests_of_pgmax_itself(tmp_path):
+    """Those that its wheel installs, with the plugin imported."""
+    import pgmax
+
+    source = Path(pgmax.__file__).parents[1] / "tests"
+    names = ["test_clipping.py", "test_energy.py", "test_examples.py", "test_pgmax.py"]
+    for name in names:
+        (tmp_path / name).write_text((source / name).read_text())
+    (tmp_path / "conftest.py").write_text("import ebmlearn.pgmax\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert out.returncode == 0, out.stdout
+    assert re.search(r"^8 passed", out.stdout, re.MULTILINE), out.stdout
