@@ -9,7 +9,9 @@ import json
 import resource
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -84,7 +86,7 @@ def measure(way: str, visible: str, hidden: str, iterations: str) -> None:
     tiny, _ = prepared(way, random_rbm(3, 2), 2, 0.0)
     jax.block_until_ready(tiny())
     rbm = jax.block_until_ready(random_rbm(int(visible), int(hidden)))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    memory = _Memory()
     run, build = prepared(way, rbm, int(iterations), 0.0)
     start = time.perf_counter()
     jax.block_until_ready(run())
@@ -93,8 +95,31 @@ def measure(way: str, visible: str, hidden: str, iterations: str) -> None:
     jax.block_until_ready(run())
     # What the first run took beyond a second one.
     compile_s = first - (time.perf_counter() - start)
-    peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(json.dumps({"build_s": build, "compile_s": compile_s, "peak_mib": peak}))
+    print(json.dumps({"build_s": build, "compile_s": compile_s, "peak_mib": memory.peak()}))
+
+
+class _Memory:
+    """Looks every few milliseconds at how much memory this process has."""
+
+    def __init__(self):
+        self.first = self.most = self.now()
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+
+    def now(self) -> float:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize() / 2**20
+
+    def watch(self) -> None:
+        while not self.over.wait(0.003):
+            self.most = max(self.most, self.now())
+
+    def peak(self) -> float:
+        """The most it had beyond what it had at first, in MiB."""
+        self.over.set()
+        self.thread.join()
+        return max(self.most, self.now()) - self.first
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -301,7 +301,7 @@ def pgmax() -> str:
         "|---|---|---|---|---|---|",
     ]
     names = {"pairwise": "pairwise", "dense": "dense", "matrix": "dense, `MatrixBP`"}
-    for row in result["rows"]:
+    for row in sorted(result["rows"], key=lambda row: row["visible"] * row["hidden"]):
         for way, name in names.items():
             of, plain = row[way], row["plain"]
             size = f"{row['visible']}×{row['hidden']}" if way == "pairwise" else ""

@@ -1,3 +1,6 @@
+import os
+import tempfile
+
 import jax
 import jaxtyping
 import oracle
@@ -9,6 +12,22 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Nearly all the time of these tests is compilation. What optimisation may break, the reductions
 # and the programs as users start them, is tested with it.
 jax.config.update("jax_disable_most_optimizations", True)
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
+
+def pytest_configure(config):
+    """All workers share what they compile, for as long as the run."""
+    if not hasattr(config, "workerinput"):
+        config.compiled = tempfile.TemporaryDirectory(prefix="ebmlearn-tests-")
+        os.environ["EBMLEARN_TESTS_COMPILED"] = config.compiled.name
+    jax.config.update("jax_compilation_cache_dir", os.environ["EBMLEARN_TESTS_COMPILED"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_unconfigure(config):
+    if hasattr(config, "compiled"):
+        config.compiled.cleanup()
 
 
 @pytest.fixture(params=["float32", "float64"])

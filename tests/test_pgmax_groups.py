@@ -72,7 +72,8 @@ def test_the_same_beliefs_as_pairwise_factors(temperature, logical):
         arrays = bp.init(evidence_updates=evidence)
         steps = []
         for iterations, damping in ((1, 0.0), (4, 0.5), (60, 0.5)):
-            beliefs = bp.get_beliefs(bp.run(arrays, iterations, damping, temperature))
+            run = jax.jit(lambda a, n=iterations, d=damping: bp.run(a, n, d, temperature))  # noqa: B023
+            beliefs = bp.get_beliefs(run(arrays))
             marginals = infer.get_marginals(beliefs)
             steps.append(ordered(marginals, graph))
         states = infer.decode_map_states(beliefs)
