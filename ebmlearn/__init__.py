@@ -50,6 +50,7 @@ from .learners import (
     TransSAPState as TransSAPState,
 )
 from .models import (
+    AbstractGraphModel as AbstractGraphModel,
     AbstractLayeredModel as AbstractLayeredModel,
     AbstractPairwiseModel as AbstractPairwiseModel,
     BoltzmannMachine as BoltzmannMachine,

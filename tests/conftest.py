@@ -21,7 +21,7 @@ def pytest_configure(config):
         config.compiled = tempfile.TemporaryDirectory(prefix="ebmlearn-tests-")
         os.environ["EBMLEARN_TESTS_COMPILED"] = config.compiled.name
     jax.config.update("jax_compilation_cache_dir", os.environ["EBMLEARN_TESTS_COMPILED"])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
