@@ -28,9 +28,10 @@ class _Slices(NamedTuple):
 
 
 def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer:
-    """Belief propagation for PGMax graphs with dense groups: these by matrices, all other factors
-    by PGMax's own updates. An `Inferer` to be used as that of `pgmax.infer.build_inferer`, to which
-    it gives equal results; it compiles once for each number of iterations.
+    """Belief propagation for PGMax graphs with dense groups: these by matrices, logical and pool
+    factors by updates that lose no digits, all other factors by PGMax's own. An `Inferer` to be
+    used as that of `pgmax.infer.build_inferer`, to which it gives equal results; it compiles once
+    for each number of iterations.
 
     !!! example
 
