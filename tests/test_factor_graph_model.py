@@ -561,6 +561,8 @@ def test_gradient_of_mle_is_that_of_the_likelihood():
 
 
 MODELS = {
+    "rbm": oracle.random_rbm,
+    "boltzmann": oracle.random_boltzmann,
     "dbm": oracle.random_dbm,
     "semi-restricted": oracle.random_semi,
 }

@@ -61,12 +61,13 @@ def ordered(values, graph):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
-def test_the_same_beliefs_as_pairwise_factors(temperature):
+@pytest.mark.parametrize("logical", [False, True])
+def test_the_same_beliefs_as_pairwise_factors(temperature, logical):
     from pgmax import infer
 
     results = []
     for dense in (True, False):
-        graph, _, evidence = graphs(np.random.default_rng(0), dense, True)
+        graph, _, evidence = graphs(np.random.default_rng(0), dense, logical)
         bp = infer.build_inferer(graph.bp_state, backend="bp")
         arrays = bp.init(evidence_updates=evidence)
         steps = []
