@@ -240,6 +240,25 @@ def test_trees_are_exact(product):
                 np.testing.assert_array_equal(answer[group], beliefs[group])
 
 
+@pytest.mark.parametrize("kind", ["ORFactorGroup", "ANDFactorGroup", "PoolFactorGroup"])
+@pytest.mark.parametrize("strength", [12.0, 60.0])
+def test_rare_states_are_not_excluded(kind, strength):
+    """Where PGMax's logical factors send -1e32; to the last digits."""
+    from pgmax import fgraph, fgroup, vgroup
+
+    with oracle.x64(True):
+        x = vgroup.NDVarArray(num_states=2, shape=(4,))
+        graph = fgraph.FactorGraph([x])
+        graph.add_factors(getattr(fgroup, kind)([x.variables]))
+        odds = np.array([-strength, -strength - 1, -strength - 2, 3.0])
+        odds = -odds if kind == "ANDFactorGroup" else odds
+        model = FactorGraphModel(graph).with_evidence({x: np.stack([0 * odds, odds], 1)})
+        rows, p, _, _ = enumerated(model)
+        expected = [math.log(p[rows[:, i] == 1].sum() / p[rows[:, i] == 0].sum()) for i in range(4)]
+        found = np.asarray(ebm.BP(5)(model).scores[x])
+        np.testing.assert_allclose(found[:, 1] - found[:, 0], expected, rtol=1e-12)
+
+
 def test_low_temperatures(temperature=0.01):
     """On trees, logical and pool factors among them, to the last digits."""
     with oracle.x64(True):

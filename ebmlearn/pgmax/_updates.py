@@ -1,9 +1,9 @@
 """Messages of logical and pool factors, at temperature 1 or 0.
 
-PGMax's own take differences of large sums and cut off what is closer than 1e-4, so that evidence
-or a low temperature can leave infinities. These are sums of positive terms: each factor sends one
-log-odds to each of its variables, and what is left out of a sum is never subtracted from it where
-it is the largest term.
+PGMax's logical factors take differences of sums and call nothing what is closer than 1e-4, so that
+they exclude states that are only rare: log-odds of -12 become -1e32. These are sums of positive
+terms: each factor sends one log-odds to each of its variables, and what is left out of a sum is
+never subtracted from it where it is the largest term. Pool factors are written in the same way.
 """
 
 from typing import Any
@@ -40,9 +40,9 @@ def logical(
         s, others = _sums(jax.nn.softplus(d), of, size)
         to_parents = -jnp.logaddexp(log_1m_exp(others), -(others + e))
         to_children = s + log_1m_exp(s)
-        # Where the sum is tiny, its terms are e^d themselves.
+        # Where the sum is no number any more, its terms are e^d themselves.
         rare, _ = _log_sums(d, of, size)
-        to_children = jnp.where(rare < -10, rare, to_children)
+        to_children = jnp.where(s < 1e-30, rare, to_children)
     else:
         s, others = _sums(jnp.maximum(d, 0), of, size)
         best, best_other = _maxima(d, of, size)
