@@ -1,3 +1,4 @@
+import functools
 import os
 import tempfile
 
@@ -5,6 +6,7 @@ import jax
 import jaxtyping
 import oracle
 import pytest
+from jax._src import compiler
 
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -13,6 +15,22 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # and the programs as users start them, is tested with it.
 jax.config.update("jax_disable_most_optimizations", True)
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# Without optimisation, the kernels also come from the emitter that compiles them in a third of the
+# time, and in one piece. XLA's flags hold for a whole process, but some tests do optimise.
+QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+
+
+def quick(make):
+    @functools.wraps(make)
+    def options(*args, env_options_overrides=None, **kwargs):
+        if jax.config.read("jax_disable_most_optimizations"):
+            env_options_overrides = QUICK | (env_options_overrides or {})
+        return make(*args, env_options_overrides=env_options_overrides, **kwargs)
+
+    return options
+
+
+compiler.get_compile_options = quick(compiler.get_compile_options)
 
 
 def pytest_configure(config):
