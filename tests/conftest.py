@@ -5,6 +5,7 @@ import tempfile
 import jax
 import jaxtyping
 import oracle
+import programs
 import pytest
 from jax._src import compiler
 
@@ -14,17 +15,16 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Nearly all the time of these tests is compilation. What optimisation may break, the reductions
 # and the programs as users start them, is tested with it.
 jax.config.update("jax_disable_most_optimizations", True)
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-# Without optimisation, the kernels also come from the emitter that compiles them in a third of the
-# time, and in one piece. XLA's flags hold for a whole process, but some tests do optimise.
-QUICK = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+os.environ[programs.UNOPTIMISED] = "1"
 
 
 def quick(make):
+    """Flags of XLA hold for a whole process, but some tests here do optimise."""
+
     @functools.wraps(make)
     def options(*args, env_options_overrides=None, **kwargs):
         if jax.config.read("jax_disable_most_optimizations"):
-            env_options_overrides = QUICK | (env_options_overrides or {})
+            env_options_overrides = programs.QUICK | (env_options_overrides or {})
         return make(*args, env_options_overrides=env_options_overrides, **kwargs)
 
     return options
@@ -34,11 +34,17 @@ compiler.get_compile_options = quick(compiler.get_compile_options)
 
 
 def pytest_configure(config):
-    """All workers share what they compile, for as long as the run."""
+    """All workers, and the programs that they start, share what they compile for as long as the
+    run, bytecode too where none is kept.
+    """
     if not hasattr(config, "workerinput"):
         config.compiled = tempfile.TemporaryDirectory(prefix="ebmlearn-tests-")
-        os.environ["EBMLEARN_TESTS_COMPILED"] = config.compiled.name
-    jax.config.update("jax_compilation_cache_dir", os.environ["EBMLEARN_TESTS_COMPILED"])
+        os.environ[programs.COMPILED] = config.compiled.name
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+        if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+            os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(config.compiled.name, "bytecode")
+    jax.config.update("jax_compilation_cache_dir", os.environ[programs.COMPILED])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -1,7 +1,6 @@
 """The training loop: it does what a loop by hand does, and loses nothing when it stops."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import oracle
+import programs
 import pytest
 
 import ebmlearn as ebm
@@ -397,6 +397,8 @@ def test_killed_runs_resume_bit_by_bit(tmp_path):
     """`python -m benchmarks resume` does this twenty times."""
     script = tmp_path / "run.py"
     script.write_text(SCRIPT)
+    # A folder of their own, as what is killed may leave half of a compiled program.
+    environment = {**programs.quickly(), programs.COMPILED: str(tmp_path / "compiled")}
 
     def start(name):
         arguments = [
@@ -405,7 +407,7 @@ def test_killed_runs_resume_bit_by_bit(tmp_path):
             str(tmp_path / name),
             str(tmp_path / f"{name}.ebm"),
         ]
-        return subprocess.Popen(arguments, cwd=ROOT)
+        return subprocess.Popen(arguments, cwd=ROOT, env=environment)
 
     assert start("whole").wait() == 0
     rng = np.random.default_rng(0)
@@ -456,11 +458,10 @@ print(len(jax.devices()))
 """
     paths = []
     for devices in (1, 8):
-        flags = f"--xla_force_host_platform_device_count={devices}"
         paths.append(tmp_path / f"{devices}.ebm")
         out = subprocess.run(
             [sys.executable, "-c", code, str(paths[-1])],
-            env={**os.environ, "XLA_FLAGS": flags},
+            env=programs.quickly(xla_force_host_platform_device_count=devices),
             cwd=ROOT,
             check=True,
             capture_output=True,

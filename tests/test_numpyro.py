@@ -1,6 +1,5 @@
 """The samplers as NumPyro kernels."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import programs
 import pytest
 from numpyro.diagnostics import effective_sample_size, gelman_rubin
 from numpyro.infer import MCMC
@@ -72,7 +72,7 @@ def test_chain_methods_bars_and_resuming():
     """Three ways to run chains, with a bar and without, in one go or in two: the same draws."""
     out = subprocess.run(
         [sys.executable, "-c", CONFORMANCE],
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        env=programs.quickly(xla_force_host_platform_device_count=2),
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -2,13 +2,13 @@
 
 import ast
 import inspect
-import os
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import programs
 import pytest
 
 import ebmlearn as ebm
@@ -19,13 +19,11 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ["models", "inference", "samplers", "estimate", "learners", "_fit", "numpyro"]
 
 
-# As a user starts a program: with all that the compiler does.
-AS_USERS = {k: v for k, v in os.environ.items() if k != "JAX_DISABLE_MOST_OPTIMIZATIONS"}
-
-
 def run(code: str) -> str:
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=ROOT, env=programs.quickly()
+    ).stdout
 
 
 def test_import_loads_no_other_ecosystem():
@@ -72,7 +70,7 @@ def test_demonstration(tmp_path):
     command = [sys.executable, "-m", "ebmlearn", "--quiet", "--epochs", "15"]
     command += ["--output", str(path)]
     out = subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=ROOT, env=AS_USERS
+        command, check=True, capture_output=True, text=True, cwd=ROOT, env=programs.as_users()
     ).stdout
     assert path.read_bytes().startswith(b"\x89PNG")
     errors = {}
@@ -88,7 +86,7 @@ def test_benchmark_in_brief(tmp_path):
     path = tmp_path / "precision.json"
     command = [sys.executable, "-m", "benchmarks", "precision", "--seeds", "1", "--json", str(path)]
     out = subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=ROOT, env=AS_USERS
+        command, check=True, capture_output=True, text=True, cwd=ROOT, env=programs.as_users()
     ).stdout
     assert "|W|" in out
     assert path.exists()

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import programs
 import pytest
 
 import ebmlearn as ebm
@@ -98,6 +99,8 @@ def test_the_tests_of_pgmax_itself(tmp_path):
         (tmp_path / name).write_text((source / name).read_text())
     (tmp_path / "conftest.py").write_text("import ebmlearn.pgmax\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    out = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=programs.quickly()
+    )
     assert out.returncode == 0, out.stdout
     assert re.search(r"^8 passed", out.stdout, re.MULTILINE), out.stdout
