@@ -1,4 +1,5 @@
 import functools
+import gc
 import os
 import tempfile
 
@@ -47,6 +48,13 @@ def pytest_configure(config):
     jax.config.update("jax_compilation_cache_dir", os.environ[programs.COMPILED])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_collection_finish():
+    """Tracing makes many small objects that live for long: looking through them takes time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_unconfigure(config):
