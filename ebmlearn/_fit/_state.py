@@ -8,6 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ..learners import AbstractLearner, StepInfo
+from ..models._base import by_entries
 
 
 class Training(eqx.Module):
@@ -97,7 +98,7 @@ def _step(
     gradient, learner, info = training.learner.step(
         model, state.learner, batch, key=own, epoch=epoch
     )
-    (gradient,) = pull(gradient)
+    (gradient,) = pull(gradient if training.build is None else by_entries(gradient))
     # Optax mixes dtypes, which a user may have forbidden.
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer = training.optimizer.update(gradient, state.optimizer, state.parameters)

@@ -5,6 +5,11 @@ All but `digits` are read from the folder that the environment variable `EBMLEAR
 makes the files from those of the original distributions.
 """
 
+from ._convolution import (
+    binary_convolution as binary_convolution,
+    Convolution as Convolution,
+    convolved as convolved,
+)
 from ._corrupt import flip as flip, occlude as occlude
 from ._load import (
     caltech_silhouettes as caltech_silhouettes,
@@ -12,6 +17,7 @@ from ._load import (
     digits as digits,
     frey_faces as frey_faces,
     mnist as mnist,
+    mnist_zeros as mnist_zeros,
     nade as nade,
     Split as Split,
 )

@@ -9,6 +9,7 @@ from ._likelihood import (
     pseudo_log_likelihood as pseudo_log_likelihood,
 )
 from ._mmd import mmd as mmd
+from ._pmp_bound import pmp_bound as pmp_bound, PMPBound as PMPBound
 from ._prediction import (
     classify as classify,
     error_rate as error_rate,

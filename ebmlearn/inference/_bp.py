@@ -227,7 +227,7 @@ class _Settings(eqx.Module):
 
     def view(self, model: Any, form: Form) -> Any:
         # BP at temperature T is T times BP at 1 on the parameters divided by T.
-        beta = 1 / self.temperature
+        beta = jnp.asarray(1 / self.temperature)
         return model.view(self.product, form, self.schedule, self.damping, beta)
 
     def tempered(self, instance: Any) -> Any:
@@ -248,12 +248,29 @@ class _Settings(eqx.Module):
             return _in_log_odds(state, _fits(model, self.temperature))
         return _in_log_odds(state, self.form == "odds")
 
-    def run(self, view: Any, instance: Any) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
+    def run(
+        self, view: Any, instance: Any, begin: Any = None
+    ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
+        """Passes messages, from those of another state on if it is given."""
+
         def sweep(state: Any) -> tuple[Any, Float[Array, ""]]:
             new = view.update(state, instance)
             return new, view.change(state, new, instance)
 
-        return self.limits.iterate(sweep, view.start(instance, self.start))
+        start = view.start(instance, self.start) if begin is None else view.resume(begin, instance)
+        limits = self.limits
+        if limits.early or limits.length is not None:
+            return limits.iterate(sweep, start)
+        # How much the last sweep changed need be found only once.
+        state, fields = jax.lax.fori_loop(
+            0,
+            limits.iterations,
+            lambda _, carry: (view.update(carry[0], instance), carry[0].fields),
+            (start, start.fields),
+        )
+        residual = view.change(state._replace(fields=fields), state, instance)
+        iterations = jnp.add(limits.iterations, 0)
+        return state, iterations, jnp.where(iterations > 0, residual, jnp.inf)
 
 
 @jax.jit

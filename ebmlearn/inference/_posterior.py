@@ -91,25 +91,27 @@ def observed_statistics(
     )
 
 
+def seen_statistics(model: AbstractGraphModel, rows: Int[Array, "batch variables"]) -> Statistics:
+    """The statistics of configurations of a graph, in which all variables are known."""
+    size = rows.shape[0]
+    units, factors = each_and_mean(model.features, rows, (size,), chunk_of(model))
+    return Statistics(
+        units=model.units((units,)),
+        pairwise=model.factors(factors),
+        converged=jnp.ones(size, bool),
+        iterations=jnp.zeros(size, jnp.int32),
+        residual=jnp.zeros(size, model.unary()[0].dtype),
+    )
+
+
 def _graph_posterior(
     model: AbstractGraphModel, rows: Int[Array, "batch variables"], inference: AbstractInference
 ) -> Statistics:
     """Expected statistics given the states of some variables: where all are given, just those of
     the data.
     """
-    size, dtype = rows.shape[0], model.unary()[0].dtype
-
-    def seen() -> Statistics:
-        units, factors = each_and_mean(model.features, rows, (size,), chunk_of(model))
-        return Statistics(
-            units=model.units((units,)),
-            pairwise=model.factors(factors),
-            converged=jnp.ones(size, bool),
-            iterations=jnp.zeros(size, jnp.int32),
-            residual=jnp.zeros(size, dtype),
-        )
-
-    def inferred() -> Statistics:
-        return inference._statistics(GraphProblem(model, rows))
-
-    return jax.lax.cond((rows >= 0).all(), seen, inferred)
+    return jax.lax.cond(
+        (rows >= 0).all(),
+        lambda: seen_statistics(model, rows),
+        lambda: inference._statistics(GraphProblem(model, rows)),
+    )

@@ -6,6 +6,7 @@ from ._mcmc_mle import MCMCMLE as MCMCMLE, MCMCMLEState as MCMCMLEState
 from ._mle import MLE as MLE
 from ._mssvm import MSSVM as MSSVM
 from ._perc_loss import PercLoss as PercLoss
+from ._pmp import PMPLearner as PMPLearner
 from ._pseudo_likelihood import PseudoLikelihood as PseudoLikelihood
 from ._sap import SAP as SAP, TransSAP as TransSAP, TransSAPState as TransSAPState
 from ._schedules import robbins_monro as robbins_monro

@@ -13,6 +13,7 @@ from ..estimate import predict
 from ..inference import AbstractInference, Statistics
 from ..inference._posterior import Seen
 from ..models import AbstractLayeredModel, CRBM
+from ..models._base import by_edges, by_entries
 from ..models._graph import AbstractGraphModel
 from ._batch import check, conditioned
 
@@ -164,7 +165,7 @@ class AbstractContrastive(AbstractLearner):
         if not self.on_graphs:
             raise TypeError(
                 f"`model` must not be a {type(model).__name__} for {type(self).__name__}; `MLE`"
-                " trains it."
+                " and `PMPLearner` train it."
             )
         if self.centred or self.weight_decay:
             name = "centred" if self.centred else "weight_decay"
@@ -269,7 +270,8 @@ def _centred(
 
     # To the centred parameters and back, each by the derivative of what leads from them to ours.
     _, pull = jax.vjp(uncentred, model)
-    return jax.jvp(uncentred, (model,), pull(gradient))[1]
+    (direction,) = pull(by_entries(gradient))
+    return jax.jvp(uncentred, (model,), (by_edges(direction),))[1]
 
 
 def at_epoch(

@@ -37,6 +37,7 @@ class SAP(AbstractContrastive):
     num_chains: int = eqx.field(static=True)
     steps: int = eqx.field(static=True)
     inference: Inference
+    persistent: bool = eqx.field(static=True)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
 
@@ -46,6 +47,7 @@ class SAP(AbstractContrastive):
         num_chains: int = 100,
         steps: int = 1,
         inference: Inference | None = None,
+        persistent: bool = True,
         centred: bool = False,
         weight_decay: float = 0.0,
     ):
@@ -56,9 +58,12 @@ class SAP(AbstractContrastive):
         - `steps`: how many steps of the sampler between two updates.
         - `inference`: what to predict by, and in a DBM what finds the hidden units given the
           visible ones. Mean field if not given.
+        - `persistent`: False lets all chains begin at random states before each update. The model
+          learned is then one for such short chains (Nijkamp et al. 2019).
         - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
         """
         self.sampler = Gibbs() if sampler is None else sampler
+        self.persistent = persistent
         self.num_chains = num_chains
         self.steps = steps
         self.inference = MeanField(50, tol=1e-3) if inference is None else inference
@@ -71,6 +76,9 @@ class SAP(AbstractContrastive):
             raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
         _checks.count("num_chains", self.num_chains)
         _checks.count("steps", self.steps)
+        if not isinstance(self.persistent, bool):
+            got = _checks.describe(self.persistent)
+            raise TypeError(f"`persistent` must be a boolean, got {got}.")
         at_epoch(self.inference, 0, "sum")
 
     def init(self, model: Any, *, key: PRNGKeyArray) -> PyTree:
@@ -86,10 +94,15 @@ class SAP(AbstractContrastive):
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> tuple[Phases, PyTree]:
-        accepted = None
-        for own in jax.random.split(key, self.steps):
-            state, info = self.sampler.step(model, state, key=own)
-            accepted = getattr(info, "accepted", None)
+        if not self.persistent:
+            key, own = jax.random.split(key)
+            state = self.sampler.init(model, self.num_chains, key=own)
+        keys = jax.random.split(key, self.steps)
+        state = jax.lax.fori_loop(
+            0, self.steps - 1, lambda i, s: self.sampler.step(model, s, key=keys[i])[0], state
+        )
+        state, info = self.sampler.step(model, state, key=keys[-1])
+        accepted = getattr(info, "accepted", None)
         positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
         negative = particles(model, state.units)
         mean = None if accepted is None else accepted.mean()

@@ -99,8 +99,6 @@ class AbstractLayeredModel(eqx.Module):
         biases = list(self.unary())
         means = jax.tree.leaves(offsets)
         for first, second, weights in self.blocks():
-            if first == second:
-                weights = _as_edges(weights)
             ends = {first: weights @ means[second], second: means[first] @ weights}
             for layer, sent in ends.items():
                 biases[layer] = biases[layer] - jnp.broadcast_to(sent, biases[layer].shape)
@@ -164,6 +162,25 @@ def _as_edges(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
     than half at each.
     """
     return 2 * couplings - jax.lax.stop_gradient(couplings)
+
+
+def by_entries(gradient: Any) -> Any:
+    """A gradient of a learner, in which that of an edge inside a layer stands whole at both its
+    places, by the entries of the matrix: half at each. This is what can be pulled back.
+    """
+    return _couplings_times(gradient, 0.5)
+
+
+def by_edges(gradient: Any) -> Any:
+    """The reverse of `by_entries`."""
+    return _couplings_times(gradient, 2.0)
+
+
+def _couplings_times(gradient: Any, factor: float) -> Any:
+    couplings = getattr(gradient, "couplings", None)
+    if not isinstance(gradient, AbstractPairwiseModel) or couplings is None:
+        return gradient
+    return eqx.tree_at(lambda model: model.couplings, gradient, factor * couplings)
 
 
 def scaled(model: Model, beta: float | Float[Array, ""]) -> Model:

@@ -5,7 +5,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .._types import AnyArray
 from ._view import Block, Form, Product, Schedule, Start
@@ -46,10 +46,32 @@ class AbstractGraphView(eqx.Module):
         """One sweep: every message is sent once, all at the same time."""
 
     @abc.abstractmethod
+    def resume(self, state: GraphState, instance: GraphInstance) -> GraphState:
+        """Messages of another instance, with what they add up to here."""
+
+    @abc.abstractmethod
     def beliefs(
         self, state: GraphState, instance: GraphInstance
     ) -> tuple[Float[Array, "variables most"]]:
         """The score of every state of every variable."""
+
+    @abc.abstractmethod
+    def given(
+        self, states: Int[Array, " variables"], instance: GraphInstance
+    ) -> Float[Array, "variables most"]:
+        """The score of every state of every variable given all other variables."""
+
+    @abc.abstractmethod
+    def linear(
+        self, states: Int[Array, " variables"], unary: tuple[Float[Array, " states"]]
+    ) -> Float[Array, ""]:
+        """The sum of the unary terms that states meet."""
+
+    @abc.abstractmethod
+    def score(self, states: Int[Array, " variables"], instance: GraphInstance) -> Float[Array, ""]:
+        """The log-potential of one configuration with its unary terms, minus infinity where it
+        breaks a factor.
+        """
 
     @abc.abstractmethod
     def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
@@ -66,6 +88,18 @@ class AbstractGraphView(eqx.Module):
         self, state: GraphState, instance: GraphInstance
     ) -> tuple[tuple[Float[Array, "variables most"]], tuple[Float[Array, "..."], ...]]:
         """The gradient of `log_partition` at a fixed point."""
+
+    def decode(self, beliefs: tuple[Float[Array, "variables most"]]) -> Int[Array, " variables"]:
+        """The likeliest state of each variable."""
+        return beliefs[0].argmax(-1).astype(jnp.int32)
+
+    def is_peak(self, states: Int[Array, " variables"], instance: GraphInstance) -> Bool[Array, ""]:
+        """Whether no change of one variable raises the log-potential."""
+        given = self.given(states, instance)
+        own = jnp.take_along_axis(given, states[:, None], axis=-1)[:, 0]
+        # A configuration that is excluded is no peak, though all its neighbours may be too.
+        peak = (given.max(-1) <= own) & (own > EXCLUDED / 2)
+        return (peak if instance.clamp is None else peak | (instance.clamp >= 0)).all()
 
     def change(self, old: GraphState, new: GraphState, instance: GraphInstance) -> Float[Array, ""]:
         """The largest change of a probability between two states."""

@@ -93,22 +93,44 @@ def _(axis, primals, tangents):
     return log_product(x, axis), (dx / x).sum(axis)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def total(x: Float[Array, "a b"], axis: int) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """The sum over an axis in two parts: of multiples of 1/64, which is exact, and of the rest."""
-    coarse = rest = jnp.zeros(x.shape[1 - axis], x.dtype)
-    for slabs in _slabs(x, axis):
-        first, second = zip(*map(_split, slabs), strict=True)
-        coarse = coarse + functools.reduce(jnp.add, first).sum(axis)
-        rest = rest + functools.reduce(jnp.add, second).sum(axis)
-    return coarse, rest
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def total(
+    x: Float[Array, "a b"], axis: int, clipped: bool = False
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """The sum over an axis in two parts: of multiples of 1/64, which is exact, and of the rest.
+
+    Elsewhere than on the CPU, where memory is what a sweep waits for, the messages of max-product
+    (`clipped`) are added without that: only their signs decide anything in the end.
+    """
+
+    def exact(x: Array) -> tuple[Array, Array]:
+        coarse = rest = jnp.zeros(x.shape[1 - axis], x.dtype)
+        for slabs in _slabs(x, axis):
+            first, second = zip(*map(_split, slabs), strict=True)
+            coarse = coarse + functools.reduce(jnp.add, first).sum(axis)
+            rest = rest + functools.reduce(jnp.add, second).sum(axis)
+        return coarse, rest
+
+    def by_rows(x: Array) -> tuple[Array, Array]:
+        coarse, rest = _split(x)
+        return coarse.sum(axis), rest.sum(axis)
+
+    def quick(x: Array) -> tuple[Array, Array]:
+        zero = jnp.zeros(x.shape[1 - axis], x.dtype)
+        if axis == 1:
+            return zero, x.sum(axis)
+        parts = (functools.reduce(jnp.add, s).sum(axis) for s in _slabs(x, axis, 32))
+        return zero, functools.reduce(jnp.add, parts, zero)
+
+    other = quick if clipped else (by_rows if axis == 1 else exact)
+    return jax.lax.platform_dependent(x, cpu=exact, default=other)
 
 
 @total.defjvp
-def _(axis, primals, tangents):
+def _(axis, clipped, primals, tangents):
     (x,), (dx,) = primals, tangents
     tangent = dx.sum(axis)
-    return total(x, axis), (jnp.zeros_like(tangent), tangent)
+    return total(x, axis, clipped), (jnp.zeros_like(tangent), tangent)
 
 
 def split(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
@@ -125,15 +147,15 @@ def _split(x: Array) -> tuple[Array, Array]:
     return coarse, x - coarse
 
 
-def _slabs(x: Array, axis: int) -> Iterator[list[Array]]:
-    """Cuts an array along an axis into sixteen equal slabs, and what is left into slices.
+def _slabs(x: Array, axis: int, number: int = _GROUP) -> Iterator[list[Array]]:
+    """Cuts an array along an axis into equal slabs, and what is left into slices.
 
     Reductions are written as arithmetic on slabs, which compilers make one loop of; they would
     first write the terms of a plain reduction to memory.
     """
-    length, rest = divmod(x.shape[axis], _GROUP)
+    length, rest = divmod(x.shape[axis], number)
     piece = functools.partial(jax.lax.slice_in_dim, x, axis=axis)
     if length:
-        yield [piece(k * length, (k + 1) * length) for k in range(_GROUP)]
+        yield [piece(k * length, (k + 1) * length) for k in range(number)]
     if rest:
-        yield [piece(k, k + 1) for k in range(_GROUP * length, x.shape[axis])]
+        yield [piece(k, k + 1) for k in range(number * length, x.shape[axis])]

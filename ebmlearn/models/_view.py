@@ -3,7 +3,7 @@ from typing import Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .._types import AnyArray
 from ._messages import hard, log_product, odds, ODDS_LIMIT, soft, split, total
@@ -136,9 +136,57 @@ class PairwiseView(eqx.Module):
         layers = range(len(state.fields))
         return tuple(self._held(layer, list(state.fields), instance) for layer in layers)
 
+    def resume(self, state: State, instance: Instance) -> State:
+        """Messages of another instance, with what they add up to here."""
+        layers = range(len(instance.unary))
+        messages = list(state.messages)
+        return state._replace(fields=tuple(self._field(k, messages, instance) for k in layers))
+
     def change(self, old: State, new: State, instance: Instance) -> Float[Array, ""]:
         """The largest change of a probability between two states."""
         return change(self.beliefs(old, instance), self.beliefs(new, instance))
+
+    def decode(self, beliefs: tuple[Float[Array, " _"], ...]) -> tuple[Float[Array, " _"], ...]:
+        """The likelier state of each unit."""
+        return tuple((x > 0).astype(x.dtype) for x in beliefs)
+
+    def given(
+        self, states: tuple[Float[Array, " _"], ...], instance: Instance
+    ) -> tuple[Float[Array, " _"], ...]:
+        """The log-odds of every unit given all others. In log-odds form only."""
+        fields = list(instance.unary)
+        for (first, second), w in zip(self.edges, self.weights, strict=True):
+            fields[first] = fields[first] + 2 * jnp.matmul(w, states[second], precision="highest")
+            if first != second:
+                sent = jnp.matmul(states[first], w, precision="highest")
+                fields[second] = fields[second] + 2 * sent
+        return tuple(fields)
+
+    def linear(
+        self, states: tuple[Float[Array, " _"], ...], unary: tuple[Float[Array, " _"], ...]
+    ) -> Float[Array, ""]:
+        """The sum of the unary terms that states meet."""
+        return jnp.stack([(u * x).sum() for u, x in zip(unary, states, strict=True)]).sum()
+
+    def score(self, states: tuple[Float[Array, " _"], ...], instance: Instance) -> Float[Array, ""]:
+        """The log-potential of one configuration. In log-odds form only."""
+        # Each pair is met from both of its ends.
+        given = self.given(states, instance)
+        return (self.linear(states, given) + self.linear(states, instance.unary)) / 2
+
+    def is_peak(
+        self, states: tuple[Float[Array, " _"], ...], instance: Instance
+    ) -> Bool[Array, ""]:
+        """Whether no change of one unit raises the log-potential. In log-odds form only."""
+        worse = [
+            ((1 - 2 * x) * field <= 0).all()
+            if clamp is None
+            else (((1 - 2 * x) * field <= 0) | (clamp != 0)).all()
+            for x, field, clamp in zip(
+                states, self.given(states, instance), instance.clamp, strict=True
+            )
+        ]
+        return jnp.stack(worse).all()
 
     def log_partition(self, state: State, instance: Instance) -> Float[Array, ""]:
         """The Bethe approximation of log Z, or of the largest log-potential for max-product, over
@@ -260,7 +308,8 @@ class PairwiseView(eqx.Module):
                 if self.form == "odds":
                     rest = rest + log_product(towards, 1 - end)
                 else:
-                    coarse, rest = _plus((coarse, rest), total(towards, 1 - end))
+                    clipped = self.product == "max"
+                    coarse, rest = _plus((coarse, rest), total(towards, 1 - end, clipped))
         return coarse + rest
 
     def _held(self, layer: int, fields: list, instance: Instance) -> Array:

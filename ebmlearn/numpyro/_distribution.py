@@ -63,6 +63,7 @@ class EnergyDistribution(Distribution):
           right only where the parameters are constants, and refused where they may be latent.
         - `sampler`, `steps`: `sample` runs so many steps of this sampler, Gibbs if not given, from
           a random state, one chain for each draw. The draws are as good as the chains are mixed.
+          [`ebmlearn.PMP`][] draws at once, and `steps` does not matter.
         - `fixed`: with None, says of parameters that JAX traces (the arguments of `mcmc.run` for
           instance) that they are not latent. Differentiating by them is refused all the same.
         """
@@ -106,7 +107,8 @@ class EnergyDistribution(Distribution):
             ]
             model = model.with_unary(tuple(biases))
         sampler = Gibbs() if self.sampler is None else self.sampler
-        drawn = sample(model, sampler, number, key=key, num_chains=number, burn_in=self.steps - 1)
+        before = 0 if sampler.independent else self.steps - 1
+        drawn = sample(model, sampler, number, key=key, num_chains=number, burn_in=before)
         return _events.event(model, drawn).reshape(*shape, *self.event_shape)
 
     def log_prob(  # pyright: ignore

@@ -69,6 +69,9 @@ class GraphView(AbstractGraphView):
         rest = jnp.zeros(self.wires.states.shape, unary.dtype)
         return self.state(tuple(messages), rest, instance)
 
+    def resume(self, state: GraphState, instance: GraphInstance) -> GraphState:
+        return self.state(state.messages, state.rest, instance)
+
     def state(self, messages: Any, rest: Any, instance: GraphInstance) -> GraphState:
         """Messages with the scores that they add up to."""
         return GraphState(messages, rest, self._fields(messages, rest, instance))
@@ -156,6 +159,51 @@ class GraphView(AbstractGraphView):
             out = out + 2 * (one @ w @ two)
         return out
 
+    def linear(
+        self, states: Int[Array, " variables"], unary: tuple[Float[Array, " states"]]
+    ) -> Float[Array, ""]:
+        met = states[self.wires.variable] == self.wires.local
+        return jnp.where(met, unary[0], jnp.zeros_like(unary[0])).sum()
+
+    def score(self, states: Int[Array, " variables"], instance: GraphInstance) -> Float[Array, ""]:
+        return self.linear(states, instance.unary) + self.log_potential(states)
+
+    def given(
+        self, states: Int[Array, " variables"], instance: GraphInstance
+    ) -> Float[Array, "variables most"]:
+        """The score of every state of every variable given all other variables. In log-odds form
+        and of max-product only.
+        """
+        (fields,) = instance.unary
+        chosen = self._chosen(states)
+        vtof = chosen[self.wires.states]
+        parts = [jnp.zeros(0, vtof.dtype)]
+        for k, kind in enumerate(self.layout.kinds):
+            own = vtof[slice(*kind.messages)]
+            if kind.type is factor.EnumFactor:
+                parts.append(self._given_listed(k, own))
+            else:
+                parts.append(self._messages(k, own))
+        sent = jnp.maximum(jnp.concatenate(parts).astype(vtof.dtype), jnp.asarray(EXCLUDED))
+        fields = fields.at[self.wires.states].add(sent)
+        for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
+            one, two = (1 + chosen[end + 1] / -EXCLUDED for end in (first, second))
+            fields = fields.at[first + 1].add(2 * jnp.matmul(w, two, precision="highest"))
+            fields = fields.at[second + 1].add(2 * jnp.matmul(one, w, precision="highest"))
+        return self._padded(fields)
+
+    def _given_listed(self, k: int, vtof: Float[Array, " edge_states"]) -> Array:
+        """Of factors that list their configurations: the log-potential at each state of each of
+        their variables, the others being as chosen.
+        """
+        arguments, kind = self.wires.arguments[k], self.layout.kinds[k]
+        at, of = arguments["factor_configs_edge_states"], arguments["factor_configs_indices"]
+        differs = (vtof < 0).astype(jnp.int32)[at]
+        potentials = self._potentials(kind)
+        elsewhere = jax.ops.segment_sum(differs, of, potentials.shape[0])[of] - differs
+        met = jnp.where(elsewhere == 0, potentials[of], jnp.asarray(EXCLUDED, vtof.dtype))
+        return jnp.full_like(vtof, EXCLUDED).at[at].max(met)
+
     def _chosen(self, states: Int[Array, " variables"]) -> Float[Array, " states"]:
         """Scores that hold every variable at its state."""
         met = states[self.wires.variable] == self.wires.local
@@ -225,22 +273,27 @@ class GraphView(AbstractGraphView):
         else:
             free = self._clamped(instance)[0][self.wires.states] < 0
             vtof = jnp.where(free, vtof - rest, vtof)
-        parts = []
-        # PGMax mixes dtypes and ranks, which a user may have forbidden.
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            for kind, arguments in zip(self.layout.kinds, self.wires.arguments, strict=True):
-                update = UPDATES.get(kind.type, factor.FAC_TO_VAR_UPDATES[kind.type])
-                sent = update(
-                    vtof_msgs=vtof[slice(*kind.messages)],
-                    log_potentials=self._potentials(kind),
-                    temperature=0.0 if self.product == "max" else 1.0,
-                    normalize=True,
-                    **arguments,
-                    **kind.arguments(),
-                )
-                parts.append(sent)
+        parts = [
+            self._messages(k, vtof[slice(*kind.messages)])
+            for k, kind in enumerate(self.layout.kinds)
+        ]
         new = self._damped(rest, jnp.concatenate(parts).astype(rest.dtype))
         return self.normalised(new)
+
+    def _messages(self, k: int, vtof: Float[Array, " edge_states"]) -> Any:
+        """New messages of all factors of a kind."""
+        kind = self.layout.kinds[k]
+        update = UPDATES.get(kind.type, factor.FAC_TO_VAR_UPDATES[kind.type])
+        # PGMax mixes dtypes and ranks, which a user may have forbidden.
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            return update(
+                vtof_msgs=vtof,
+                log_potentials=self._potentials(kind),
+                temperature=0.0 if self.product == "max" else 1.0,
+                normalize=True,
+                **self.wires.arguments[k],
+                **kind.arguments(),
+            )
 
     def normalised(self, rest: Float[Array, " edge_states"]) -> Float[Array, " edge_states"]:
         """Messages less the largest of each edge."""

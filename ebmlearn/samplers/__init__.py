@@ -14,6 +14,7 @@ from ._parallel_tempering import (
     ParallelTemperingInfo as ParallelTemperingInfo,
     ParallelTemperingState as ParallelTemperingState,
 )
+from ._pmp import PMP as PMP, PMPInfo as PMPInfo, PMPState as PMPState
 from ._sample import sample as sample
 from ._tempered import (
     TemperedTransitions as TemperedTransitions,

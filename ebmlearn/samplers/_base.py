@@ -1,7 +1,7 @@
 import abc
 import itertools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
 from .. import _checks
 from ..models import AbstractLayeredModel, CRBM
 from ..models._base import Kind
+from ..models._graph import AbstractGraphModel
 from ._sweep import at_random
 
 
@@ -27,7 +28,8 @@ class ChainState(eqx.Module):
 
 
 class AbstractSampler(eqx.Module):
-    """Turns a model into configurations, by chains that leave its distribution as it is.
+    """Turns a model into configurations: by chains that leave its distribution as it is, or, if it
+    is `independent`, by draws that owe nothing to each other.
 
     !!! example
 
@@ -40,9 +42,12 @@ class AbstractSampler(eqx.Module):
     [`ebmlearn.sample`][] does this in a loop.
     """
 
+    on_graphs: ClassVar[bool] = False
+    independent: ClassVar[bool] = False
+
     def init(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractLayeredModel | AbstractGraphModel,
         num_chains: int,
         *,
         key: PRNGKeyArray,
@@ -54,31 +59,34 @@ class AbstractSampler(eqx.Module):
         **Arguments:**
 
         - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a
-          GaussianRBM. If it has a batch axis, there must be as many chains as instances.
+          GaussianRBM. If it has a batch axis, there must be as many chains as instances. For
+          [`ebmlearn.PMP`][], also a [`ebmlearn.pgmax.FactorGraphModel`][].
         - `num_chains`: how many.
         - `key`: a typed key.
         - `start`: integers 0 and 1 named as the units of the model, `Layers(v, None)` for instance,
           of shape `[num_chains, n]` or `[n]`. Where it is None, units are drawn, each state as
-          likely as another. Label units are one-hot, Gaussian ones real numbers.
-        - `clamped`: booleans in the same places, which units keep their start. None is none.
+          likely as another. Label units are one-hot, Gaussian ones real numbers. Of a graph, a
+          dictionary from groups of variables to states `[num_chains, *shape]` or `[*shape]`.
+        - `clamped`: booleans in the same places, which units keep their start. None is none. Of a
+          graph, a dictionary from groups to booleans: `{group: True}`.
         """
-        check_model(model)
+        check_model(model, self)
         _checks.count("num_chains", num_chains)
         _checks.typed_key(key)
         return self._start(model, num_chains, key, start, clamped)
 
     def step(
-        self, model: AbstractLayeredModel, state: Any, *, key: PRNGKeyArray
+        self, model: AbstractLayeredModel | AbstractGraphModel, state: Any, *, key: PRNGKeyArray
     ) -> tuple[Any, Any]:
         """One transition of every chain: the new state, and diagnostics."""
-        check_model(model)
+        check_model(model, self)
         _checks.typed_key(key)
         return _compiled(self, model, state, key)
 
     @abc.abstractmethod
     def _start(
         self,
-        model: AbstractLayeredModel,
+        model: Any,
         num_chains: int,
         key: PRNGKeyArray,
         start: Any,
@@ -87,19 +95,26 @@ class AbstractSampler(eqx.Module):
         """Does the work of `init`."""
 
     @abc.abstractmethod
-    def _step(self, model: AbstractLayeredModel, state: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
+    def _step(self, model: Any, state: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
         """Does the work of `step`."""
 
 
 @eqx.filter_jit
 def _compiled(
-    sampler: AbstractSampler, model: AbstractLayeredModel, state: Any, key: PRNGKeyArray
+    sampler: AbstractSampler, model: Any, state: Any, key: PRNGKeyArray
 ) -> tuple[Any, Any]:
     return sampler._step(model, state, key)
 
 
-def check_model(model: Any) -> None:
-    """Raises `TypeError` unless `model` can be sampled."""
+def check_model(model: Any, sampler: AbstractSampler | None = None) -> None:
+    """Raises `TypeError` unless `model` can be sampled, by this sampler if one is given."""
+    if isinstance(model, AbstractGraphModel):
+        if sampler is None or not sampler.on_graphs:
+            name = "this" if sampler is None else type(sampler).__name__
+            raise TypeError(
+                f"`model` must not be a {type(model).__name__} for {name}; `PMP` samples it."
+            )
+        return
     if isinstance(model, CRBM):
         raise TypeError(
             "`model` must be an RBM: call `crbm.condition(features)` first, got a CRBM."

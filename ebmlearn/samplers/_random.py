@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, UInt32
 
 
@@ -52,6 +53,16 @@ def accept(log_ratio: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, ".
 def choose(logits: Float[Array, "chains n"], key: PRNGKeyArray) -> Int[Array, " chains"]:
     """One of n with the probabilities that logits mean."""
     return jax.random.categorical(key, logits, axis=-1)
+
+
+def logistics(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
+    """Standard logistic numbers: differences of two Gumbel ones."""
+    return jax.random.logistic(key, shape, dtype)
+
+
+def gumbels(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
+    """Gumbel numbers of mean zero."""
+    return jax.random.gumbel(key, shape, dtype) - jnp.asarray(np.euler_gamma, dtype)
 
 
 def normals(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:

@@ -8,11 +8,12 @@ from jaxtyping import PRNGKeyArray
 
 from .. import _checks
 from ..models import AbstractLayeredModel
+from ..models._graph import AbstractGraphModel
 from ._base import AbstractSampler
 
 
 def sample(
-    model: AbstractLayeredModel,
+    model: AbstractLayeredModel | AbstractGraphModel,
     sampler: AbstractSampler,
     num_samples: int,
     *,
@@ -24,7 +25,7 @@ def sample(
     clamped: Any = None,
     with_info: bool = False,
 ) -> Any:
-    """Configurations of a model, drawn by chains.
+    """Configurations of a model, drawn by chains, or each by itself.
 
     !!! example
 
@@ -36,11 +37,12 @@ def sample(
     **Arguments:**
 
     - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a
-      GaussianRBM.
+      GaussianRBM; for [`ebmlearn.PMP`][], also a [`ebmlearn.pgmax.FactorGraphModel`][].
     - `sampler`: for instance [`ebmlearn.Gibbs`][].
     - `num_samples`: how many configurations, of all chains together.
     - `key`: a typed key.
-    - `num_chains`: how many chains; by default 100, or as many as samples if these are fewer.
+    - `num_chains`: how many chains; by default 100, or as many as samples if these are fewer or
+      independent of each other.
     - `burn_in`: how many steps each chain does before the first is taken.
     - `thin`: how many steps lie between two of one chain.
     - `start`, `clamped`: as for `sampler.init`.
@@ -50,14 +52,16 @@ def sample(
 
     Integers, of Gaussian units real numbers, named as the units of the model, `[num_samples, n]`
     each: the first ones of all chains, then the second ones, and so on. Of chains that give more
-    than is asked for, the last are cut off. With `with_info` a pair, whose second part is the
-    sampler's info with a leading axis of steps, burn-in left out.
+    than is asked for, the last are cut off. Of a graph, `samples[group]` are integers
+    `[num_samples, *shape]`. With `with_info` a pair, whose second part is the sampler's info with a
+    leading axis of steps, burn-in left out.
     """
     if not isinstance(sampler, AbstractSampler):
         got = _checks.describe(sampler)
         raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
     _checks.count("num_samples", num_samples)
-    num_chains = min(num_samples, 100) if num_chains is None else num_chains
+    if num_chains is None:
+        num_chains = num_samples if sampler.independent else min(num_samples, 100)
     _checks.count("num_chains", num_chains)
     _checks.count("burn_in", burn_in, 0)
     _checks.count("thin", thin)
@@ -70,13 +74,15 @@ def sample(
     units = jax.tree.map(
         lambda x: x.reshape(math.prod(x.shape[:2]), x.shape[-1])[:num_samples], units
     )
+    if isinstance(model, AbstractGraphModel):
+        units = model.configuration(units)
     return (units, infos) if with_info else units
 
 
 @eqx.filter_jit
 def _run(
     sampler: AbstractSampler,
-    model: AbstractLayeredModel,
+    model: AbstractLayeredModel | AbstractGraphModel,
     state: Any,
     key: PRNGKeyArray,
     burn_in: Any,

@@ -1,0 +1,82 @@
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+
+
+# Four shapes of lines, 5×5: a plus, a square, a diagonal cross and a T.
+_SHAPES = (
+    "..#.. ..#.. ##### ..#.. ..#..",
+    "##### #...# #...# #...# #####",
+    "#...# .#.#. ..#.. .#.#. #...#",
+    "##### ..#.. ..#.. ..#.. ..#..",
+)
+
+
+class Convolution(NamedTuple):
+    """Binary images made of features: `images[n]` is 1 where a feature that `locations[n]` places
+    there is.
+    """
+
+    images: Int[np.ndarray, "images height width"]
+    features: Int[np.ndarray, "features rows columns"]
+    locations: Int[np.ndarray, "images features down across"]
+
+
+def binary_convolution(
+    num_images: int = 100,
+    *,
+    seed: int = 0,
+    size: int = 14,
+    density: float = 0.01,
+    features: Shaped[AnyArray, "features rows columns"] | None = None,
+) -> Convolution:
+    """Random images by binary convolution (Lázaro-Gredilla et al. 2021, section 5.6): each feature
+    is placed at each location with a small probability, and where features overlap they are joined
+    by OR. No image is empty.
+
+    **Arguments:**
+
+    - `num_images`: how many images.
+    - `seed`: of the random locations.
+    - `size`: the height and width of an image.
+    - `density`: the probability that a feature is at a location.
+    - `features`: 0 and 1, `[features, rows, columns]`; four shapes of 5×5 lines if not given.
+    """
+    _checks.count("num_images", num_images)
+    _checks.count("seed", seed, 0)
+    _checks.number("density", density, 0, 1, "(0, 1)")
+    if features is None:
+        rows = [[[c == "#" for c in row] for row in shape.split()] for shape in _SHAPES]
+        shapes = np.array(rows, np.int32)
+    else:
+        _checks.rank("features", features, 3, "[features, rows, columns]")
+        _checks.binary_rows("features", features)
+        shapes = np.asarray(features).astype(np.int32)
+    least = max(shapes.shape[1:])
+    _checks.count("size", size, least)
+    rng = np.random.default_rng(seed)
+    room = size - shapes.shape[1] + 1, size - shapes.shape[2] + 1
+    locations = np.zeros((num_images, len(shapes), *room), np.int32)
+    empty = np.arange(num_images)
+    while len(empty):
+        locations[empty] = rng.random((len(empty), *locations.shape[1:])) < density
+        empty = empty[locations[empty].sum((1, 2, 3)) == 0]
+    return Convolution(convolved(shapes, locations, size), shapes, locations)
+
+
+def convolved(
+    features: Int[np.ndarray, "features rows columns"],
+    locations: Int[np.ndarray, "images features down across"],
+    size: int,
+) -> Int[np.ndarray, "images height width"]:
+    """The images that features make at locations."""
+    images = np.zeros((len(locations), size, size), np.int32)
+    down, across = locations.shape[2:]
+    for row, column in np.ndindex(*features.shape[1:]):
+        placed = np.einsum("nfij,f->nij", locations, features[:, row, column])
+        images[:, row : row + down, column : column + across] |= (placed > 0).astype(np.int32)
+    return images

@@ -1,0 +1,172 @@
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from .. import _checks
+from .._types import AnyArray
+from ..models import AbstractPairwiseModel
+from ..models._view import Instance
+from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
+from ._graph import GraphProblem, layered
+from ._instances import chunk_of, each, Problem
+from ._iterate import check_limits, Limits
+
+
+class MPLP(AbstractInference):
+    """Max-product linear programming (Globerson & Jaakkola 2007): coordinate descent on the dual of
+    the linear relaxation of the most likely configuration, an edge after another.
+
+    Unlike max-product it always converges, and `log_partition` is always an upper bound of the
+    largest log-potential. Where the relaxation is not tight its beliefs are ties, and what `decode`
+    makes of them may be poor; and edges have to take turns, which is slow. It is here to compare
+    with.
+
+    !!! example
+
+        ```python
+        beliefs = ebmlearn.MPLP()(boltzmann)
+        beliefs.decode().x, beliefs.log_partition
+        ```
+    """
+
+    iterations: int | Int[Array, ""] = 1000
+    tol: float | Float[Array, ""] = 1e-6
+
+    def __init__(
+        self, iterations: int | Int[Array, ""] = 1000, tol: float | Float[Array, ""] = 1e-6
+    ):
+        """**Arguments:**
+
+        - `iterations`: how many sweeps over all edges, at most.
+        - `tol`: stop once no message has changed by more in a sweep.
+        """
+        self.iterations = iterations
+        self.tol = tol
+
+    def __check_init__(self):
+        check_limits(self.iterations, 0.0, self.tol)
+
+    def _beliefs(self, problem: Problem | GraphProblem) -> "MPLPBeliefs":
+        given = layered(problem, "MPLP")
+        if given.evidence is not None:
+            raise ValueError("`evidence` must be None for MPLP, got an array.")
+        edges, weights = _edges(given.model)
+        dtype = given.model.unary()[0].dtype
+        limits = Limits(self.iterations, self.tol, dtype)
+        log_odds, bound, iterations, residual = _solved(given, edges, weights, limits)
+        return MPLPBeliefs(
+            log_odds=given.model.units(log_odds),
+            converged=residual <= limits.tol,
+            iterations=iterations,
+            residual=residual,
+            _bound=bound,
+            _model=given.model,
+        )
+
+    def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
+        beliefs = self._beliefs(problem)
+        pairs = tuple(
+            x.reshape(-1, *x.shape[-2:]).mean(0) for x in jax.tree.leaves(beliefs.pairwise)
+        )
+        dtype = beliefs.residual.dtype
+        return Statistics(
+            units=jax.tree.map(lambda x: x.astype(dtype), beliefs.decode()),
+            pairwise=beliefs._model.factors(pairs),
+            converged=beliefs.converged,
+            iterations=beliefs.iterations,
+            residual=beliefs.residual,
+        )
+
+
+class MPLPBeliefs(AbstractBeliefs):
+    """The beliefs that [`ebmlearn.MPLP`][] returns."""
+
+    log_odds: Any
+    converged: Bool[Array, "*batch"]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    _bound: Float[Array, "*batch"]
+    _model: AbstractPairwiseModel
+
+    @property
+    def log_partition(self) -> Float[Array, "*batch"]:
+        """An upper bound of the largest log-potential, the value of the dual."""
+        return self._bound
+
+    @property
+    def pairwise(self) -> Any:
+        """Whether both ends of an edge are decoded as 1."""
+        states = [x.astype(self.residual.dtype) for x in jax.tree.leaves(self.decode())]
+        blocks = ((states[b.first], states[b.second]) for b in self._model.blocks())
+        return self._model.factors(
+            tuple(first[..., :, None] * second[..., None, :] for first, second in blocks)
+        )
+
+    def decode(self) -> Any:
+        return most_likely(self.log_odds)
+
+
+def _edges(
+    model: AbstractPairwiseModel,
+) -> tuple[Int[np.ndarray, "edges 2"], Float[Array, " edges"]]:
+    """The units that edges join, all layers being numbered on, and their weights; without those of
+    weight zero where values are known.
+    """
+    sizes = [bias.shape[-1] for bias in model.unary()]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    places, weights = [np.zeros((0, 2), np.int64)], []
+    for first, second, w in model.blocks():
+        rows, columns = np.indices(w.shape).reshape(2, -1)
+        if first == second:
+            rows, columns = rows[rows < columns], columns[rows < columns]
+        places.append(np.stack([rows + starts[first], columns + starts[second]], 1))
+        weights.append(w[rows, columns])
+    joined = jnp.concatenate(weights)
+    edges = np.concatenate(places).astype(np.int32)
+    if _checks.is_concrete(joined):
+        kept = np.flatnonzero(np.asarray(joined))
+        edges, joined = edges[kept], joined[kept]
+    return edges, joined
+
+
+@eqx.filter_jit
+def _solved(
+    problem: Problem,
+    edges: Int[AnyArray, "edges 2"],
+    weights: Float[Array, " edges"],
+    limits: Limits,
+) -> tuple[tuple[Array, ...], Array, Array, Array]:
+    """Log-odds, the dual bound, sweeps, and the last change."""
+    ends = np.cumsum([bias.shape[-1] for bias in problem.model.unary()])[:-1]
+    edges = jnp.asarray(edges)
+
+    def one(instance: Instance) -> Any:
+        unary = jnp.concatenate(instance.unary)
+
+        def update(e: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            messages, fields, change = carry
+            pair, w, old = edges[e], weights[e], messages[e]
+            without = fields[pair] - old
+            # What each end would be told by max-product, the other end first.
+            told = jnp.maximum(w + without[::-1], 0) - jnp.maximum(without[::-1], 0)
+            new = (told - without) / 2
+            change = jnp.maximum(change, jnp.abs(new - old).max())
+            return messages.at[e].set(new), fields.at[pair].set(without + new), change
+
+        def sweep(state: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+            start = *state, jnp.zeros((), unary.dtype)
+            messages, fields, change = jax.lax.fori_loop(0, edges.shape[0], update, start)
+            return (messages, fields), change
+
+        start = jnp.zeros((edges.shape[0], 2), unary.dtype), unary
+        (messages, fields), iterations, residual = limits.iterate(sweep, start)
+        to_first, to_second = messages[:, 0], messages[:, 1]
+        edge = jnp.maximum(jnp.maximum(-to_first, -to_second), weights - to_first - to_second)
+        bound = jnp.maximum(fields, 0).sum() + jnp.maximum(edge, 0).sum()
+        return tuple(jnp.split(fields, ends)), bound, iterations, residual
+
+    return each(one, problem.instances(), problem.shape, chunk_of(problem.model))

@@ -1,0 +1,255 @@
+"""Perturb-and-max-product on graphs of PGMax."""
+
+import itertools
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import scipy.stats
+from test_factor_graph_model import enumerated, Mixed, pool_tree
+
+import ebmlearn as ebm
+from ebmlearn import datasets
+from ebmlearn.pgmax import FactorGraphModel
+from ebmlearn.samplers import _pmp
+from ebmlearn.samplers._pmp import perturbation
+
+
+KEY = jax.random.key(0)
+perturbed = eqx.filter_jit(_pmp.perturbed)
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(autouse=True)
+def as_pgmax():
+    """PGMax is not written for strict promotion."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def scores(model, noise):
+    """The perturbed log-potential of every configuration, for each noise."""
+    rows, _, _, energy = enumerated(model)
+    starts = np.concatenate([[0], np.cumsum(model.num_states)[:-1]])
+    return rows, np.asarray(noise[0])[:, starts + rows].sum(-1) - energy
+
+
+@pytest.mark.parametrize("kind", ["mixed", "pool"])
+def test_maxima_of_trees(kind):
+    """Categorical variables, dense groups, enumeration, OR, AND and pool factors."""
+    with oracle.x64(True):
+        model = Mixed(loops=False).model() if kind == "mixed" else pool_tree()[0]
+        noise = perturbation(model, 50, KEY)
+        sampler = ebm.PMP(80)
+        state, info = perturbed(sampler, model, sampler.init(model, 50, key=KEY), noise)
+        rows, all_scores = scores(model, noise)
+        np.testing.assert_array_equal(state.units, rows[all_scores.argmax(1)])
+        np.testing.assert_allclose(info.perturbed, all_scores.max(1), atol=1e-8)
+        np.testing.assert_allclose(info.energy, model.energy(state.units), atol=1e-8)
+        assert info.peak.all()
+
+
+def test_peaks():
+    """A sample is a peak if no configuration that differs in one variable is better, and if it
+    breaks no factor: against enumeration, of all kinds of factors.
+    """
+    with oracle.x64(True):
+        model = Mixed().model()
+        noise = perturbation(model, 200, KEY)
+        sampler = ebm.PMP(2)
+        state, info = perturbed(sampler, model, sampler.init(model, 200, key=KEY), noise)
+        rows, all_scores = scores(model, noise)
+        valid = np.isfinite(all_scores[0])
+        found = np.asarray(state.units)
+        want = []
+        for x, own in zip(found, all_scores, strict=True):
+            near = (rows != x).sum(1) <= 1
+            here = own[(rows == x).all(1)][0]
+            want.append(np.isfinite(here) and own[near & valid].max() <= here)
+        np.testing.assert_array_equal(info.peak, want)
+        assert 0 < np.mean(want) < 1
+        np.testing.assert_array_equal(np.isinf(info.energy), np.isinf(model.energy(state.units)))
+
+
+def categorical():
+    from pgmax import fgraph, fgroup, vgroup
+
+    x = vgroup.NDVarArray(num_states=3, shape=(2,))
+    graph = fgraph.FactorGraph([x])
+    pairs = fgroup.PairwiseFactorGroup([[x[0], x[1]]], np.zeros((3, 3)))
+    graph.add_factors(pairs)
+    evidence = np.random.default_rng(0).normal(size=(2, 3))
+    return FactorGraphModel(graph).with_evidence({x: evidence}), x, pairs
+
+
+def test_variables_without_factors_are_sampled_exactly():
+    model, x, _ = categorical()
+    _, p, log_z, _ = enumerated(model)
+    for sampler in (ebm.PMP(2), ebm.PMP(2, renewal=0.5)):
+        samples, info = ebm.sample(model, sampler, 20_000, key=KEY, burn_in=1, with_info=True)
+        counts = np.bincount(np.asarray(samples[x]) @ [3, 1], minlength=9)
+        assert scipy.stats.chisquare(counts, 20_000 * p).pvalue > 1e-3
+    bound = ebm.pmp_bound(model, key=KEY, num_samples=20_000, solver=ebm.PMP(2))
+    assert abs(bound.log_partition - log_z) < 4 * bound.standard_error
+    # Noise that is centred spreads less than Gumbel's own.
+    assert info.perturbed.std() < math.sqrt(2 * math.pi**2 / 6)
+
+
+def test_given_variables_and_contradictions():
+    """What is given stays; where it contradicts a factor, the sample says so."""
+    from pgmax import fgraph, fgroup, vgroup
+
+    a, b = (vgroup.NDVarArray(num_states=2, shape=(2,)) for _ in range(2))
+    graph = fgraph.FactorGraph([a, b])
+    graph.add_factors(fgroup.ORFactorGroup([[a[0], a[1], b[0]]]))
+    model = FactorGraphModel(graph)
+    number = 2000
+    samples, info = ebm.sample(
+        model,
+        ebm.PMP(20),
+        number,
+        key=KEY,
+        start={b: np.array([1, 0])},
+        clamped={b: np.array([True, False])},
+        with_info=True,
+    )
+    assert (np.asarray(samples[b])[:, 0] == 1).all()
+    assert np.asarray(samples[a]).any(1).all()  # One of them explains it.
+    assert np.isfinite(info.energy).all()
+    assert abs(np.asarray(samples[b])[:, 1].mean() - 0.5) < 5 * 0.5 / np.sqrt(number)
+    rows = np.array([[0, 0], [1, 0]])
+    given = {a: rows, b: np.array([1, 0])}
+    _, info = ebm.sample(
+        model, ebm.PMP(20), 2, key=KEY, start=given, clamped={a: True, b: True}, with_info=True
+    )
+    np.testing.assert_array_equal(np.isfinite(info.energy)[0], [False, True])
+    assert not np.isnan(np.concatenate([np.ravel(x) for x in info])).any()
+    learner = ebm.PMPLearner(ebm.PMP(20))
+    batch = {a: rows, b: np.array([[1, -1], [1, -1]])}
+    gradient, _, report = learner.step(model, None, batch, key=KEY, epoch=0)
+    assert all(np.isfinite(g).all() for g in jax.tree.leaves(gradient))
+    assert report.converged <= 0.5
+
+
+@pytest.mark.parametrize("observed", ["all", "some"])
+def test_gradient_of_the_learner(observed):
+    """It is the derivative of the reported loss, by finite differences."""
+    rng = np.random.default_rng(1)
+    with oracle.x64(True):
+        model, x, pairs = categorical()
+        table = jnp.asarray(rng.normal(size=(1, 3, 3)))
+        model = model.with_log_potentials({pairs: table})
+        rows = rng.integers(0, 3, (8, 2))
+        if observed == "some":
+            rows[::2, 1] = -1
+        learner = ebm.PMPLearner(ebm.PMP(30), num_chains=12)
+
+        def step(table):
+            moved = model.with_log_potentials({pairs: table})
+            return learner.step(moved, None, {x: rows}, key=KEY, epoch=0)
+
+        direction = rng.normal(size=(1, 3, 3))
+        gradient, _, _ = step(table)
+        ahead, behind = (float(step(table + t * direction)[2].loss) for t in (1e-6, -1e-6))
+        along = (np.asarray(gradient.log_potentials[0]) * direction).sum()
+        np.testing.assert_allclose(along, (ahead - behind) / 2e-6, atol=1e-7)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_bad_input():
+    model, x, _ = categorical()
+    other = categorical()[1]
+    states = np.zeros(2, int)
+    cases = [
+        (lambda: ebm.sample(model, ebm.Gibbs(), 2, key=KEY), r"must not be a FactorGraphModel for"),
+        (
+            lambda: ebm.sample(model, ebm.PMP(2), 2, key=KEY, start=states),
+            r"`start` must be a dict",
+        ),
+        (
+            lambda: ebm.sample(model, ebm.PMP(2), 2, key=KEY, start={x: states}, clamped=True),
+            r"`clamped` must be a dictionary",
+        ),
+        (
+            lambda: ebm.sample(model, ebm.PMP(2), 2, key=KEY, clamped={x: True}),
+            r"`start` must hold the states of all groups",
+        ),
+        (
+            lambda: ebm.sample(
+                model, ebm.PMP(2), 2, key=KEY, start={x: states + 5}, clamped={x: True}
+            ),
+            r"states from 0 to 2",
+        ),
+        (
+            lambda: ebm.sample(
+                model, ebm.PMP(2), 2, key=KEY, start={other: states}, clamped={other: True}
+            ),
+            r"must be a group of the graph",
+        ),
+        (
+            lambda: ebm.sample(
+                model, ebm.PMP(2), 2, key=KEY, start={x: np.zeros((3, 2), int)}, clamped={x: True}
+            ),
+            r"one for each of 2 samples, got",
+        ),
+        (
+            lambda: ebm.pmp_bound(model, key=KEY, solver=ebm.MPLP()),
+            r"`solver` must be a `PMP` for a graph",
+        ),
+        (lambda: ebm.MPLP()(model), r"for MPLP, got a FactorGraphModel"),
+    ]
+    for call, message in cases:
+        with pytest.raises((ValueError, TypeError, KeyError), match=message):
+            call()
+
+
+def test_images_by_convolution():
+    """Against placing each feature where it is said to be; no image is empty."""
+    data = datasets.binary_convolution(5, seed=1, size=8, density=0.02)
+    want = np.zeros((5, 8, 8), int)
+    for n, f, i, j in zip(*np.nonzero(data.locations), strict=True):
+        want[n, i : i + 5, j : j + 5] |= data.features[f]
+    np.testing.assert_array_equal(data.images, want)
+    assert data.images.any((1, 2)).all()
+    assert data.features.shape == (4, 5, 5)
+    again = datasets.binary_convolution(5, seed=1, size=8, density=0.02)
+    np.testing.assert_array_equal(again.images, data.images)
+    with pytest.raises(ValueError, match=r"`size` must be at least 5, got 4"):
+        datasets.binary_convolution(5, size=4)
+    with pytest.raises(ValueError, match=r"`density` must lie in \(0, 1\), got 0"):
+        datasets.binary_convolution(5, density=0.0)
+    with pytest.raises(ValueError, match=r"`features` must hold 0 and 1 only, got 2"):
+        datasets.binary_convolution(5, features=np.full((1, 2, 2), 2))
+
+
+def test_overlap_of_features():
+    from benchmarks._deconvolution import recovered
+
+    true = datasets.binary_convolution(1).features
+    found = np.zeros((5, 6, 6), int)
+    for k, f in enumerate((3, 1, 0)):  # The third is missing.
+        found[k, k % 2 : k % 2 + 5, 1:] = true[f]
+    found[4] = 1
+    best = recovered(found, true)
+    np.testing.assert_allclose([best[0], best[1], best[3]], 1)
+    assert best[2] == pytest.approx(true[2].sum() / 36)
+    # Each found one serves once.
+    doubled = recovered(found, np.stack([true[3], true[3]]))
+    assert sorted(x >= 0.9 for x in doubled) == [False, True]
+
+
+def test_partition_function_of_a_torus():
+    from benchmarks._ising import exchanged, log_partition_of_torus, spins, torus
+
+    for side in (3, 4):
+        model = spins(torus(side, 0.3))
+        want = float(ebm.Exact()(model).log_partition)
+        got = log_partition_of_torus(side, 0.3) + exchanged(model)
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+    s = np.array(list(itertools.product((-1, 1), repeat=9)))
+    energy = np.einsum("si,ij,sj->s", s, torus(3, 0.3), s) / 2
+    np.testing.assert_allclose(log_partition_of_torus(3, 0.3), np.log(np.exp(energy).sum()))
