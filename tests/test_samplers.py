@@ -133,7 +133,7 @@ def test_gibbs_leaves_the_distribution_as_it_is(monkeypatch, name, beta):
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("name", ["dbm", "semi_restricted"])
+@pytest.mark.parametrize("name", ["dbm", "semi_restricted", "boltzmann"])
 def test_gibbs_with_gradients_leaves_the_distribution_as_it_is(monkeypatch, name):
     model = SMALL[name](np.random.default_rng(1))
     for beta in (1.0, 0.4):

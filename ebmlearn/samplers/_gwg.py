@@ -84,35 +84,40 @@ class GibbsWithGradients(AbstractSampler):
             ends = [sum(sizes[: k + 1]) for k in range(len(sizes) - 1)]
             return jnp.split(x, ends, axis=-1)
 
-        def gains(layers: list[Array]) -> Float[Array, "chains n"]:
-            """How much the log-potential rises with each flip."""
-            fields = [(1 - 2 * x) * field(model, layers, k) for k, x in enumerate(layers)]
-            return beta * jnp.concatenate(fields, -1)
+        def fields(x: Float[Array, "chains n"]) -> Float[Array, "chains n"]:
+            """The log-odds of every unit given all others."""
+            cuts = cut(x)
+            return jnp.concatenate([field(model, cuts, k) for k in range(len(cuts))], -1)
 
-        def logits(gain: Float[Array, "chains n"]) -> Float[Array, "chains n"]:
-            out = gain / 2
-            out = out if fixed is None else jnp.where(fixed, -jnp.inf, out)
-            return jax.nn.log_softmax(out, axis=-1)
+        def logits(x: Float[Array, "chains n"], given: Array) -> Float[Array, "chains n"]:
+            """Of each flip, half of what it adds to the log-potential."""
+            out = beta / 2 * (1 - 2 * x) * given
+            return out if fixed is None else jnp.where(fixed, -jnp.inf, out)
 
-        def flip(carry: tuple[list[Array], Array], key: PRNGKeyArray) -> tuple[Any, Array]:
-            layers, gain = carry
+        blocks = model.blocks()
+        alone = len(sizes) == len(blocks) == 1
+
+        def flip(carry: tuple[Array, Array, Array], key: PRNGKeyArray) -> tuple[Any, Array]:
+            x, given, total = carry
             one, two = jax.random.split(key)
-            there = logits(gain)
-            unit = _random.choose(there, one)
-            x = jnp.concatenate(layers, -1)
+            unit = _random.choose(logits(x, given), one)
             at = jax.nn.one_hot(unit, x.shape[-1], dtype=dtype)
-            proposed = cut(x + at * (1 - 2 * x))
-            new_gain = gains(proposed)
-
-            def picked(a: Array) -> Array:
-                return jnp.where(at > 0, a, jnp.zeros_like(a)).sum(-1)
-
-            log_ratio = picked(gain) + picked(logits(new_gain)) - picked(there)
-            accepted = _random.accept(log_ratio, two)
-            carry = tree_where(accepted, (proposed, new_gain), (layers, gain))
+            change = at * (1 - 2 * x)
+            new = x + change
+            # In one layer, a flip changes the fields by a row of the couplings.
+            rows = change.sum(-1, keepdims=True) * blocks[0].weights[unit] if alone else None
+            new_given = fields(new) if rows is None else given + rows
+            new_total = jax.nn.logsumexp(logits(new, new_given), axis=-1)
+            # A flip there and the flip back have opposite logits, so that what is left of the rule
+            # of Metropolis and Hastings is the ratio of their normalisers.
+            accepted = _random.accept(total - new_total, two)
+            carry = tree_where(accepted, (new, new_given, new_total), carry)
             return carry, accepted
 
-        carry = layers, gains(layers)
-        (layers, _), accepted = jax.lax.scan(flip, carry, jax.random.split(key, self.flips))
+        x = jnp.concatenate(layers, -1)
+        given = fields(x)
+        carry = x, given, jax.nn.logsumexp(logits(x, given), axis=-1)
+        (x, _, _), accepted = jax.lax.scan(flip, carry, jax.random.split(key, self.flips))
+        layers = cut(x)
         info = GibbsWithGradientsInfo(energy(model, layers), accepted.mean(0))
         return ChainState(as_units(model, layers), state.clamped), info
