@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import sap
+from . import _pmp_report, sap
 from .crbm import PUBLISHED, SIZES
 
 
@@ -422,10 +422,29 @@ def draw_particles(path: Path) -> None:
 # Which file holds which tables.
 TABLES = {
     "README.md": (crbm, resume, bp, gibbs, pgmax, precision),
-    "docs/results.md": (crbm_paper, crbm_curves, sap_toy, sap_semi_restricted),
+    "docs/results.md": (
+        crbm_paper,
+        crbm_curves,
+        sap_toy,
+        sap_semi_restricted,
+        _pmp_report.pmp_toy,
+        _pmp_report.pmp_logz,
+        _pmp_report.pmp_zeros,
+        _pmp_report.pmp_rbm,
+        _pmp_report.pmp_speed,
+        _pmp_report.pmp_hidden,
+        _pmp_report.pmp_deconvolution,
+    ),
 }
 # Which pictures are drawn by what.
-PICTURES = {"docs/particles.png": draw_particles}
+PICTURES = {
+    "docs/particles.png": draw_particles,
+    "docs/pmp_logz.png": _pmp_report.draw_pmp_logz,
+    "docs/pmp_zeros.png": _pmp_report.draw_pmp_zeros,
+    "docs/pmp_rbm.png": _pmp_report.draw_pmp_rbm,
+    "docs/pmp_curves.png": _pmp_report.draw_pmp_curves,
+    "docs/pmp_deconvolution.png": _pmp_report.draw_pmp_deconvolution,
+}
 
 
 def filled(text: str, name: str) -> str:

@@ -405,6 +405,7 @@ LEARNERS = {
     "lssvm": ebm.LSSVM(ebm.BP(5, product="max")),
     "cd": ebm.CD(2),
     "percloss": ebm.PercLoss(2),
+    "pmp": ebm.PMPLearner(ebm.PMP(5)),
 }
 
 

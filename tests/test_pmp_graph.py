@@ -226,6 +226,23 @@ def test_images_by_convolution():
         datasets.binary_convolution(5, features=np.full((1, 2, 2), 2))
 
 
+def test_blind_deconvolution():
+    """Features shared by all images, in either order, and where they are: from the images alone."""
+    from benchmarks._deconvolution import built, recovered
+
+    true = np.array([[[1, 1, 1], [0, 1, 0], [0, 1, 0]], [[1, 0, 1], [0, 1, 0], [1, 0, 1]]])
+    data = datasets.binary_convolution(12, size=6, density=0.04, features=true)
+    problem = built(data.images, 2, 3, -1.1, -172.7, 230.3)
+    samples, info = ebm.sample(problem.model, ebm.PMP(300), 10, key=KEY, with_info=True)
+    features, locations = (np.asarray(samples[g]) for g in (problem.features, problem.locations))
+    assert np.isfinite(info.energy).all()
+    for found, places in zip(features, locations, strict=True):
+        assert min(recovered(found, true)) == 1
+        np.testing.assert_array_equal(datasets.convolved(found, places, 6), data.images)
+    first = (features[:, 0] == true[0]).all((1, 2))
+    assert 0 < first.sum() < 10  # Both modes are met.
+
+
 def test_overlap_of_features():
     from benchmarks._deconvolution import recovered
 

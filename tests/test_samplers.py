@@ -407,7 +407,7 @@ def test_singular_values():
     assert weights.shape == (3,)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+@pytest.mark.parametrize("sampler", [*SAMPLERS.values(), ebm.PMP(5), ebm.PMP(5, renewal=0.5)])
 def test_steps_compile_once(sampler):
     model = oracle.random_rbm(np.random.default_rng(12), 4, 3)
     traces = 0

@@ -1,0 +1,322 @@
+"""Tables and pictures of perturb-and-max-product, from the committed results."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+RESULTS = Path(__file__).parent / "results"
+NAMES = {
+    "pmp": "PMP",
+    "pmp-0.1": "PMP, a tenth of the noise renewed",
+    "gibbs": "Gibbs, persistent",
+    "gibbs-reset": "Gibbs, reset",
+    "gwg": "GWG, persistent",
+    "gwg-reset": "GWG, reset",
+    "pcd-1": "PCD-1",
+    "pcd-100": "PCD-100",
+}
+
+
+def runs(task: str) -> list[dict[str, Any]]:
+    """The runs of a task."""
+    stored = json.loads((RESULTS / "pmp.json").read_text())["runs"]
+    return [run for run in stored if run["task"] == task]
+
+
+def machine(run: dict[str, Any]) -> str:
+    """Where and with what a run was made."""
+    where = run["environment"]
+    return f"{where['device']}, {where['cores']} cores, jax {where['versions']['jax']}"
+
+
+def pmp_toy() -> str:
+    """Four spins."""
+    found = sorted(runs("toy"), key=lambda run: run["seed"])
+    seeds = ", ".join(f"{run['theta']:.3f}" for run in found)
+    kl = [run["kl_learned"] for run in found]
+    own = [run["kl_published"] for run in found]
+    means = [abs(m - 0.5) for run in found for m in run["means_published"]]
+    return (
+        "Four spins, all joined, learned from the Gibbs distribution at θ = 0.5 (Adam 0.01,"
+        f" {found[0]['updates']} updates, 100 samples of 100 sweeps): θ̂ = {seeds} for seeds"
+        f" {found[0]['seed']} to {found[-1]['seed']} (published 0.331). The divergence from the"
+        f" data to {found[0]['samples']:,} samples at θ̂ is {min(kl):.4f} to {max(kl):.4f}, at 0.331"
+        f" {min(own):.4f} to {max(own):.4f} (published 0.008), while to the Gibbs distribution at"
+        f" 0.331 it is {found[0]['kl_to_gibbs']:.3f}; P(x = 1) is within {max(means):.3f} of ½"
+        f" (`python -m benchmarks pmp --task toy`; {machine(found[0])})."
+    )
+
+
+def pmp_logz() -> str:
+    """Bounds of log Z."""
+    found = sorted(runs("logz"), key=lambda run: (run["method"] == "full", run["size"]))
+    lines = [
+        "Bounds of log Z from perturbed maxima less the truth, in nats: the mean over models and"
+        " its standard deviation; of a lattice, one model, the standard error in brackets. The"
+        " truth is exact: a transfer matrix for lattices, enumeration for full graphs. 200 sweeps"
+        " of max-product, MPLP until messages change by less than 1e-6, on the same perturbations"
+        f" (`python -m benchmarks pmp --task logz`, with `--size`; {machine(found[0])}, seed 0):",
+        "",
+        "| model | perturbations | max-product | MPLP | exact maxima | time of MPLP |",
+        "|---|---|---|---|---|---|",
+    ]
+    for run in found:
+        lattice = run["method"] == "lattice"
+        cells = [
+            f"lattice {run['size']}×{run['size']}, θ = 0.1"
+            if lattice
+            else f"{run['models']} full graphs of {run['size']}, w ∈ [−2, 2]",
+            f"{run['samples']:,}",
+        ]
+        for name in ("pmp", "mplp", "exact"):
+            if name not in run["error"]:
+                cells.append("–")
+                continue
+            errors = run["error"][name]
+            if lattice:
+                cells.append(f"{errors[0]:+.2f} ({run['standard_error'][name][0]:.2f})")
+            else:
+                spread = statistics.stdev(errors)
+                cells.append(f"{statistics.mean(errors):+.2f} ± {spread:.2f}")
+        cells.append(f"{run['seconds']['mplp'] / run['seconds']['pmp']:.1f}×")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _curves(task: str, text: str) -> str:
+    """A table of discrepancies against sweeps."""
+    found = sorted(runs(task), key=lambda run: list(NAMES).index(run["method"]))
+    sweeps = [int(k) for k in found[0]["log_mmd"]]
+    lines = [
+        text.format(machine=machine(found[0]), floor=f"{found[0]['log_mmd_of_data']:.2f}"),
+        "",
+        f"| sweeps | {' | '.join(map(str, sweeps))} |",
+        f"|---|{'---|' * len(sweeps)}",
+    ]
+    for run in found:
+        cells = [f"{run['log_mmd'][str(k)]:.2f}" for k in sweeps]
+        lines.append(f"| {NAMES[run['method']]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def pmp_zeros() -> str:
+    """Ising models of the contours of zeros."""
+    return _curves(
+        "zeros",
+        "Logarithm of the squared MMD between 1,000 samples and 923 held-out contours of MNIST's"
+        " zeros, against the sweeps made for a sample. Each Ising model of 900 spins was trained"
+        " with the sampler that it is sampled by (Adam 0.001, 1,000 updates, 100 chains, 50"
+        " sweeps; a sweep of GWG is 900 flips). Between data and data it is {floor}; an LP solver"
+        " in place of max-product is published at −4.33 (`python -m benchmarks pmp --task zeros`;"
+        " {machine}, seed 0):",
+    )
+
+
+def pmp_rbm() -> str:
+    """Restricted Boltzmann machines of MNIST."""
+    return _curves(
+        "rbm",
+        "The same of RBMs with 500 hidden units, 10,000 samples against the 10,000 test images of"
+        " MNIST. Gradient descent at 0.01, batches of 100, 50 epochs, 100 sweeps in training (one"
+        " for PCD-1). Between data and data it is {floor} (`python -m benchmarks pmp --task rbm`;"
+        " {machine}, seed 0):",
+    )
+
+
+def pmp_hidden() -> str:
+    """Variants of the learner."""
+    found = runs("hidden")
+    names = {
+        "exact-1": "probabilities of hidden units",
+        "sampled-1": "samples of hidden units",
+        "exact-0.1": "probabilities, a tenth of the noise renewed, messages kept",
+    }
+    seeds = sorted({run["seed"] for run in found})
+    budgets = sorted({run["sweeps"] for run in found}, reverse=True)
+    lines = [
+        "Logarithm of the squared MMD of an RBM of the 8×8 digits with 50 hidden units, samples of"
+        " 50 sweeps against the validation rows, by how it was trained (Adam 0.003, 100 epochs,"
+        f" mean over seeds {', '.join(map(str, seeds))}; between data and data"
+        f" {found[0]['log_mmd_of_data']:.2f}; `python -m benchmarks pmp --task hidden`, with"
+        f" `--sweeps`; {machine(found[0])}):",
+        "",
+        f"| sweeps in training | {' | '.join(map(str, budgets))} |",
+        f"|---|{'---|' * len(budgets)}",
+    ]
+    for method, name in names.items():
+        cells = []
+        for budget in budgets:
+            values = [
+                run["log_mmd"]["50"]
+                for run in found
+                if run["method"] == method and run["sweeps"] == budget
+            ]
+            cells.append(f"{statistics.mean(values):.2f}" if values else "–")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def pmp_deconvolution() -> str:
+    """Features found in images."""
+    found = runs("deconvolution")
+    good = [ok for run in found for ok in run["recovered"]]
+    explained = [x for run in found for x in run["explained"]]
+    placed = [x for run in found for x in run["placed"]]
+    one = found[0]
+    return (
+        f"Blind deconvolution of {one['images']} images of {one['size']}×{one['size']} pixels with"
+        f" {one['features']} features of {one['side']}×{one['side']} to be found, where four of"
+        f" 5×5 made them: all four recovered, each with an intersection over union of 0.9 at"
+        f" least, in {sum(good)} of {len(good)} samples after {one['sweeps']:,} sweeps."
+        f" {100 * min(explained):.2f}% to {100 * max(explained):.2f}% of the pixels are as the"
+        f" sampled features and locations make them, with {min(placed)} to {max(placed)} places"
+        f" where the truth has {one['placed_in_truth']}. The graph has {one['variables']:,}"
+        f" variables; building it takes {one['seconds_to_build']:.0f} s and"
+        f" {one['mib_to_build'] / 1024:.1f} GiB (`python -m benchmarks pmp --task deconvolution`;"
+        f" {machine(one)})."
+    )
+
+
+def pmp_speed() -> str:
+    """Times of the samplers alone."""
+    found = {run["method"]: run for run in runs("speed")}
+    rbm, ising = found["rbm"]["milliseconds"], found["ising"]["milliseconds"]
+    return (
+        f"Alone on the machine, 100 samples of 100 sweeps of an RBM with {found['rbm']['hidden']}"
+        f" hidden units take {rbm['pmp']:.1f} ms by PMP and {rbm['gibbs']:.1f} ms by block Gibbs;"
+        f" 100 samples of 50 sweeps of {found['ising']['size']} spins {ising['pmp']:.0f} ms by"
+        f" PMP, {ising['gibbs']:.0f} ms by Gibbs and {ising['gwg']:,.0f} ms by GWG"
+        f" (`python -m benchmarks pmp --task speed`; {machine(found['rbm'])})."
+    )
+
+
+def unpacked(texts: list[str], height: int, width: int) -> np.ndarray:
+    """Binary images from text."""
+    rows = np.array([list(bytes.fromhex(text)) for text in texts], np.uint8)
+    return np.unpackbits(rows, axis=1)[:, : height * width].reshape(-1, height, width)
+
+
+def tiled(images: np.ndarray, columns: int, gap: int = 2) -> np.ndarray:
+    """Images side by side, with a grey frame."""
+    framed = np.pad(images.astype(float), ((0, 0), (0, gap), (0, gap)), constant_values=0.15)
+    rows = [np.concatenate(framed[k : k + columns], axis=1) for k in range(0, len(framed), columns)]
+    return np.concatenate(rows)
+
+
+def _draw_samples(path: Path, task: str, side: int) -> None:
+    import matplotlib.pyplot as plt
+
+    found = sorted(runs(task), key=lambda run: list(NAMES).index(run["method"]))
+    figure, axes = plt.subplots(
+        len(found), 1, figsize=(9, 1.25 * len(found)), layout="constrained", squeeze=False
+    )
+    for ax, run in zip(axes[:, 0], found, strict=True):
+        images = unpacked(run["pictures"][:20], side, side)
+        ax.imshow(tiled(images, 20), cmap="gray_r", vmin=0, vmax=1)
+        sweeps = 100 if task == "rbm" else 50
+        value = run["log_mmd"][str(sweeps)]
+        title = f"{NAMES[run['method']]}, {sweeps} sweeps, log MMD² {value:.2f}"
+        ax.set_title(title, fontsize=10)
+        ax.set_axis_off()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def draw_pmp_zeros(path: Path) -> None:
+    """Samples of the Ising models."""
+    _draw_samples(path, "zeros", 30)
+
+
+def draw_pmp_rbm(path: Path) -> None:
+    """Samples of the RBMs."""
+    _draw_samples(path, "rbm", 28)
+
+
+def draw_pmp_curves(path: Path) -> None:
+    """Discrepancies against sweeps, and against time."""
+    import matplotlib.pyplot as plt
+
+    speed = {run["method"]: run for run in runs("speed")}
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained")
+    titles = {"zeros": "Ising models of zeros", "rbm": "RBMs of MNIST"}
+    for row, (task, title) in zip(axes, titles.items(), strict=True):
+        times = speed["ising" if task == "zeros" else "rbm"]["milliseconds"]
+        length = 50 if task == "zeros" else 100
+        found = sorted(runs(task), key=lambda run: list(NAMES).index(run["method"]))
+        for run in found:
+            sampler = run["method"].split("-")[0]
+            of = times["gibbs" if sampler == "pcd" else sampler] / length
+            sweeps = np.array([int(k) for k in run["log_mmd"]])
+            values = list(run["log_mmd"].values())
+            for ax, x in zip(row, (sweeps, sweeps * of), strict=True):
+                ax.plot(x, values, "o-", label=NAMES[run["method"]], markersize=3)
+        for ax, label in zip(row, ("sweeps", "milliseconds for 100 samples"), strict=True):
+            ax.axhline(found[0]["log_mmd_of_data"], color="gray", linestyle=":", linewidth=1)
+            ax.set_xscale("log")
+            ax.set_xlabel(label)
+            ax.set_ylabel("log MMD²")
+            ax.set_title(title, fontsize=10)
+        row[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def draw_pmp_logz(path: Path) -> None:
+    """Errors of the bounds."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+    labels = {"pmp": "max-product", "mplp": "MPLP", "exact": "exact maxima"}
+    for ax, method, title in zip(
+        axes, ("lattice", "full"), ("lattices, θ = 0.1", "full graphs"), strict=True
+    ):
+        found = sorted((r for r in runs("logz") if r["method"] == method), key=lambda r: r["size"])
+        for name, label in labels.items():
+            of = [run for run in found if name in run["error"]]
+            if not of:
+                continue
+            mean = [statistics.mean(run["error"][name]) for run in of]
+            spread = [
+                run["standard_error"][name][0]
+                if method == "lattice"
+                else statistics.stdev(run["error"][name])
+                for run in of
+            ]
+            ax.errorbar([r["size"] for r in of], mean, spread, fmt="o-", label=label, capsize=3)
+        ax.axhline(0, color="gray", linestyle=":", linewidth=1)
+        ax.set_title(title, fontsize=10)
+        ax.set_xlabel("side" if method == "lattice" else "units")
+        ax.set_ylabel("bound − log Z")
+        ax.legend(fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def draw_pmp_deconvolution(path: Path) -> None:
+    """The features that made the images, some images, and the features of each sample."""
+    import matplotlib.pyplot as plt
+
+    found = runs("deconvolution")
+    one = found[0]
+    figure, axes = plt.subplots(
+        1, 3, figsize=(9, 3.4), layout="constrained", width_ratios=(1, 3, 3)
+    )
+    true = unpacked(one["true_features"], 5, 5)
+    images = unpacked(one["images_drawn"][:9], one["size"], one["size"])
+    samples = [
+        unpacked(features, one["side"], one["side"])
+        for run in found
+        for features in run["pictures"]
+    ]
+    pictures = (tiled(true, 1, 1), tiled(images, 3, 1), tiled(np.concatenate(samples), 10, 1))
+    titles = ("features", "images", "features of samples, two a row")
+    for ax, picture, title in zip(axes, pictures, titles, strict=True):
+        ax.imshow(picture, cmap="gray_r", vmin=0, vmax=1)
+        ax.set_title(title, fontsize=10)
+        ax.set_axis_off()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
