@@ -28,9 +28,14 @@ from .inference import (
     AbstractInference as AbstractInference,
     BP as BP,
     Exact as Exact,
+    ISusP as ISusP,
     MeanField as MeanField,
+    NaiveMeanField as NaiveMeanField,
+    NNBMBeliefs as NNBMBeliefs,
     query as query,
     Statistics as Statistics,
+    SusP as SusP,
+    TAP as TAP,
 )
 from .learners import (
     AbstractLearner as AbstractLearner,
@@ -40,11 +45,13 @@ from .learners import (
     MCMCMLE as MCMCMLE,
     MCMCMLEState as MCMCMLEState,
     MLE as MLE,
+    MomentMatch as MomentMatch,
     MSSVM as MSSVM,
     PercLoss as PercLoss,
     PseudoLikelihood as PseudoLikelihood,
     robbins_monro as robbins_monro,
     SAP as SAP,
+    solve_moments as solve_moments,
     StepInfo as StepInfo,
     TransSAP as TransSAP,
     TransSAPState as TransSAPState,
@@ -63,6 +70,7 @@ from .models import (
     RBM as RBM,
     SemiRestrictedBM as SemiRestrictedBM,
     Stack as Stack,
+    TruncatedNormal as TruncatedNormal,
     Units as Units,
 )
 from .samplers import (
