@@ -5,7 +5,7 @@ from pathlib import Path
 from . import _report, report
 
 
-NAMES = ("bp", "crbm", "gibbs", "pgmax", "precision", "resume", "sap")
+NAMES = ("bp", "crbm", "gibbs", "nnbm", "pgmax", "precision", "resume", "sap")
 
 
 def main() -> None:

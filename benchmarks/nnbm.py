@@ -1,0 +1,341 @@
+"""Nonnegative Boltzmann machines: Yasuda 2015, section V, and how inference scales.
+
+`--task grid` and `--task orientation` learn models of 36 units back from 10,000 samples, 50 times,
+by SusP and I-SusP and by maximum likelihood with long Markov chains. `--task scaling` times one
+inference of sparse and dense models. `--task digits` learns the grey levels of 8×8 digits and draws
+samples. Finished runs are kept in the result file and not done again.
+"""
+
+import argparse
+import functools
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import ebmlearn as ebm
+from ebmlearn import datasets
+
+from . import _slices
+from ._slices import drive
+
+
+# Mean absolute errors of biases and couplings.
+PUBLISHED = {
+    "grid": {"downs": (0.515, 0.376), "susp": (0.297, 0.095), "isusp": (0.153, 0.060)},
+    "orientation": {"downs": (10.772, 0.700), "susp": (1.644, 0.151), "isusp": (0.480, 0.107)},
+}
+UNITS = 36
+SAMPLES = 10_000
+CHAINS = 1_000
+BURN_IN, THIN = 500, 25
+INFERENCES = {"tap": ebm.TAP(), "susp": ebm.SusP(), "isusp": ebm.ISusP()}
+# So many trials are solved at the same time.
+AT_ONCE = 10
+
+
+def grid_edges(rows: int, columns: int) -> np.ndarray:
+    """The mask of a rectangular grid."""
+    number = np.arange(rows * columns).reshape(rows, columns)
+    mask = np.zeros((rows * columns, rows * columns), bool)
+    for one, two in ((number[1:], number[:-1]), (number[:, 1:], number[:, :-1])):
+        mask[one.ravel(), two.ravel()] = mask[two.ravel(), one.ravel()] = True
+    return mask
+
+
+def truth(task: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Couplings and biases of the model that the data come from: eqs. (23) and (24)."""
+    if task == "grid":
+        return np.eye(UNITS) + 0.8 * grid_edges(6, 6), rng.uniform(-0.4, 0.4, UNITS)
+    i = np.arange(UNITS)
+    cosine = np.cos(2 * np.pi / UNITS * np.abs(i[:, None] - i[None, :]))
+    return 10 * (np.eye(UNITS) + 1 / UNITS - 2 / UNITS * cosine), np.full(UNITS, 10.0)
+
+
+def table(run: dict[str, Any], work: Any, deadline: Any) -> dict[str, Any]:
+    """The errors of all methods in all trials of one task."""
+    jax.config.update("jax_enable_x64", True)
+    task, trials = run["task"], run["trials"]
+    rngs = [np.random.default_rng([run["seed"], k]) for k in range(trials)]
+    couplings, biases = (np.stack(x) for x in zip(*(truth(task, r) for r in rngs), strict=True))
+    edges = grid_edges(6, 6) if task == "grid" else None
+    one, two = jax.random.split(jax.random.key(run["seed"]))
+    began = time.perf_counter()
+    data = draw(couplings, biases, edges, jax.random.split(one, trials))
+    result: dict[str, Any] = {**run, "sampling_seconds": time.perf_counter() - began}
+    print(f"{task}: sampled in {result['sampling_seconds']:.0f} s", flush=True)
+    solutions = {}
+    for name, inference in INFERENCES.items():
+        began = time.perf_counter()
+        solutions[name], converged = solve(data, inference, edges)
+        result[f"{name}_seconds"] = time.perf_counter() - began
+        result[f"{name}_converged"] = int(converged.sum())
+        print(f"{name}: {result[f'{name}_seconds']:.0f} s, {converged.sum()} converged", flush=True)
+    began = time.perf_counter()
+    solutions["monte_carlo"] = likelihood(data, solutions["isusp"], edges, two)
+    result["monte_carlo_seconds"] = time.perf_counter() - began
+    first, second = ebm.NNBM(couplings[0], biases[0], edges).pairs
+    for name, (w, b) in solutions.items():
+        apart = np.abs(w - couplings)
+        total = apart[:, first, second].sum(1) + np.einsum("tii->t", apart)
+        result[f"{name}_e_b"] = np.abs(b - biases).mean(1).round(6).tolist()
+        result[f"{name}_e_w"] = (total / (UNITS + len(first))).round(6).tolist()
+    return result
+
+
+def draw(
+    couplings: np.ndarray, biases: np.ndarray, edges: np.ndarray | None, keys: jax.Array
+) -> np.ndarray:
+    """Samples of each model by Gibbs sampling, in float32."""
+
+    @jax.jit
+    @jax.vmap
+    def sampled(w: jax.Array, b: jax.Array, key: jax.Array) -> jax.Array:
+        model = ebm.NNBM(w, b, edges)
+        return ebm.sample(
+            model, ebm.Gibbs(), SAMPLES, key=key, num_chains=CHAINS, burn_in=BURN_IN, thin=THIN
+        ).x
+
+    parts = [
+        np.asarray(sampled(jnp.float32(couplings[k]), jnp.float32(biases[k]), keys[k]))
+        for k in np.split(np.arange(len(keys)), range(AT_ONCE, len(keys), AT_ONCE))
+    ]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def solve(
+    data: np.ndarray, inference: Any, edges: np.ndarray | None
+) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Couplings and biases that match the moments of each set of data, and whether they do."""
+
+    @jax.jit
+    @jax.vmap
+    def solved(rows: jax.Array) -> Any:
+        match = ebm.solve_moments(rows, inference, edges=edges)
+        return match.model.couplings, match.model.bias, match.converged
+
+    parts = [
+        jax.tree.map(np.asarray, solved(data[k : k + AT_ONCE]))
+        for k in range(0, len(data), AT_ONCE)
+    ]
+    w, b, converged = (np.concatenate(x) for x in zip(*parts, strict=True))
+    return (w, b), converged
+
+
+def likelihood(
+    data: np.ndarray,
+    start: tuple[np.ndarray, np.ndarray],
+    edges: np.ndarray | None,
+    key: jax.Array,
+    steps: int = 60,
+    sweeps: int = 10,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Maximum likelihood by persistent Markov chains: Newton's steps of half length with the
+    covariance of the statistics of the data in place of the model's, from the solution of I-SusP,
+    whose last half is averaged.
+    """
+    n = data.shape[-1]
+    first, second = ebm.NNBM(np.eye(n), np.zeros(n), edges).pairs
+
+    def features(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([x, -(x**2) / 2, -x[..., first] * x[..., second]], -1)
+
+    def model(theta: jax.Array) -> ebm.NNBM:
+        upper = jnp.zeros((n, n), theta.dtype).at[first, second].set(theta[2 * n :])
+        couplings = upper + upper.T + jnp.diag(theta[n : 2 * n])
+        return ebm.NNBM(couplings, theta[:n], edges)
+
+    @jax.jit
+    def information(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+        f = features(rows)
+        mean = f.mean(0)
+        return mean, jnp.linalg.inv((f - mean).T @ (f - mean) / len(f))
+
+    @jax.jit
+    @jax.vmap
+    def climbed(theta: jax.Array, mean: jax.Array, inverse: jax.Array, key: jax.Array) -> jax.Array:
+        sampler = ebm.Gibbs()
+
+        def step(carry: Any, key: jax.Array) -> Any:
+            theta, state = carry
+            own = model(theta.astype(jnp.float32))
+
+            def sweep(state: Any, key: jax.Array) -> Any:
+                state, _ = sampler.step(own, state, key=key)
+                return state, features(state.units.x.astype(jnp.float64)).mean(0)
+
+            state, means = jax.lax.scan(sweep, state, jax.random.split(key, sweeps))
+            theta = theta + 0.5 * inverse @ (mean - means.mean(0))
+            return (theta, state), theta
+
+        one, two = jax.random.split(key)
+        state = sampler.init(model(theta.astype(jnp.float32)), CHAINS, key=one)
+        _, path = jax.lax.scan(step, (theta, state), jax.random.split(two, steps))
+        return path[steps // 2 :].mean(0)
+
+    w, b = start
+    starts = np.concatenate([b, np.einsum("tii->ti", w), w[:, first, second]], 1)
+    thetas = []
+    for k in range(0, len(data), AT_ONCE):
+        parts = zip(*map(information, data[k : k + AT_ONCE]), strict=True)
+        means, inverses = (jnp.stack(x) for x in parts)
+        keys = jax.random.split(jax.random.fold_in(key, k), len(means))
+        thetas.append(
+            np.asarray(climbed(jnp.asarray(starts[k : k + AT_ONCE]), means, inverses, keys))
+        )
+        print(f"Monte Carlo: {k + len(means)} trials", flush=True)
+    theta = np.concatenate(thetas)
+    found = np.zeros((len(theta), n, n))
+    found[:, first, second] = found[:, second, first] = theta[:, 2 * n :]
+    found[:, np.arange(n), np.arange(n)] = theta[:, n : 2 * n]
+    return found, theta[:, :n]
+
+
+SIZES = {
+    "sparse": ((6, 6), (10, 10), (15, 15), (20, 20), (25, 40)),
+    "dense": (36, 100, 200, 400),
+}
+
+
+def scaling(run: dict[str, Any], work: Any, deadline: Any) -> dict[str, Any]:
+    """Median times of one inference after compilation, in float32."""
+    rng = np.random.default_rng(run["seed"])
+    rows = []
+    for kind, sizes in SIZES.items():
+        for size in sizes:
+            if kind == "sparse":
+                edges = grid_edges(*size)
+                couplings = np.eye(len(edges)) + 0.4 * edges
+            else:
+                upper = np.triu(rng.normal(size=(size, size)) * 0.4 / np.sqrt(size), 1)
+                couplings, edges = np.eye(size) + upper + upper.T, None
+            n = len(couplings)
+            bias = rng.uniform(-0.4, 0.4, n)
+            model = ebm.NNBM(jnp.float32(couplings), jnp.float32(bias), edges)
+            row: dict[str, Any] = {"kind": kind, "units": n, "edges": len(model.pairs[0])}
+            for name, inference in {
+                "tap": ebm.TAP(),
+                "susp_solve": ebm.SusP(),
+                "susp_propagation": ebm.SusP(method="propagation"),
+                "isusp_solve": ebm.ISusP(),
+                "isusp_propagation": ebm.ISusP(method="propagation"),
+            }.items():
+                beliefs = jax.block_until_ready(inference(model))
+                times: list[float] = []
+                while len(times) < run["repeats"] and (len(times) < 3 or sum(times) < 10):
+                    began = time.perf_counter()
+                    jax.block_until_ready(inference(model))
+                    times.append(time.perf_counter() - began)
+                row[f"{name}_ms"] = round(1e3 * statistics.median(times), 3)
+                row[f"{name}_sweeps"] = int(beliefs.iterations)
+                row[f"{name}_converged"] = bool(beliefs.converged)
+            print(row, flush=True)
+            rows.append(row)
+    return {**run, "rows": rows}
+
+
+def digits(run: dict[str, Any], work: Any, deadline: Any) -> dict[str, Any]:
+    """Grey levels of 8×8 digits of one class, by I-SusP where its equations can be solved and by
+    stochastic approximation, beside units that are independent.
+    """
+    data = datasets.digits(threshold=None)
+    train, test = (split.x[split.y == run["digit"]] / 16 for split in (data.train, data.test))
+    # Pixels that are hardly ever inked are left out.
+    used = np.flatnonzero(train.mean(0) > 0.05)
+    x, held = jnp.float32(train[:, used]), jnp.float32(test[:, used])
+    n = len(used)
+    alone = ebm.NNBM(jnp.eye(n), jnp.zeros(n), np.zeros((n, n), bool))
+    began = time.perf_counter()
+    keys = jax.random.split(jax.random.key(run["seed"]), 4)
+    models = {}
+    for name, start in (("independent", alone), ("joined", ebm.NNBM(jnp.eye(n), jnp.zeros(n)))):
+        models[name] = ebm.fit(
+            start,
+            ebm.SAP(ebm.Gibbs(), num_chains=500, steps=2),
+            x,
+            optimizer=optax.adam(optax.cosine_decay_schedule(0.1, run["steps"])),
+            epochs=run["steps"],
+            batch_size=len(x),
+            key=keys[0],
+            progress=False,
+        ).model
+    result: dict[str, Any] = {
+        **run,
+        "pixels": used.tolist(),
+        "rows": [len(x), len(held)],
+        "overspread": int((x.var(0) >= x.mean(0) ** 2).sum()),
+        "seconds": time.perf_counter() - began,
+        "data": (16 * train[:20]).astype(int).tolist(),
+        "samples": {},
+        "errors": {},
+    }
+    match = ebm.solve_moments(x, ebm.ISusP())
+    result["isusp_converged"] = bool(match.converged)
+    for name, model in models.items():
+        samples = np.asarray(
+            ebm.sample(
+                model, ebm.Gibbs(), 2000, key=keys[1], num_chains=500, burn_in=1000, thin=50
+            ).x
+        )
+        result["errors"][name] = errors(samples, np.asarray(held))
+        full = np.zeros((20, 64))
+        full[:, used] = samples[:20]
+        result["samples"][name] = full.round(3).tolist()
+    result["errors"]["training data"] = errors(np.asarray(x), np.asarray(held))
+    return result
+
+
+def errors(samples: np.ndarray, data: np.ndarray) -> dict[str, float]:
+    """How far moments of samples are from those of data: the mean absolute differences of means
+    and of correlations, and the maximum mean discrepancy with a Gaussian kernel.
+    """
+    apart = np.abs(np.corrcoef(samples.T) - np.corrcoef(data.T))
+    both = np.concatenate([samples, data])
+    squares = ((both[:, None] - both[None]) ** 2).sum(-1)
+    kernel = np.exp(-squares / np.median(squares))
+    k = len(samples)
+    mmd = kernel[:k, :k].mean() + kernel[k:, k:].mean() - 2 * kernel[:k, k:].mean()
+    return {
+        "means": float(np.abs(samples.mean(0) - data.mean(0)).mean()),
+        "correlations": float(np.nanmean(apart)),
+        "mmd": float(mmd),
+    }
+
+
+TASKS = {"grid": table, "orientation": table, "scaling": scaling, "digits": digits}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--task", choices=TASKS, default="grid")
+    parser.add_argument("--trials", type=int, default=50, help="of the two tables")
+    parser.add_argument("--repeats", type=int, default=9, help="of timings")
+    parser.add_argument("--steps", type=int, default=3000, help="of learning digits")
+    parser.add_argument("--digit", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    _slices.add_arguments(parser)
+
+
+def main(args: argparse.Namespace) -> dict[str, Any]:
+    def runs() -> Any:
+        run = {"task": args.task, "method": "all", "seed": args.seed}
+        for name in {"scaling": ("repeats",), "digits": ("steps", "digit")}.get(
+            args.task, ("trials",)
+        ):
+            run[name] = getattr(args, name)
+        yield run, functools.partial(TASKS[args.task], run)
+
+    return drive(args, runs, show)
+
+
+def show(run: dict[str, Any]) -> None:
+    """A few lines about a run."""
+    for name in (*INFERENCES, "monte_carlo"):
+        if f"{name}_e_b" in run:
+            b, w = (statistics.mean(run[f"{name}_{kind}"]) for kind in ("e_b", "e_w"))
+            print(f"{run['task']} {name:12} e_b {b:.3f}, e_w {w:.3f}", flush=True)
+    if run["task"] == "digits":
+        print(run["errors"], flush=True)
