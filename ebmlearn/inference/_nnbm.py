@@ -168,11 +168,22 @@ class AbstractNNBMInference(AbstractInference):
         return at, (number, residual)
 
     def _limits(self, dtype: Any) -> tuple[Limits, Float[Array, ""]]:
-        tol = _TOL[jnp.dtype(dtype).name] if self.tol is None else self.tol
-        return Limits(self.iterations, tol, dtype), jnp.asarray(traced(self.damping, dtype))
+        return Limits(self.iterations, self.tol, dtype), jnp.asarray(traced(self.damping, dtype))
 
     def _beliefs(self, problem: Any) -> NNBMBeliefs:
-        return _solved(self, nnbm_only(problem, type(self).__name__))
+        model = nnbm_only(problem, type(self).__name__)
+        dtype = model.bias.dtype
+        tol = _TOL[dtype.name] if self.tol is None else self.tol
+        # As arrays, so that new values compile nothing.
+        numbers = (
+            traced(self.iterations, jnp.int32),
+            traced(self.damping, dtype),
+            traced(tol, dtype),
+        )
+        settings = eqx.tree_at(
+            lambda x: (x.iterations, x.damping, x.tol), self, numbers, is_leaf=lambda x: x is None
+        )
+        return _solved(settings, model)
 
     def _statistics(self, problem: Any) -> Statistics:
         return self._beliefs(problem).statistics()

@@ -87,14 +87,16 @@ def log_ndtr(a: Float[Array, "..."]) -> Float[Array, "..."]:
     """The logarithm of the normal distribution function."""
     near, far = _above(a), _below(a)
     half = math.log(2 * math.pi) / 2
+    zero = jnp.zeros_like(a)
+    upper, lower = jnp.where(near > 0, near, zero), jnp.where(near > 0, zero, near)
     return jnp.where(
         a < _TAIL[a.dtype.name][0],
         _log_g_far(far, _ratios(far, 1)[1]) - far**2 / 2 - half,
         # Of a probability near 1 what is missing counts.
         jnp.where(
             near > 0,
-            jnp.log1p(-erfc(jnp.maximum(near, 0) / math.sqrt(2)) / 2),
-            jnp.log(erfc(-jnp.minimum(near, 0) / math.sqrt(2)) / 2),
+            jnp.log1p(-erfc(upper / math.sqrt(2)) / 2),
+            jnp.log(erfc(-lower / math.sqrt(2)) / 2),
         ),
     )
 
@@ -114,7 +116,7 @@ def rectified_quantile(
     start = x + _few_terms(x)
     log_survival = jnp.log(survival)
     t = -2 * log_survival / (x + jnp.sqrt(x**2 - 2 * log_survival))
-    for _ in range(2):
+    for _ in range(2 if a.dtype == jnp.float32 else 3):
         slope = x + t + _few_terms(x + t)
         t = t - (x * t + t**2 / 2 + jnp.log(slope / start) + log_survival) / slope
     return jnp.maximum(jnp.where(tail, t, middle), 0)
@@ -129,11 +131,14 @@ def _few_terms(x: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _above(a: Float[Array, "..."]) -> Float[Array, "..."]:
-    return jnp.maximum(a, _TAIL[a.dtype.name][0])
+    # Not by a maximum, whose derivative at the edge is a half.
+    edge = jnp.full_like(a, _TAIL[a.dtype.name][0])
+    return jnp.where(a < edge, edge, a)
 
 
 def _below(a: Float[Array, "..."]) -> Float[Array, "..."]:
-    return jnp.minimum(a, _TAIL[a.dtype.name][0])
+    edge = jnp.full_like(a, _TAIL[a.dtype.name][0])
+    return jnp.where(a < edge, a, edge)
 
 
 def _delta(a: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -239,7 +239,9 @@ def _by_colour(
     bias, precision = model.bias[units], model.diagonal[units]
     columns, uniform = x.T[units], uniform.T[units]
     fixed = None if held is None else held.T[units]
-    beta = beta if isinstance(beta, (float, int)) else beta.reshape(1, -1)
+
+    def tempered(a: Float[Array, "width chains"]) -> Float[Array, "width chains"]:
+        return _times(beta, a.T).T
 
     def one(k: Array, x: Float[Array, "m chains"]) -> Float[Array, "m chains"]:
         def cut(a: Array) -> Array:
@@ -249,7 +251,7 @@ def _by_colour(
         shape = (width, x.shape[1])
         field = jnp.broadcast_to(cut(bias)[:, None], shape) - cut(weights) @ x
         own = jnp.broadcast_to(cut(precision)[:, None], shape)
-        new = _random.rectify(_times(beta, field), _times(beta, own), cut(uniform))
+        new = _random.rectify(tempered(field), tempered(own), cut(uniform))
         if fixed is not None:
             new = jnp.where(cut(fixed), cut(x), new)
         begin = (number - 1 - k if reverse else k) * width
