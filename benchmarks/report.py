@@ -6,18 +6,9 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import sap
+from . import _nnbm_tables, sap
+from ._report import machine, RESULTS, ROOT
 from .crbm import PUBLISHED, SIZES
-
-
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-
-
-def machine(result: dict) -> str:
-    """Where and with what a result was measured."""
-    where, versions = result["environment"], result["environment"]["versions"]
-    return f"{where['device']}, {where['cores']} cores, jax {versions['jax']}"
 
 
 def bp() -> str:
@@ -422,10 +413,22 @@ def draw_particles(path: Path) -> None:
 # Which file holds which tables.
 TABLES = {
     "README.md": (crbm, resume, bp, gibbs, pgmax, precision),
-    "docs/results.md": (crbm_paper, crbm_curves, sap_toy, sap_semi_restricted),
+    "docs/results.md": (
+        crbm_paper,
+        crbm_curves,
+        sap_toy,
+        sap_semi_restricted,
+        _nnbm_tables.nnbm_grid,
+        _nnbm_tables.nnbm_orientation,
+        _nnbm_tables.nnbm_scaling,
+        _nnbm_tables.nnbm_digits,
+    ),
 }
 # Which pictures are drawn by what.
-PICTURES = {"docs/particles.png": draw_particles}
+PICTURES = {
+    "docs/particles.png": draw_particles,
+    "docs/nonnegative.png": _nnbm_tables.draw_nonnegative,
+}
 
 
 def filled(text: str, name: str) -> str:

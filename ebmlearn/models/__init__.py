@@ -12,5 +12,6 @@ from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._graph import AbstractGraphModel as AbstractGraphModel
 from ._nnbm import NNBM as NNBM, TruncatedNormal as TruncatedNormal
 from ._rbm import RBM as RBM
+from ._rectified import erfcx as erfcx, log_ndtr as log_ndtr
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM
 from ._stack import Stack as Stack

@@ -79,12 +79,24 @@ def raw_moments(a: Float[Array, "..."], number: int) -> list[Float[Array, "..."]
 
 
 def erfcx(z: Float[Array, "..."]) -> Float[Array, "..."]:
-    """$e^{z^2} \\mathrm{erfc}(z)$, infinite where it is beyond the largest number."""
+    """$e^{z^2} \\mathrm{erfc}(z)$, with all digits in both tails, also of its derivative. Infinite
+    where it is beyond the largest number.
+
+    **Arguments:**
+
+    - `z`: any numbers.
+    """
     return math.sqrt(2 / math.pi) * jnp.exp(_log_g(-math.sqrt(2) * z))
 
 
 def log_ndtr(a: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The logarithm of the normal distribution function."""
+    """The logarithm of the normal distribution function, with all digits in both tails, also of
+    its derivative.
+
+    **Arguments:**
+
+    - `a`: any numbers.
+    """
     near, far = _above(a), _below(a)
     half = math.log(2 * math.pi) / 2
     zero = jnp.zeros_like(a)
