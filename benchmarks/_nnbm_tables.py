@@ -1,8 +1,7 @@
-"""The tables and the picture of `nnbm`, from its committed results."""
+"""The tables of `nnbm`, from its committed results."""
 
 import json
 import statistics
-from pathlib import Path
 
 from . import nnbm
 from ._report import machine, RESULTS
@@ -93,56 +92,3 @@ def nnbm_scaling() -> str:
             cells.append(f"{row[f'{name}_ms']:,.1f} ({row[f'{name}_sweeps']}{failed})")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def nnbm_digits() -> str:
-    """Grey levels of digits."""
-    (run,) = _nnbm_runs("digits")
-    lines = [
-        f"Grey levels of {run['rows'][0]} images of the digit {run['digit']} of scikit-learn, in"
-        f" units of 4: 8×8 pixels, of which {len(run['pixels'])} are inked by more than 5% on"
-        " average, joined to their eight neighbours, learned by SAP in"
-        f" {run['steps']:,} steps with a weight decay of {run['weight_decay']}. Mean absolute"
-        " differences of means and of correlations, and"
-        " squared maximum mean discrepancy, between 2,000 samples and the other"
-        f" {run['rows'][1]} images (`python -m benchmarks nnbm --task digits`; {machine(run)},"
-        f" seed {run['seed']}):",
-        "",
-        "| | means | correlations | discrepancy |",
-        "|---|---|---|---|",
-    ]
-    titles = {"joined": "NNBM", "independent": "independent units", "training data": None}
-    for name, title in titles.items():
-        errors = run["errors"][name]
-        cells = [title or "*the training images themselves*"]
-        cells += [f"{errors[kind]:.4f}" for kind in ("means", "correlations", "mmd")]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        f"The variance of {run['overspread']} of these pixels is above the square of their mean, as"
-        " that of no rectified Gaussian is; so `solve_moments` by I-SusP"
-        f" {'converged' if run['isusp_converged'] else 'did not converge'} on them.",
-    ]
-    return "\n".join(lines)
-
-
-def draw_nonnegative(path: Path) -> None:
-    """Digits: data, samples of a nonnegative Boltzmann machine, samples of independent units."""
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    (run,) = _nnbm_runs("digits")
-    rows = {
-        "training images": np.array(run["data"]) / 16,
-        "samples of the NNBM": np.array(run["samples"]["joined"]),
-        "samples of independent units": np.array(run["samples"]["independent"]),
-    }
-    figure, axes = plt.subplots(3, 1, figsize=(9, 4.2), layout="constrained")
-    for ax, (title, tiles) in zip(axes, rows.items(), strict=True):
-        tiles = np.pad(tiles.reshape(2, 10, 8, 8), ((0, 0), (0, 0), (0, 1), (0, 1)))
-        image = np.concatenate(np.concatenate(tiles, axis=1), axis=1)
-        ax.imshow(image, cmap="gray_r", vmin=0, vmax=1)
-        ax.set_title(title, fontsize=10)
-        ax.set_axis_off()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)

@@ -2,8 +2,7 @@
 
 `--task grid` and `--task orientation` learn models of 36 units back from 10,000 samples, 50 times,
 by SusP and I-SusP and by maximum likelihood with long Markov chains. `--task scaling` times one
-inference of sparse and dense models. `--task digits` learns the grey levels of 8×8 digits and draws
-samples. Finished runs are kept in the result file and not done again.
+inference of sparse and dense models. Finished runs are kept in the result file and not done again.
 """
 
 import argparse
@@ -16,10 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import ebmlearn as ebm
-from ebmlearn import datasets
 
 from . import _slices
 from ._slices import drive
@@ -265,88 +262,13 @@ def scaling(run: dict[str, Any], work: Any, deadline: Any) -> dict[str, Any]:
     return {**run, "rows": rows}
 
 
-def digits(run: dict[str, Any], work: Any, deadline: Any) -> dict[str, Any]:
-    """Grey levels of one digit by stochastic approximation, beside independent units."""
-    parts = datasets.digits(threshold=None)
-    images = np.concatenate([part.x[part.y == run["digit"]] for part in parts]) / 4
-    images = images[np.random.default_rng(run["seed"]).permutation(len(images))]
-    train, test = np.array_split(images, 2)
-    # Pixels that are hardly ever inked are left out.
-    used = np.flatnonzero(train.mean(0) > 0.05 * 4)
-    x, held = (part[:, used].astype(np.float32) for part in (train, test))
-    row, column = np.divmod(used, 8)
-    apart = np.maximum(np.abs(row[:, None] - row), np.abs(column[:, None] - column))
-    keys = jax.random.split(jax.random.key(run["seed"]), 2)
-    began = time.perf_counter()
-    models = {}
-    model = ebm.NNBM.init(len(used), key=keys[0], scale=0.0, edges=apart < 0)
-    for name, edges in (("independent", apart < 0), ("joined", apart == 1)):
-        # The second begins where the first ends.
-        model = ebm.fit(
-            ebm.NNBM(model.couplings, model.bias, edges),
-            ebm.SAP(ebm.Gibbs(), num_chains=500, steps=5, weight_decay=run["weight_decay"]),
-            x,
-            optimizer=optax.adam(optax.cosine_decay_schedule(0.03, run["steps"])),
-            epochs=run["steps"],
-            batch_size=len(x),
-            key=keys[0],
-            progress=False,
-        ).model
-        models[name] = model
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        match = ebm.solve_moments(x, ebm.ISusP(), edges=models["joined"].mask)
-    result: dict[str, Any] = {
-        **run,
-        "pixels": used.tolist(),
-        "rows": [len(x), len(held)],
-        "overspread": int((x.var(0) >= x.mean(0) ** 2).sum()),
-        "isusp_converged": bool(match.converged),
-        "seconds": time.perf_counter() - began,
-        "data": (4 * train[:20]).astype(int).tolist(),
-        "samples": {},
-        "errors": {},
-    }
-    for name, model in models.items():
-        samples = ebm.sample(
-            model, ebm.Gibbs(), 2000, key=keys[1], num_chains=500, burn_in=500, thin=50
-        )
-        samples = np.asarray(samples.x)
-        result["errors"][name] = errors(samples, held)
-        full = np.zeros((20, 64))
-        full[:, used] = samples[:20] / 4
-        result["samples"][name] = full.round(3).tolist()
-    result["errors"]["training data"] = errors(x, held)
-    return result
-
-
-def errors(samples: np.ndarray, data: np.ndarray) -> dict[str, float]:
-    """How far moments of samples are from those of data: the mean absolute differences of means
-    and of correlations, and the maximum mean discrepancy with a Gaussian kernel.
-    """
-    apart = np.abs(np.corrcoef(samples.T) - np.corrcoef(data.T))
-    both = np.concatenate([samples, data])
-    squares = ((both[:, None] - both[None]) ** 2).sum(-1)
-    kernel = np.exp(-squares / np.median(squares))
-    k = len(samples)
-    mmd = kernel[:k, :k].mean() + kernel[k:, k:].mean() - 2 * kernel[:k, k:].mean()
-    return {
-        "means": float(np.abs(samples.mean(0) - data.mean(0)).mean()),
-        "correlations": float(np.nanmean(apart)),
-        "mmd": float(mmd),
-    }
-
-
-TASKS = {"grid": table, "orientation": table, "scaling": scaling, "digits": digits}
+TASKS = {"grid": table, "orientation": table, "scaling": scaling}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", choices=TASKS, default="grid")
     parser.add_argument("--trials", type=int, default=50, help="of the two tables")
     parser.add_argument("--repeats", type=int, default=7, help="of timings")
-    parser.add_argument("--steps", type=int, default=1000, help="of learning digits")
-    parser.add_argument("--digit", type=int, default=3)
-    parser.add_argument("--weight-decay", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=0)
     _slices.add_arguments(parser)
 
@@ -354,9 +276,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> dict[str, Any]:
     def runs() -> Any:
         run = {"task": args.task, "method": "all", "seed": args.seed}
-        for name in {"scaling": ("repeats",), "digits": ("steps", "digit", "weight_decay")}.get(
-            args.task, ("trials",)
-        ):
+        for name in {"scaling": ("repeats",)}.get(args.task, ("trials",)):
             run[name] = getattr(args, name)
         yield run, functools.partial(TASKS[args.task], run)
 
@@ -369,5 +289,3 @@ def show(run: dict[str, Any]) -> None:
         if f"{name}_e_b" in run:
             b, w = (statistics.mean(run[f"{name}_{kind}"]) for kind in ("e_b", "e_w"))
             print(f"{run['task']} {name:12} e_b {b:.3f}, e_w {w:.3f}", flush=True)
-    if run["task"] == "digits":
-        print(run["errors"], flush=True)

@@ -421,14 +421,10 @@ TABLES = {
         _nnbm_tables.nnbm_grid,
         _nnbm_tables.nnbm_orientation,
         _nnbm_tables.nnbm_scaling,
-        _nnbm_tables.nnbm_digits,
     ),
 }
 # Which pictures are drawn by what.
-PICTURES = {
-    "docs/particles.png": draw_particles,
-    "docs/nonnegative.png": _nnbm_tables.draw_nonnegative,
-}
+PICTURES = {"docs/particles.png": draw_particles}
 
 
 def filled(text: str, name: str) -> str:

@@ -38,12 +38,10 @@ def test_quantiles(dtype):
     a, u = a.astype(float), u.astype(float)
     # log P(T > t) without the difference of two large logarithms, and its slope in t.
     x = -a
-    ratio = special.erfcx((x + t) / np.sqrt(2)) / special.erfcx(np.minimum(x, 37) / np.sqrt(2))
     far = special.erfcx((x + t) / np.sqrt(2)) / special.erfcx(np.maximum(x, 0) / np.sqrt(2))
     near = special.log_ndtr(a - t) - special.log_ndtr(a)
     got = np.where(a < 0, np.log(far) - x * t - t**2 / 2, near)
     slope = np.where(a < 0, x + t + 1, np.maximum(1, t - a) + 1)
-    assert np.isfinite(ratio[a > -30]).all()
     # As good as t itself can be written down, or as u near 1.
     eps = np.finfo(dtype).eps
     tol = eps * (20 * np.maximum(t, np.abs(a) * (a > -5)) * slope + 20 * np.abs(got) + 4)
@@ -120,32 +118,23 @@ def test_colours():
 @pytest.mark.parametrize(
     "sampler",
     [
-        ebm.Gibbs(),
         ebm.TemperedTransitions(np.linspace(0.3, 1, 5)),
         ebm.ParallelTempering(np.linspace(0.3, 1, 4)),
     ],
-    ids=["gibbs", "tempered", "parallel"],
+    ids=["tempered", "parallel"],
 )
 def test_samples(sampler):
-    """Of a model with two peaks, from one of them: only tempering leaves it."""
+    """Of a model with two peaks, from one of them."""
     couplings, bias = nonnegative.case("indefinite", 2)
     couplings, bias = 4 * couplings, 4 * bias
     _, mean, products = nonnegative.moments(couplings, bias)
     nnbm = ebm.NNBM(jnp.float32(couplings), jnp.float32(bias))
-    number = 4000
-    start = ebm.Units(jnp.asarray([0.1, 2.0]))
-    burn_in = 3 if isinstance(sampler, ebm.Gibbs) else 60
-    x = np.asarray(
-        ebm.sample(
-            nnbm, sampler, number, key=KEY, num_chains=number, burn_in=burn_in, start=start
-        ).x
-    )
+    number, start = 4000, ebm.Units(jnp.asarray([0.1, 2.0]))
+    options = dict(num_chains=number, burn_in=60, start=start)
+    x = np.asarray(ebm.sample(nnbm, sampler, number, key=KEY, **options).x)
     assert x.min() >= 0
     gap = np.abs(x.mean(0) - mean) / np.sqrt((np.diagonal(products) - mean**2) / number)
-    if isinstance(sampler, ebm.Gibbs):
-        assert gap.max() > 10
-    else:
-        assert gap.max() < 5
+    assert gap.max() < 5
 
 
 def test_clamped_units():
@@ -205,5 +194,3 @@ def test_distribution():
     assert exact.support(jnp.asarray([0.0, 2.0]))
     assert not exact.support(jnp.asarray([-0.1, 2.0]))
     assert exact.sample(KEY, (5, 2)).shape == (5, 2, 2)
-    with pytest.raises(TypeError, match="NNBM"):
-        NNBMGibbsKernel().init(KEY, 0, None, (ebm.RBM.init(2, 2, key=KEY),), {})

@@ -40,6 +40,7 @@ class Rectified(NamedTuple):
     spread: Float[Array, "..."]
 
 
+@jax.jit
 def rectified(l: Float[Array, "..."], r: Float[Array, "..."]) -> Rectified:  # noqa: E741
     """A unit of density $e^{l x - r x^2 / 2}$, eqs. (6) and (7) of Yasuda 2015.
 
@@ -78,6 +79,7 @@ def raw_moments(a: Float[Array, "..."], number: int) -> list[Float[Array, "..."]
     return out
 
 
+@jax.jit
 def erfcx(z: Float[Array, "..."]) -> Float[Array, "..."]:
     """$e^{z^2} \\mathrm{erfc}(z)$, with all digits in both tails, also of its derivative. Infinite
     where it is beyond the largest number.
@@ -89,6 +91,7 @@ def erfcx(z: Float[Array, "..."]) -> Float[Array, "..."]:
     return math.sqrt(2 / math.pi) * jnp.exp(_log_g(-math.sqrt(2) * z))
 
 
+@jax.jit
 def log_ndtr(a: Float[Array, "..."]) -> Float[Array, "..."]:
     """The logarithm of the normal distribution function, with all digits in both tails, also of
     its derivative.
@@ -113,6 +116,7 @@ def log_ndtr(a: Float[Array, "..."]) -> Float[Array, "..."]:
     )
 
 
+@jax.jit
 def rectified_quantile(
     a: Float[Array, "..."], survival: Float[Array, "..."]
 ) -> Float[Array, "..."]:
