@@ -14,6 +14,16 @@ import jax
 from ebmlearn import __version__
 
 
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def machine(result: dict[str, Any]) -> str:
+    """Where and with what a result was measured."""
+    where, versions = result["environment"], result["environment"]["versions"]
+    return f"{where['device']}, {where['cores']} cores, jax {versions['jax']}"
+
+
 def environment() -> dict[str, Any]:
     """The machine and the versions that a figure belongs to."""
     device = jax.devices()[0]

@@ -6,18 +6,9 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import _pmp_report, sap
+from . import _nnbm_tables, _pmp_report, sap
+from ._report import machine, RESULTS, ROOT
 from .crbm import PUBLISHED, SIZES
-
-
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-
-
-def machine(result: dict) -> str:
-    """Where and with what a result was measured."""
-    where, versions = result["environment"], result["environment"]["versions"]
-    return f"{where['device']}, {where['cores']} cores, jax {versions['jax']}"
 
 
 def bp() -> str:
@@ -434,6 +425,9 @@ TABLES = {
         _pmp_report.pmp_speed,
         _pmp_report.pmp_hidden,
         _pmp_report.pmp_deconvolution,
+        _nnbm_tables.nnbm_grid,
+        _nnbm_tables.nnbm_orientation,
+        _nnbm_tables.nnbm_scaling,
     ),
 }
 # Which pictures are drawn by what.

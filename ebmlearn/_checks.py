@@ -184,6 +184,19 @@ def finite_rows(name: str, x: Any) -> None:
             )
 
 
+def nonnegative_rows(name: str, x: Any) -> None:
+    """Raises `ValueError` if an array whose values are known holds a NaN, an infinity or a number
+    below 0.
+    """
+    finite_rows(name, x)
+    if is_concrete(x):
+        values = np.asarray(x)
+        if (values < 0).any():
+            row = int(np.argwhere(values < 0)[0][0])
+            got = values[values < 0].flat[0]
+            raise ValueError(f"`{name}` must not be negative, got {got} in row {row}.")
+
+
 def labels(name: str, y: Any, number: int, rows: int | None = None) -> None:
     """Raises `ValueError` unless `y` holds integers from 0 to `number` - 1, one for each of `rows`
     if these are counted.

@@ -429,12 +429,12 @@ def test_energy(dtype):
 
 def test_init():
     with oracle.x64(True):
-        model = NNBM.init(50, key=jax.random.key(0), scale=0.1, dtype="float32")
+        model = NNBM.init(50, key=jax.random.key(0), scale=0.05, dtype="float32")
     w = np.asarray(model.couplings)
     assert w.dtype == model.bias.dtype == np.float32
     np.testing.assert_array_equal(w, w.T)
     np.testing.assert_array_equal(np.diagonal(w), np.ones(50))
-    assert np.std(w[np.triu_indices(50, 1)]) == pytest.approx(0.1, rel=0.1)
+    assert np.std(w[np.triu_indices(50, 1)]) == pytest.approx(0.05, rel=0.1)
     assert not np.asarray(model.bias).any()
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel, GaussianRBM
+from ..models import AbstractLayeredModel, GaussianRBM, NNBM
 from ..samplers._base import as_layers, check_model, start_chains
 from ..samplers._sweep import marginal_energy, sweep
 
@@ -131,6 +131,8 @@ def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Floa
             "`model` must have discrete units: anneal `model.hidden_marginal()` and add"
             " `model.log_volume`, got a GaussianRBM."
         )
+    if isinstance(model, NNBM):
+        raise TypeError("`model` must have discrete units for annealing, got an NNBM.")
     if model.batch_shape != ():
         raise ValueError(f"`model` must be a single one, got a batch of shape {model.batch_shape}.")
     unary = model.unary()

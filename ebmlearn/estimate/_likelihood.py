@@ -33,7 +33,8 @@ def log_likelihood(
 
     **Arguments:**
 
-    - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine, a SemiRestrictedBM or a GaussianRBM.
+    - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine, a SemiRestrictedBM, a GaussianRBM or
+      an NNBM.
     - `data`: visible units. Where the model has label units, their labels are summed out, or taken
       from the pair `(visible, labels)`.
     - `log_partition`: log Z, from [`ebmlearn.Exact`][], [`ebmlearn.ais`][] or another inference.
@@ -96,14 +97,14 @@ def pseudo_log_likelihood(
 def _rows(model: Any, data: Any) -> list[Float[Array, "rows _"]]:
     if not isinstance(model, AbstractLayeredModel) or not is_closed(model):
         raise TypeError(
-            "`model` must be an RBM, a BoltzmannMachine, a SemiRestrictedBM or a GaussianRBM, got a"
-            f" {type(model).__name__}."
+            "`model` must be an RBM, a BoltzmannMachine, a SemiRestrictedBM, a GaussianRBM or an"
+            f" NNBM, got a {type(model).__name__}."
         )
     unary = model.unary()
     visible = states("data", data, unary[0].shape[-1], unary[0].dtype)
     _checks.rank("data", visible, 2, "[rows, visible]")
-    gaussian = model.kinds()[0] == "gaussian"
-    (_checks.finite_rows if gaussian else _checks.binary_rows)("data", visible)
+    rows = {"gaussian": _checks.finite_rows, "nonnegative": _checks.nonnegative_rows}
+    rows.get(model.kinds()[0], _checks.binary_rows)("data", visible)
     size = visible.shape[0]
     zeros = [jnp.zeros((size, bias.shape[-1]), bias.dtype) for bias in unary[1:]]
     return [visible, *zeros]

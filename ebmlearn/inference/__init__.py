@@ -6,6 +6,11 @@ from ._base import (
 from ._bp import BP as BP
 from ._exact import Exact as Exact
 from ._graph import AbstractGraphBeliefs as AbstractGraphBeliefs
+from ._isusp import ISusP as ISusP
 from ._mean_field import MeanField as MeanField
 from ._mplp import MPLP as MPLP
+from ._nnbm import NNBMBeliefs as NNBMBeliefs
+from ._nnbm_mean_field import NaiveMeanField as NaiveMeanField
 from ._query import query as query
+from ._susp import SusP as SusP
+from ._tap import TAP as TAP

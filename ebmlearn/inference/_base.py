@@ -1,6 +1,6 @@
 import abc
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 from .._types import AnyArray
 from ..models import AbstractLayeredModel, Layers, Units
 from ..models._graph import AbstractGraphModel
-from ._graph import GraphProblem, pose
-from ._instances import Problem
+from ._graph import pose
 
 
 Evidence = Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | Mapping
@@ -89,6 +88,8 @@ class Statistics(eqx.Module):
 class AbstractInference(eqx.Module):
     """Turns a model into beliefs about its units."""
 
+    on_nonnegative: ClassVar[bool] = False
+
     def __call__(
         self,
         model: AbstractLayeredModel | AbstractGraphModel,
@@ -100,7 +101,8 @@ class AbstractInference(eqx.Module):
         **Arguments:**
 
         - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, leading axes of whose
-          biases are a batch; or a [`ebmlearn.pgmax.FactorGraphModel`][].
+          biases are a batch; or a [`ebmlearn.pgmax.FactorGraphModel`][]. [`ebmlearn.Exact`][]
+          takes a small NNBM as well, and `NaiveMeanField`, `TAP`, `SusP` and `ISusP` nothing else.
         - `evidence`: what is known of the visible units (`x` of a BoltzmannMachine): 0 and 1 fix a
           unit, a number between them is the likelihood of 1 against 0. Of a graph, a dictionary
           from groups of variables to their states `[*batch, *shape]`, integers, -1 where not known;
@@ -112,9 +114,10 @@ class AbstractInference(eqx.Module):
 
         **Returns:**
 
-        [`ebmlearn.AbstractBeliefs`][], or [`ebmlearn.AbstractGraphBeliefs`][] of a graph.
+        [`ebmlearn.AbstractBeliefs`][], or [`ebmlearn.AbstractGraphBeliefs`][] of a graph, or
+        [`ebmlearn.NNBMBeliefs`][] of an NNBM.
         """
-        return self._beliefs(pose(model, evidence, observed))
+        return self._beliefs(pose(model, evidence, observed, self.on_nonnegative))
 
     def statistics(
         self,
@@ -125,14 +128,14 @@ class AbstractInference(eqx.Module):
         """Expected statistics, without keeping anything of the size of the batch times the weights.
         The arguments are those of a call.
         """
-        return self._statistics(pose(model, evidence, observed))
+        return self._statistics(pose(model, evidence, observed, self.on_nonnegative))
 
     @abc.abstractmethod
-    def _beliefs(self, problem: Problem | GraphProblem) -> Any:
+    def _beliefs(self, problem: Any) -> Any:
         """Does the work of a call."""
 
     @abc.abstractmethod
-    def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
+    def _statistics(self, problem: Any) -> Statistics:
         """Does the work of `statistics`."""
 
 

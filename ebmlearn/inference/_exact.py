@@ -1,4 +1,4 @@
-from typing import Any, get_args, NamedTuple
+from typing import Any, ClassVar, get_args, NamedTuple
 
 import equinox as eqx
 import jax
@@ -6,13 +6,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
-from ..models import AbstractPairwiseModel
+from ..models import AbstractPairwiseModel, NNBM
 from ..models._view import Instance, Product
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
 from ._enumeration import blocks, by_state, CHUNK, pair_maxima, Sides, Table
 from ._graph import GraphProblem
 from ._graph_exact import graph_beliefs, graph_statistics, GraphExactBeliefs
 from ._instances import each, each_and_mean, Problem
+from ._nnbm import NNBMBeliefs
+from ._quadrature import exact_moments
 
 
 class Exact(AbstractInference):
@@ -22,7 +24,9 @@ class Exact(AbstractInference):
     side are independent; of a [`ebmlearn.SemiRestrictedBM`][] the visible units, and of a
     [`ebmlearn.BoltzmannMachine`][] all units. Memory is one number a configuration. Of a
     [`ebmlearn.pgmax.FactorGraphModel`][] all configurations are enumerated, in bounded memory; for
-    `product="max"` the states of the most likely one have probability 1.
+    `product="max"` the states of the most likely one have probability 1. A [`ebmlearn.NNBM`][] of
+    at most four units is integrated by quadrature, and one of any size by formula if no two of its
+    units are joined; `residual` is the change of log Z from a smaller rule.
 
     - `product="sum"` gives marginals and log Z.
     - `product="max"` gives the most likely configuration, its log-potential as `log_partition`, and
@@ -40,6 +44,7 @@ class Exact(AbstractInference):
 
     product: Product = eqx.field(static=True, default="sum")
     max_units: int = eqx.field(static=True, default=24)
+    on_nonnegative: ClassVar[bool] = True
 
     def __init__(self, product: Product = "sum", max_units: int = 24):
         """**Arguments:**
@@ -61,7 +66,16 @@ class Exact(AbstractInference):
             raise ValueError('`product="mixed"` needs a bipartite model, got a graph.')
         return self.product
 
-    def _beliefs(self, problem: Problem | GraphProblem) -> "ExactBeliefs | GraphExactBeliefs":
+    def _nonnegative(self, model: NNBM) -> NNBMBeliefs:
+        if self.product != "sum":
+            raise ValueError(f'`product` must be "sum" for an NNBM, got {self.product!r}.')
+        return exact_moments(model)
+
+    def _beliefs(
+        self, problem: Problem | GraphProblem | NNBM
+    ) -> "ExactBeliefs | GraphExactBeliefs | NNBMBeliefs":
+        if isinstance(problem, NNBM):
+            return self._nonnegative(problem)
         if isinstance(problem, GraphProblem):
             return graph_beliefs(problem, self._graph_product(), self.max_units)
         sides, shape = self._sides(problem.model), problem.shape
@@ -77,7 +91,9 @@ class Exact(AbstractInference):
             _sides=sides,
         )
 
-    def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
+    def _statistics(self, problem: Problem | GraphProblem | NNBM) -> Statistics:
+        if isinstance(problem, NNBM):
+            return self._nonnegative(problem).statistics()
         if isinstance(problem, GraphProblem):
             return graph_statistics(problem, self._graph_product(), self.max_units)
         return _statistics(problem, self._sides(problem.model))

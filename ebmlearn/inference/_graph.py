@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .. import _checks
 from .._types import AnyArray
+from ..models import NNBM
 from ..models._graph import AbstractGraphModel, GraphInstance
 from ._instances import Problem
 
@@ -54,10 +55,18 @@ class GraphProblem(eqx.Module):
         return GraphInstance((rows,), None if self.held is None else flat(jnp.asarray(self.held)))
 
 
-def pose(model: Any, evidence: Any, observed: Any) -> Problem | GraphProblem:
-    """A model with evidence, checked."""
+def pose(
+    model: Any, evidence: Any, observed: Any, nonnegative: bool = False
+) -> Problem | GraphProblem | NNBM:
+    """A model with evidence, checked; an NNBM without, for inferences that work on it."""
     if isinstance(model, AbstractGraphModel):
         return GraphProblem(model, evidence, observed)
+    if isinstance(model, NNBM) and nonnegative:
+        for name, x in (("evidence", evidence), ("observed", observed)):
+            if x is not None:
+                got = _checks.describe(x)
+                raise ValueError(f"`{name}` must be None for an NNBM, got {got}.")
+        return model
     return Problem(model, evidence, observed)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Num, PyTree
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel, CRBM, GaussianRBM
+from ..models import AbstractPairwiseModel, CRBM, GaussianRBM, NNBM
 from ..models._graph import AbstractGraphModel
 from ..models._view import Instance
 
@@ -44,6 +44,11 @@ class Problem(eqx.Module):
             raise TypeError(
                 "`model` must have binary units: take `model.hidden_marginal()`, or a sampler, got"
                 " a GaussianRBM."
+            )
+        if isinstance(self.model, NNBM):
+            raise TypeError(
+                "`model` must have binary units for this inference, got an NNBM: take"
+                " `NaiveMeanField`, `TAP`, `SusP`, `ISusP` or `Exact()`."
             )
         if not isinstance(self.model, AbstractPairwiseModel):
             raise TypeError(

@@ -10,3 +10,4 @@ from ._pmp import PMPLearner as PMPLearner
 from ._pseudo_likelihood import PseudoLikelihood as PseudoLikelihood
 from ._sap import SAP as SAP, TransSAP as TransSAP, TransSAPState as TransSAPState
 from ._schedules import robbins_monro as robbins_monro
+from ._solve_moments import MomentMatch as MomentMatch, solve_moments as solve_moments

@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import _checks
 from ..inference._posterior import Seen
-from ..models import AbstractLayeredModel, CRBM, GaussianRBM, SemiRestrictedBM
+from ..models import AbstractLayeredModel, CRBM, SemiRestrictedBM
 from ..models._graph import AbstractGraphModel
 
 
@@ -49,12 +49,12 @@ def check(model: Any, batch: Any, name: str = "batch") -> None:
                 f" {len(batch)}."
             )
         _array(name, batch, model.unary()[0].shape[-1], "[rows, visible]")
-        real = isinstance(model, GaussianRBM)
-        (_checks.finite_rows if real else _checks.binary_rows)(name, batch)
+        rows = {"gaussian": _checks.finite_rows, "nonnegative": _checks.nonnegative_rows}
+        rows.get(model.kinds()[0], _checks.binary_rows)(name, batch)
     else:
         raise TypeError(
             "`model` must be a CRBM, an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a"
-            f" GaussianRBM or a FactorGraphModel, got {_checks.describe(model)}."
+            f" GaussianRBM, an NNBM or a FactorGraphModel, got {_checks.describe(model)}."
         )
 
 

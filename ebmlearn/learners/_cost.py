@@ -10,7 +10,7 @@ from ..inference import AbstractInference
 from ..inference._graph import GraphProblem
 from ..inference._instances import Problem
 from ..inference._posterior import is_closed
-from ..models import AbstractLayeredModel, BoltzmannMachine
+from ..models import AbstractLayeredModel, BoltzmannMachine, NNBM
 from ..models._graph import AbstractGraphModel
 
 
@@ -54,7 +54,7 @@ def free_energy(
     """
     if isinstance(model, AbstractGraphModel):
         return -inference._beliefs(GraphProblem(model, visible)).log_partition
-    if isinstance(model, BoltzmannMachine):
+    if isinstance(model, (BoltzmannMachine, NNBM)):
         return model.energy(visible)
     if is_closed(model):
         return model.free_energy(visible)  # pyright: ignore

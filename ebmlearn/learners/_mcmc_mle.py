@@ -8,7 +8,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from ..inference import AbstractInference, MeanField
 from ..inference._posterior import observed_statistics, posterior, Seen
-from ..models import AbstractLayeredModel, GaussianRBM
+from ..models import AbstractLayeredModel, GaussianRBM, NNBM
 from ..samplers import AbstractSampler, Gibbs
 from ..samplers._base import as_layers
 from ..samplers._sweep import given_even, marginal_energy
@@ -86,8 +86,9 @@ class MCMCMLE(AbstractContrastive):
 
     def init(self, model: Any, *, key: PRNGKeyArray) -> MCMCMLEState:
         """The chains, at random states; the first step moves them."""
-        if isinstance(model, GaussianRBM):
-            raise TypeError("`model` must have discrete units for MCMCMLE, got a GaussianRBM.")
+        if isinstance(model, (GaussianRBM, NNBM)):
+            kind = type(model).__name__
+            raise TypeError(f"`model` must have discrete units for MCMCMLE, got a {kind}.")
         chains = start(model, self.sampler, self.num_chains, key)
         return MCMCMLEState(chains, model, jnp.zeros((), jnp.int32))
 

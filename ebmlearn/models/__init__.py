@@ -10,7 +10,8 @@ from ._crbm import CRBM as CRBM
 from ._dbm import DBM as DBM
 from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._graph import AbstractGraphModel as AbstractGraphModel
-from ._nnbm import NNBM as NNBM
+from ._nnbm import NNBM as NNBM, TruncatedNormal as TruncatedNormal
 from ._rbm import RBM as RBM
+from ._rectified import erfcx as erfcx, log_ndtr as log_ndtr
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM
 from ._stack import Stack as Stack

@@ -45,8 +45,9 @@ class LabelledLayers(NamedTuple):
     label: Any
 
 
-# What the units of a layer may be: 0 or 1 each; one of them 1 and the others 0; or real numbers.
-Kind = Literal["binary", "softmax", "gaussian"]
+# What the units of a layer may be: 0 or 1 each; one of them 1 and the others 0; real numbers; or
+# real numbers that are not negative.
+Kind = Literal["binary", "softmax", "gaussian", "nonnegative"]
 
 
 class AbstractLayeredModel(eqx.Module):
@@ -68,7 +69,9 @@ class AbstractLayeredModel(eqx.Module):
 
     @abc.abstractmethod
     def kinds(self) -> tuple[Kind, ...]:
-        """What the units of each layer are: `"binary"`, `"softmax"` or `"gaussian"`."""
+        """What the units of each layer are: `"binary"`, `"softmax"`, `"gaussian"` or
+        `"nonnegative"`.
+        """
 
     @abc.abstractmethod
     def units(self, layers: tuple[Any, ...]) -> Layers | LabelledLayers | Units:
@@ -151,13 +154,13 @@ class AbstractPairwiseModel(AbstractLayeredModel):
                 out = out - (bias * jnp.broadcast_to(x, bias.shape)).sum(-1).mean()
         for block, pair in zip(self.blocks(), jax.tree.leaves(pairwise), strict=True):
             if block.first == block.second:
-                out = out - (_as_edges(block.weights) * pair).sum() / 2
+                out = out - (as_edges(block.weights) * pair).sum() / 2
             else:
                 out = out - (block.weights * pair).sum()
         return out
 
 
-def _as_edges(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
+def as_edges(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """Symmetric couplings in which the gradient of an edge stands whole at both its places, rather
     than half at each.
     """

@@ -10,6 +10,7 @@ from ._kernels import (
     GibbsKernel as GibbsKernel,
     GibbsWithGradientsKernel as GibbsWithGradientsKernel,
     KernelState as KernelState,
+    NNBMGibbsKernel as NNBMGibbsKernel,
     ParallelTemperingKernel as ParallelTemperingKernel,
     TemperedTransitionsKernel as TemperedTransitionsKernel,
 )

@@ -9,6 +9,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
 from ..samplers import AbstractSampler, ParallelTempering
+from ..samplers._base import REAL
 from . import _events
 
 
@@ -20,8 +21,8 @@ class BlockState(NamedTuple):
 
 
 class SamplerBlock(MCMCKernel):
-    """A block of `numpyro.infer.Gibbs` (NumPyro 0.22 and later) that moves one discrete or Gaussian
-    site by a sampler, given all other sites.
+    """A block of `numpyro.infer.Gibbs` (NumPyro 0.22 and later) that moves one discrete,
+    Gaussian or nonnegative site by a sampler, given all other sites.
 
     The other sites, NUTS's for instance, decide the model of the block: `build` makes it from their
     values. It must be the conditional distribution of the site, prior and likelihood together; a
@@ -103,9 +104,9 @@ class SamplerBlock(MCMCKernel):
                 f" got one of {_events.size(model)} units."
             )
         chains = math.prod(old.shape[:-1])
-        gaussian = model.kinds()[0] == "gaussian"
+        real = model.kinds()[0] in REAL
         event = old.reshape(chains, old.shape[-1])
-        event = event if gaussian else event.astype(jnp.int32)
+        event = event if real else event.astype(jnp.int32)
         start = _events.units(model, event, first)
         chain = self._sampler.init(model, chains, key=second, start=start)
         for key in keys:

@@ -10,7 +10,7 @@ from numpyro.distributions import constraints, Distribution
 from .. import _checks
 from .._types import AnyArray
 from ..inference import Exact
-from ..models import GaussianRBM
+from ..models import GaussianRBM, NNBM
 from ..samplers import AbstractSampler, Gibbs, sample
 from . import _events
 
@@ -25,9 +25,10 @@ class EnergyDistribution(Distribution):
     """A model as a NumPyro distribution, for observed or latent sites.
 
     An event is a vector: the visible units of an RBM, a SemiRestrictedBM or a GaussianRBM, hidden
-    units summed out; the units of a BoltzmannMachine; all units of a DBM, a layer after another.
-    Its elements are 0 and 1, or real numbers for a GaussianRBM. The batch axes of the model are
-    those of the distribution.
+    units summed out; the units of a BoltzmannMachine or an NNBM; all units of a DBM, a layer after
+    another. Its elements are 0 and 1, real numbers for a GaussianRBM, or nonnegative ones for an
+    NNBM, so that NUTS samples the last two. The batch axes of the model are those of the
+    distribution.
 
     !!! example
 
@@ -55,12 +56,13 @@ class EnergyDistribution(Distribution):
     ):
         """**Arguments:**
 
-        - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine, a DBM, a SemiRestrictedBM or a
-          GaussianRBM.
+        - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine, a DBM, a SemiRestrictedBM, a
+          GaussianRBM or an NNBM.
         - `log_partition`: the normaliser, log Z. `"exact"` enumerates the smaller side of the model
-          at each evaluation, and its gradient is right. A number or an array is taken as it is;
-          where parameters are latent it has to be a function of them. None leaves it out, which is
-          right only where the parameters are constants, and refused where they may be latent.
+          at each evaluation (or integrates an NNBM of a few units), and its gradient is right. A
+          number or an array is taken as it is; where parameters are latent it has to be a function
+          of them. None leaves it out, which is right only where the parameters are constants, and
+          refused where they may be latent.
         - `sampler`, `steps`: `sample` runs so many steps of this sampler, Gibbs if not given, from
           a random state, one chain for each draw. The draws are as good as the chains are mixed.
           [`ebmlearn.PMP`][] draws at once, and `steps` does not matter.
@@ -86,7 +88,9 @@ class EnergyDistribution(Distribution):
 
     @property
     def support(self) -> Any:
-        """Vectors of 0 and 1, or of real numbers."""
+        """Vectors of 0 and 1, of real numbers, or of nonnegative ones."""
+        if isinstance(self.model, NNBM):
+            return constraints.independent(constraints.nonnegative, 1)
         if isinstance(self.model, GaussianRBM):
             return constraints.real_vector
         return constraints.independent(constraints.boolean, 1)

@@ -13,6 +13,7 @@ from ..models import (
     CRBM,
     DBM,
     GaussianRBM,
+    NNBM,
     RBM,
     SemiRestrictedBM,
 )
@@ -21,16 +22,18 @@ from ..samplers._sweep import drawn
 
 # Models whose hidden units are summed out, so that a site holds the visible ones alone.
 _SUMMED = (RBM, SemiRestrictedBM, GaussianRBM)
+# Models without layers.
+_FLAT = (BoltzmannMachine, NNBM)
 
 
 def check(model: Any) -> None:
     """Raises `TypeError` unless `model` can be the distribution of a site."""
     if isinstance(model, CRBM):
         raise TypeError("`model` must be an RBM: call `crbm.condition(x)` first, got a CRBM.")
-    if not isinstance(model, (*_SUMMED, BoltzmannMachine, DBM)):
+    if not isinstance(model, (*_SUMMED, *_FLAT, DBM)):
         raise TypeError(
-            "`model` must be an RBM, a BoltzmannMachine, a DBM, a SemiRestrictedBM or a"
-            f" GaussianRBM, got {_checks.describe(model)}."
+            "`model` must be an RBM, a BoltzmannMachine, a DBM, a SemiRestrictedBM, a GaussianRBM"
+            f" or an NNBM, got {_checks.describe(model)}."
         )
     if "softmax" in model.kinds():
         raise TypeError("`model` must have no label units to be a distribution, got some.")
@@ -46,7 +49,7 @@ def log_potential(model: Any, event: Num[Array, "*batch n"]) -> Float[Array, "*b
     """The log-probability of an event, up to log Z."""
     if isinstance(model, _SUMMED):
         return -model.free_energy(event)
-    if isinstance(model, BoltzmannMachine):
+    if isinstance(model, _FLAT):
         return -model.energy(event)
     visible, *hidden = _cut(model, event)
     return -model.energy(visible, tuple(hidden))
@@ -56,7 +59,7 @@ def units(model: Any, event: Num[Array, "chains n"], key: PRNGKeyArray) -> Any:
     """States of all units, the hidden ones drawn given the visible ones where these are all that
     the event tells.
     """
-    if isinstance(model, BoltzmannMachine):
+    if isinstance(model, _FLAT):
         return model.units((event,))
     if isinstance(model, DBM):
         return model.units(tuple(_cut(model, event)))

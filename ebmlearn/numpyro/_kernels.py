@@ -9,7 +9,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel, DBM, Layers, Units
+from ..models import AbstractLayeredModel, DBM, Layers, NNBM, Units
 from ..samplers import (
     AbstractSampler,
     Gibbs,
@@ -120,6 +120,35 @@ class GibbsKernel(_SamplerKernel):
         - `beta`: the inverse temperature.
         """
         super().__init__(Gibbs(beta))
+
+
+class NNBMGibbsKernel(_SamplerKernel):
+    """[`ebmlearn.Gibbs`][] of nonnegative units for NumPyro: each is drawn from a truncated normal
+    distribution, those that are not joined together.
+
+    !!! example
+
+        ```python
+        mcmc = numpyro.infer.MCMC(NNBMGibbsKernel(), num_warmup=100, num_samples=1000)
+        mcmc.run(jax.random.key(0), nnbm)
+        mcmc.get_samples()["x"]  # real numbers of shape [1000, n]
+        ```
+    """
+
+    def __init__(self, beta: float = 1.0):
+        """**Arguments:**
+
+        - `beta`: the inverse temperature.
+        """
+        super().__init__(Gibbs(beta))
+
+    def _start(self, key: Array, start: Any, model: Any, clamped: Any) -> KernelState:
+        if not isinstance(model, NNBM):
+            raise TypeError(
+                f"`model` must be an NNBM for NNBMGibbsKernel, got a {type(model).__name__};"
+                " take GibbsKernel."
+            )
+        return super()._start(key, start, model, clamped)
 
 
 class GibbsWithGradientsKernel(_SamplerKernel):

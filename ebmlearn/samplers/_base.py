@@ -16,11 +16,15 @@ from ..models._graph import AbstractGraphModel
 from ._sweep import at_random
 
 
+# Kinds of units whose states are real numbers.
+REAL = ("gaussian", "nonnegative")
+
+
 class ChainState(eqx.Module):
     """Where chains are: `units` are named as the units of the model ([`ebmlearn.Layers`][],
     [`ebmlearn.LabelledLayers`][] or [`ebmlearn.Units`][]), each array of shape `[chains, n]`:
-    integers, 0 or 1, or real numbers if they are Gaussian. `clamped` holds booleans in the same
-    places, or None, for units that never change.
+    integers, 0 or 1, or real numbers if they are Gaussian or nonnegative. `clamped` holds booleans
+    in the same places, or None, for units that never change.
     """
 
     units: Any
@@ -58,15 +62,17 @@ class AbstractSampler(eqx.Module):
 
         **Arguments:**
 
-        - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a
-          GaussianRBM. If it has a batch axis, there must be as many chains as instances. For
-          [`ebmlearn.PMP`][], also a [`ebmlearn.pgmax.FactorGraphModel`][].
+        - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a
+          GaussianRBM or an NNBM. If it has a batch axis, there must be as many chains as instances.
+          For [`ebmlearn.PMP`][], whose units are binary, also a
+          [`ebmlearn.pgmax.FactorGraphModel`][].
         - `num_chains`: how many.
         - `key`: a typed key.
         - `start`: integers 0 and 1 named as the units of the model, `Layers(v, None)` for instance,
           of shape `[num_chains, n]` or `[n]`. Where it is None, units are drawn, each state as
-          likely as another. Label units are one-hot, Gaussian ones real numbers. Of a graph, a
-          dictionary from groups of variables to states `[num_chains, *shape]` or `[*shape]`.
+          likely as another. Label units are one-hot, Gaussian and nonnegative ones real numbers.
+          Of a graph, a dictionary from groups of variables to states `[num_chains, *shape]` or
+          `[*shape]`.
         - `clamped`: booleans in the same places, which units keep their start. None is none. Of a
           graph, a dictionary from groups to booleans: `{group: True}`.
         """
@@ -121,8 +127,8 @@ def check_model(model: Any, sampler: AbstractSampler | None = None) -> None:
         )
     if not isinstance(model, AbstractLayeredModel):
         raise TypeError(
-            "`model` must be an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a"
-            f" GaussianRBM, got {_checks.describe(model)}."
+            "`model` must be an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a GaussianRBM"
+            f" or an NNBM, got {_checks.describe(model)}."
         )
 
 
@@ -182,7 +188,7 @@ def as_units(model: AbstractLayeredModel, layers: Any) -> Any:
 
 
 def _as_kind(x: Float[Array, "..."], kind: Kind) -> Num[Array, "..."]:
-    return x if kind == "gaussian" else x.astype(jnp.int32)
+    return x if kind in REAL else x.astype(jnp.int32)
 
 
 def masks(units: Any) -> list[Bool[Array, "chains _"] | None] | None:
@@ -218,10 +224,10 @@ def _layers(name: str, model: AbstractLayeredModel, given: Any) -> list[Any]:
 def _states(
     name: str, x: Any, shape: tuple[int, int], kind: Kind, dtype: Any
 ) -> Num[Array, "chains n"]:
-    if kind == "gaussian":
+    if kind in REAL:
         if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
             raise TypeError(f"`{name}` must hold real numbers, got {_checks.describe(x)}.")
-        _checks.finite_rows(name, x)
+        (_checks.nonnegative_rows if kind == "nonnegative" else _checks.finite_rows)(name, x)
         return _fitted(name, x, shape).astype(dtype)
     if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.integer):
         raise TypeError(f"`{name}` must hold integers 0 and 1, got {_checks.describe(x)}.")
@@ -258,11 +264,11 @@ def _fitted(name: str, x: Any, shape: tuple[int, int]) -> Array:
 
 
 def no_improper(model: AbstractLayeredModel, betas: tuple[float, ...]) -> None:
-    """Raises `ValueError` if a ladder begins where Gaussian units would have no distribution."""
-    if betas[0] == 0 and "gaussian" in model.kinds():
+    """Raises `ValueError` if a ladder begins where real units would have no distribution."""
+    if betas[0] == 0 and set(REAL) & set(model.kinds()):
         raise ValueError(
-            "`betas` must be positive for Gaussian units, which have no distribution at 0, got"
-            f" {_shortened(betas)}."
+            "`betas` must be positive for Gaussian and nonnegative units, which have no"
+            f" distribution at 0, got {_shortened(betas)}."
         )
 
 

@@ -10,6 +10,7 @@ from ._base import (
     as_units,
     ChainState,
     masks,
+    REAL,
     start_chains,
 )
 from ._sweep import energy, sweep
@@ -26,7 +27,8 @@ class Gibbs(AbstractSampler):
     their units are not joined to each other, else a unit at a time.
 
     In an RBM it draws the hidden units given the visible ones, then the visible units given these
-    (block Gibbs); in a DBM all odd layers, then all even ones.
+    (block Gibbs); in a DBM all odd layers, then all even ones; in an NNBM with `edges` units of
+    which no two are joined.
 
     !!! example
 
@@ -56,7 +58,7 @@ class Gibbs(AbstractSampler):
         start: Any,
         clamped: Any,
     ) -> ChainState:
-        if "gaussian" in model.kinds():
+        if set(REAL) & set(model.kinds()):
             _checks.number("beta", self.beta, 0, float("inf"), "(0, inf)")
         return start_chains(model, num_chains, key, start, clamped)
 

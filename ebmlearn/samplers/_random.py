@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, UInt32
 
+from ..models._rectified import rectified_quantile
+
 
 def uniforms(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
     """Numbers to `decide` by.
@@ -42,6 +44,18 @@ def _threefry(
 def decide(log_odds: Float[Array, "..."], uniform: Float[Array, "..."]) -> Float[Array, "..."]:
     """1 with the probability that log-odds mean, else 0."""
     return (uniform < jax.nn.sigmoid(log_odds)).astype(log_odds.dtype)
+
+
+def rectify(
+    field: Float[Array, "..."], precision: Float[Array, "..."], uniform: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """A number $x \\ge 0$ of density $e^{l x - r x^2 / 2}$, where $l$ is the field and $r$ the
+    precision.
+    """
+    root = jnp.sqrt(precision)
+    # Uniform numbers are multiples of a step, from 0 on: their middles are never 0 nor 1.
+    step = jnp.finfo(uniform.dtype).eps
+    return rectified_quantile(field / root, uniform + step / 2) / root
 
 
 def accept(log_ratio: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, "..."]:

@@ -36,8 +36,9 @@ def sample(
 
     **Arguments:**
 
-    - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a
-      GaussianRBM; for [`ebmlearn.PMP`][], also a [`ebmlearn.pgmax.FactorGraphModel`][].
+    - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a
+      GaussianRBM or an NNBM; for [`ebmlearn.PMP`][], also a
+      [`ebmlearn.pgmax.FactorGraphModel`][].
     - `sampler`: for instance [`ebmlearn.Gibbs`][].
     - `num_samples`: how many configurations, of all chains together.
     - `key`: a typed key.
@@ -50,11 +51,11 @@ def sample(
 
     **Returns:**
 
-    Integers, of Gaussian units real numbers, named as the units of the model, `[num_samples, n]`
-    each: the first ones of all chains, then the second ones, and so on. Of chains that give more
-    than is asked for, the last are cut off. Of a graph, `samples[group]` are integers
-    `[num_samples, *shape]`. With `with_info` a pair, whose second part is the sampler's info with a
-    leading axis of steps, burn-in left out.
+    Integers, of Gaussian and nonnegative units real numbers, named as the units of the model,
+    `[num_samples, n]` each: the first ones of all chains, then the second ones, and so on. Of
+    chains that give more than is asked for, the last are cut off. Of a graph, `samples[group]` are
+    integers `[num_samples, *shape]`. With `with_info` a pair, whose second part is the sampler's
+    info with a leading axis of steps, burn-in left out.
     """
     if not isinstance(sampler, AbstractSampler):
         got = _checks.describe(sampler)

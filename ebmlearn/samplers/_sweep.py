@@ -7,10 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..models import AbstractLayeredModel
+from ..models import AbstractLayeredModel, NNBM
 from . import _random
+from ._colours import classes
 
 
 # Units of a layer with couplings inside are drawn in blocks: what the other units send to a block
@@ -80,14 +82,18 @@ def start_even(
 def at_random(
     model: AbstractLayeredModel, layer: int, number: int, key: PRNGKeyArray
 ) -> Float[Array, "chains _"]:
-    """States of a layer that owe nothing to the others: each equally likely, or Gaussian units as
-    they are where all hidden units are 0.
+    """States of a layer that owe nothing to the others: each equally likely, or Gaussian and
+    nonnegative units as they are where all others are 0.
     """
     bias = model.unary()[layer]
     shape = (number, bias.shape[-1])
     kind = model.kinds()[layer]
     if kind == "gaussian":
         return _normal(model, jnp.broadcast_to(bias, shape), key, 1.0)
+    if kind == "nonnegative":
+        uniform = _random.uniforms(key, shape, bias.dtype)
+        precision = jnp.broadcast_to(model.diagonal, shape)  # pyright: ignore
+        return _random.rectify(jnp.broadcast_to(bias, shape), precision, uniform)
     if kind == "softmax":
         units = jax.random.randint(key, (number,), 0, shape[1])
         return jax.nn.one_hot(units, shape[1], dtype=bias.dtype)
@@ -129,7 +135,9 @@ def energy(model: AbstractLayeredModel, layers: Layers) -> Float[Array, " chains
 
 
 def _spread(model: Any, layers: Layers) -> Float[Array, " chains"]:
-    """What Gaussian units add to the energy besides what is linear in them."""
+    """What Gaussian and nonnegative units add to the energy besides what is linear in them."""
+    if isinstance(model, NNBM):
+        return (layers[0] ** 2 * jnp.broadcast_to(model.diagonal, layers[0].shape)).sum(-1) / 2
     if model.kinds()[0] != "gaussian":
         return jnp.zeros(layers[0].shape[0], layers[0].dtype)
     sigma = jnp.broadcast_to(model.sigma, layers[0].shape)
@@ -148,6 +156,9 @@ def drawn(
 ) -> Float[Array, "chains _"]:
     old = layers[layer]
     kind = model.kinds()[layer]
+    if isinstance(model, NNBM):
+        uniform = _random.uniforms(key, old.shape, old.dtype)
+        return _by_colour(model, old, uniform, beta, reverse, held)
     if kind != "binary":
         outside = field(model, layers, layer)
         if kind == "softmax":
@@ -204,6 +215,49 @@ def _one_by_one(
         return jax.lax.dynamic_update_slice_in_dim(x, jnp.concatenate(new, 1), b * size, 1)
 
     return jax.lax.fori_loop(0, blocks, block, x)[:, :n]
+
+
+def _by_colour(
+    model: NNBM,
+    x: Float[Array, "chains n"],
+    uniform: Float[Array, "chains n"],
+    beta: Beta,
+    reverse: bool,
+    held: Bool[Array, "chains n"] | None,
+) -> Float[Array, "chains n"]:
+    """Draws nonnegative units, all those of one colour at once."""
+    colours = classes(model)
+    number, width = colours.shape
+    # Units of one colour side by side, and a chain in each column: a colour is then a slice. Places
+    # that are left over hold a copy of unit 0 that is joined to nobody.
+    units = colours.reshape(-1)
+    real = units < model.num_units
+    units = np.where(real, units, 0)
+    place = np.argsort(np.where(real, units, model.num_units), kind="stable")[: model.num_units]
+    weights = model.off_diagonal[units][:, units]
+    weights = jnp.where(real[:, None] & real[None, :], weights, jnp.zeros_like(weights))
+    bias, precision = model.bias[units], model.diagonal[units]
+    columns, uniform = x.T[units], uniform.T[units]
+    fixed = None if held is None else held.T[units]
+
+    def tempered(a: Float[Array, "width chains"]) -> Float[Array, "width chains"]:
+        return _times(beta, a.T).T
+
+    def one(k: Array, x: Float[Array, "m chains"]) -> Float[Array, "m chains"]:
+        def cut(a: Array) -> Array:
+            begin = (number - 1 - k if reverse else k) * width
+            return jax.lax.dynamic_slice_in_dim(a, begin, width)
+
+        shape = (width, x.shape[1])
+        field = jnp.broadcast_to(cut(bias)[:, None], shape) - cut(weights) @ x
+        own = jnp.broadcast_to(cut(precision)[:, None], shape)
+        new = _random.rectify(tempered(field), tempered(own), cut(uniform))
+        if fixed is not None:
+            new = jnp.where(cut(fixed), cut(x), new)
+        begin = (number - 1 - k if reverse else k) * width
+        return jax.lax.dynamic_update_slice_in_dim(x, new, begin, 0)
+
+    return jax.lax.fori_loop(0, number, one, columns)[place].T
 
 
 def _times(beta: Beta, field: Float[Array, "chains n"]) -> Float[Array, "chains n"]:

@@ -1,0 +1,110 @@
+"""Exact moments of a few nonnegative units.
+
+A configuration is $x = \\rho u$ with $u$ on the simplex. Along each $u$ the energy is quadratic in
+$\\rho$, whose integral is closed; what is left is an integral over the simplex, whose domain needs
+no choice and on which the integrand is smooth where the couplings are copositive.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _checks
+from ..models import NNBM
+from ..models._rectified import raw_moments, rectified
+from ._nnbm import NNBMBeliefs
+
+
+# Points of the Gauss-Legendre rules along each side of the simplex, by the number of units, and
+# those of a smaller rule that says how far to trust them.
+_POINTS = {1: (1, 1), 2: (512, 384), 3: (128, 96), 4: (48, 36)}
+_TOL = {"float32": 1e-4, "float64": 1e-8}
+
+
+def exact_moments(model: NNBM) -> NNBMBeliefs:
+    """Moments and log Z by quadrature, or by formula where no two units are joined."""
+    n = model.num_units
+    apart = model.edges == ()
+    if model.edges is None and _checks.is_concrete(model.couplings):
+        couplings = np.asarray(model.couplings)
+        apart = not (couplings - np.diag(np.diagonal(couplings))).any()
+    if apart:
+        return _independent(model)
+    if n > max(_POINTS):
+        raise ValueError(
+            f"`model` must have at most {max(_POINTS)} units for quadrature, or none that are"
+            f" joined, got an NNBM with {n}."
+        )
+    return _integrated(model)
+
+
+@eqx.filter_jit
+def _independent(model: NNBM) -> NNBMBeliefs:
+    unit = rectified(model.bias, model.diagonal)
+    return NNBMBeliefs(
+        mean=unit.mean,
+        second_moment=unit.second_moment,
+        covariance=jnp.diag(unit.variance),
+        log_partition=unit.log_partition.sum(),
+        converged=jnp.isfinite(unit.variance).all(),
+        iterations=jnp.zeros((), jnp.int32),
+        residual=jnp.zeros((), unit.mean.dtype),
+    )
+
+
+@eqx.filter_jit
+def _integrated(model: NNBM) -> NNBMBeliefs:
+    n, dtype = model.num_units, model.bias.dtype
+    root = jnp.sqrt(model.diagonal)
+    couplings = jnp.eye(n, dtype=dtype) + model.off_diagonal / (root[:, None] * root[None, :])
+    bias = model.bias / root
+    log_z, mean, products = _moments(couplings, bias, _POINTS[n][0])
+    smaller, *_ = _moments(couplings, bias, _POINTS[n][1])
+    residual = jnp.abs(log_z - smaller)
+    products = products / (root[:, None] * root[None, :])
+    mean = mean / root
+    return NNBMBeliefs(
+        mean=mean,
+        second_moment=jnp.diagonal(products),
+        covariance=products - mean[:, None] * mean[None, :],
+        log_partition=log_z - jnp.log(root).sum(),
+        converged=residual <= _TOL[dtype.name],
+        iterations=jnp.zeros((), jnp.int32),
+        residual=jax.lax.stop_gradient(residual),
+    )
+
+
+def _moments(
+    couplings: Float[Array, "n n"], bias: Float[Array, " n"], points: int
+) -> tuple[Float[Array, ""], Float[Array, " n"], Float[Array, "n n"]]:
+    """Log Z, $E x$ and $E x x^\\top$."""
+    n, dtype = bias.shape[0], bias.dtype
+    nodes, log_weights = _simplex(n, points)
+    u = jnp.asarray(nodes, dtype)
+    q = ((u @ couplings) * u).sum(-1)
+    radial = raw_moments(u @ bias / jnp.sqrt(q), n + 1)
+    log_q = jnp.log(q) / 2
+    base = jnp.asarray(log_weights, dtype)
+    parts = [base + radial[n - 1 + k] - (n + k) * log_q for k in range(3)]
+    log_z = jax.nn.logsumexp(parts[0])
+    first, second = (jnp.exp(part - log_z) for part in parts[1:])
+    return log_z, first @ u, (u * second[:, None]).T @ u
+
+
+def _simplex(n: int, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes on the simplex and the logarithms of their weights: a cube folded up."""
+    if n == 1:
+        return np.ones((1, 1)), np.zeros(1)
+    x, w = np.polynomial.legendre.leggauss(points)
+    x, w = (x + 1) / 2, np.log(w / 2)
+    sides = np.stack(np.meshgrid(*[x] * (n - 1), indexing="ij"), -1).reshape(-1, n - 1)
+    log_weights = np.sum(np.meshgrid(*[w] * (n - 1), indexing="ij"), axis=0).reshape(-1)
+    left = np.ones(len(sides))
+    nodes = []
+    for k in range(n - 1):
+        nodes.append(left * sides[:, k])
+        log_weights = log_weights + np.log(left)
+        left = left * (1 - sides[:, k])
+    return np.stack([*nodes, left], -1), log_weights

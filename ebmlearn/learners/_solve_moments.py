@@ -1,0 +1,210 @@
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix as optx
+from jaxtyping import Array, Bool, Float, Int
+
+from .. import _checks
+from .._types import AnyArray
+from ..inference import Exact, ISusP, Statistics
+from ..inference._inverse import own_fields
+from ..inference._nnbm import AbstractNNBMInference, Moments
+from ..models import NNBM
+from ..models._copositive import copositivity
+from ..models._rectified import rectified
+
+
+_TOL = {"float32": 1e-4, "float64": 1e-8}
+
+
+class MomentMatch(eqx.Module):
+    """What [`ebmlearn.solve_moments`][] found.
+
+    - `model`: the NNBM.
+    - `converged`: whether it has the moments that were asked for, under the inference.
+    - `iterations`: steps of Newton's method.
+    - `residual`: the largest error of a correlation, or of a variance as a part of itself.
+    """
+
+    model: NNBM
+    converged: Bool[Array, ""]
+    iterations: Int[Array, ""]
+    residual: Float[Array, ""]
+
+
+def solve_moments(
+    statistics: Statistics | Float[AnyArray, "rows n"],
+    inference: AbstractNNBMInference | Exact,
+    *,
+    edges: Bool[AnyArray, "n n"] | None = None,
+    tol: float | None = None,
+    max_steps: int = 50,
+) -> MomentMatch:
+    """Learns a nonnegative Boltzmann machine by solving for the parameters at which the inference
+    gives the moments of the data. That is where the gradient of maximum likelihood is zero
+    (Yasuda 2015, eq. (21)), which ascent reaches slowly if units are strongly correlated.
+
+    The moments being known, means and variances fix the fields of each unit, and only the couplings
+    are sought, by Newton's method of Optimistix: no fixed point is iterated. With
+    [`ebmlearn.Exact`][] all parameters of up to four units are sought at once.
+
+    !!! example
+
+        ```python
+        match = ebmlearn.solve_moments(data, ebmlearn.ISusP())
+        match.model, match.converged
+        ```
+
+    **Arguments:**
+
+    - `statistics`: rows of data, or an [`ebmlearn.Statistics`][] of means (`units.x`) and means of
+      $x x^\\top$ (`pairwise`), as the `statistics` of an inference are.
+    - `inference`: [`ebmlearn.ISusP`][], [`ebmlearn.SusP`][], [`ebmlearn.TAP`][] or
+      [`ebmlearn.Exact`][].
+    - `edges`: a mask of booleans, which units are joined; all if not given. Only the covariances of
+      joined units are matched.
+    - `tol`: how large `residual` may be; by default 1e-4 in float32 and 1e-8 in float64.
+    - `max_steps`: how many steps of Newton's method, at most.
+
+    **Returns:**
+
+    A [`ebmlearn.MomentMatch`][]. It has not converged where the equations have no solution: a unit
+    whose variance is not below the square of its mean, more spread out than an exponential one, is
+    no rectified Gaussian. There is a warning if the couplings are not copositive; `model.project()`
+    makes them so.
+    """
+    if not isinstance(inference, (AbstractNNBMInference, Exact)):
+        got = _checks.describe(inference)
+        raise TypeError(f"`inference` must be one of an NNBM, such as `ISusP()`, got {got}.")
+    _checks.count("max_steps", max_steps)
+    mean, covariance = _moments(statistics)
+    n, dtype = mean.shape[0], mean.dtype
+    if tol is None:
+        tol = _TOL[dtype.name]
+    _checks.number("tol", tol, 0, float("inf"), "(0, inf)")
+    like = NNBM(np.eye(n, dtype=dtype), np.zeros(n, dtype), edges)
+    match = _solved(like, mean, covariance, inference, float(tol), max_steps)
+    if _checks.is_concrete(match.model.couplings) and bool(match.converged):
+        answer = copositivity(np.asarray(match.model.couplings))
+        if not answer.holds:
+            known = "not" if answer.holds is False else "not known to be"
+            warnings.warn(
+                f"the couplings that match `statistics` are {known} copositive; take"
+                " `model.project()` before they are used.",
+                stacklevel=2,
+            )
+    return match
+
+
+def _moments(statistics: Any) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """Means and covariances."""
+    if isinstance(statistics, Statistics):
+        mean = getattr(statistics.units, "x", None)
+        products = statistics.pairwise
+        if mean is None or jnp.ndim(products) != 2:
+            raise ValueError(
+                "`statistics` must be those of an NNBM, `units.x` and an array `pairwise`, got"
+                f" {_checks.describe(products)}."
+            )
+        n = products.shape[0]
+        _checks.trailing("statistics.units.x", mean, (n,), "as `pairwise` has rows")
+        _checks.nonnegative_rows("statistics.units.x", mean)
+        _checks.finite_rows("statistics.pairwise", products)
+        mean = mean.reshape(-1, n).mean(0)
+        covariance = products - mean[:, None] * mean[None, :]
+    else:
+        if not hasattr(statistics, "dtype") or not jnp.issubdtype(statistics.dtype, jnp.floating):
+            got = _checks.describe(statistics)
+            raise TypeError(
+                f"`statistics` must be rows of real numbers or a `Statistics`, got {got}."
+            )
+        _checks.rank("statistics", statistics, 2, "[rows, units]")
+        _checks.nonnegative_rows("statistics", statistics)
+        rows = jnp.asarray(statistics)
+        mean = rows.mean(0)
+        apart = rows - jnp.broadcast_to(mean, rows.shape)
+        covariance = apart.T @ apart / rows.shape[0]
+    variance = jnp.diagonal(covariance)
+    if _checks.is_concrete(variance) and not bool((variance > 0).all()):
+        unit = int(np.argmin(np.asarray(variance)))
+        raise ValueError(
+            "`statistics` must have a positive variance of each unit, got"
+            f" {float(variance[unit]):.3g} of unit {unit}."
+        )
+    return mean, covariance
+
+
+@eqx.filter_jit
+def _solved(
+    like: NNBM,
+    mean: Float[Array, " n"],
+    covariance: Float[Array, "n n"],
+    inference: Any,
+    tol: float,
+    max_steps: int,
+) -> MomentMatch:
+    exact = isinstance(inference, Exact)
+    search = ISusP() if exact else inference
+    s = jnp.diagonal(covariance)
+    linear, precision = own_fields(mean, s)
+    at = Moments(mean, s, jnp.zeros_like(mean))
+    inverse = search._inverse(at, covariance, like.pairs, tol / 10, max_steps)
+    # Eqs. (16) and (17) the other way round.
+    reaction = inverse.weights**2 @ s + inverse.correction
+    bias = linear + inverse.weights @ mean + mean * reaction
+    model = eqx.tree_at(
+        lambda model: (model.couplings, model.bias),
+        like,
+        (inverse.weights + jnp.diag(precision + reaction), bias),
+    )
+    apart = jnp.abs(rectified(linear, precision).variance / s - 1).max()
+    residual, steps = jnp.maximum(inverse.residual, apart), inverse.steps
+    if exact:
+        alone = eqx.tree_at(
+            lambda model: (model.couplings, model.bias), like, (jnp.diag(precision), linear)
+        )
+        model, residual, steps = _by_parameters(
+            model, alone, inference, mean, covariance, tol, max_steps
+        )
+    converged = (residual <= tol) & (model.diagonal > 0).all()
+    return MomentMatch(model, converged, steps, residual)
+
+
+def _by_parameters(
+    model: NNBM,
+    alone: NNBM,
+    inference: Exact,
+    mean: Float[Array, " n"],
+    covariance: Float[Array, "n n"],
+    tol: float,
+    max_steps: int,
+) -> tuple[NNBM, Float[Array, ""], Int[Array, ""]]:
+    """Newton's method on all parameters, from those of another inference."""
+    first, second = model.pairs
+    scale = jnp.sqrt(jnp.diagonal(covariance))
+
+    def build(y: Any) -> NNBM:
+        bias, diagonal, edges = y
+        upper = jnp.zeros_like(model.couplings).at[first, second].set(edges)
+        couplings = upper + upper.T + jnp.diag(diagonal)
+        return eqx.tree_at(lambda m: (m.couplings, m.bias), model, (couplings, bias))
+
+    def gap(y: Any, _: None) -> Any:
+        beliefs = inference(build(y))
+        unit = scale[:, None] * scale[None, :]
+        apart = (beliefs.covariance - covariance) / unit
+        return (beliefs.mean - mean) / scale, jnp.diagonal(apart), apart[first, second]
+
+    # Where the other inference finds nothing, from units that are joined to nobody.
+    good = jnp.isfinite(model.couplings).all() & jnp.isfinite(model.bias).all()
+    model = jax.tree.map(lambda x, y: jnp.where(good, x, y), model, alone)
+    start = model.project()
+    y = start.bias, start.diagonal, start.couplings[first, second]
+    solver = optx.LevenbergMarquardt(rtol=tol / 10, atol=tol / 10)
+    found = optx.root_find(gap, solver, y, max_steps=max_steps, throw=False)
+    left = jnp.concatenate(jax.tree.map(jnp.abs, gap(found.value, None))).max()
+    return build(found.value), left, jnp.asarray(found.stats["num_steps"], jnp.int32)
