@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from pathlib import Path
 
 from . import nnbm
 from ._report import machine, RESULTS
@@ -92,3 +93,50 @@ def nnbm_scaling() -> str:
             cells.append(f"{row[f'{name}_ms']:,.1f} ({row[f'{name}_sweeps']}{failed})")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def nnbm_wine() -> str:
+    """Models of the wines."""
+    (run,) = _nnbm_runs("wine")
+    names = {**_NONNEGATIVE, "alone": "units that are not joined"}
+    lines = [
+        f"The 13 measurements of {run['rows']} wines (scikit-learn), each in units of its standard"
+        " deviation, and models learned from them by `solve_moments`: the largest errors of means,"
+        " standard deviations and correlations of 20,000 Gibbs samples, and the mean error of"
+        f" correlations (`python -m benchmarks nnbm --task wine`; {machine(run)}, seed"
+        f" {run['seed']}):",
+        "",
+        "| | mean | standard deviation | correlation | mean error of correlations |",
+        "|---|---|---|---|---|",
+    ]
+    for name in ("isusp", "susp", "tap", "alone"):
+        of = run[name]
+        if not of["converged"]:
+            lines.append(f"| {names[name]} | no solution found | – | – | – |")
+            continue
+        kinds = ("mean_error", "spread_error", "correlation_error", "correlation_error_mean")
+        cells = [f"{of[kind]:.3f}" for kind in kinds]
+        lines.append(f"| {names[name]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw_nnbm_wine(path: Path) -> None:
+    """Measurements of wines beside samples of the model that I-SusP learned."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    (run,) = _nnbm_runs("wine")
+    data, samples = np.array(run["data"]), np.array(run["samples"])
+    pairs = (("total_phenols", "flavanoids"), ("malic_acid", "hue"), ("alcohol", "proline"))
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.1), layout="constrained")
+    for ax, pair in zip(axes, pairs, strict=True):
+        one, two = (run["names"].index(name) for name in pair)
+        ax.scatter(data[:, one], data[:, two], s=8, label="wines")
+        ax.scatter(
+            samples[:, one], samples[:, two], s=8, label="samples", marker="x", linewidth=0.7
+        )
+        ax.set_xlabel(pair[0].replace("_", " "))
+        ax.set_ylabel(pair[1].replace("_", " "))
+    axes[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)

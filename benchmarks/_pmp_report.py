@@ -160,27 +160,6 @@ def pmp_hidden() -> str:
     return "\n".join(lines)
 
 
-def pmp_deconvolution() -> str:
-    """Features found in images."""
-    found = runs("deconvolution")
-    good = [ok for run in found for ok in run["recovered"]]
-    explained = [x for run in found for x in run["explained"]]
-    placed = [x for run in found for x in run["placed"]]
-    one = found[0]
-    return (
-        f"Blind deconvolution of {one['images']} images of {one['size']}×{one['size']} pixels with"
-        f" {one['features']} features of {one['side']}×{one['side']} to be found, where four of"
-        f" 5×5 made them: all four recovered, each with an intersection over union of 0.9 at"
-        f" least, in {sum(good)} of {len(good)} samples after {one['sweeps']:,} sweeps."
-        f" {100 * min(explained):.2f}% to {100 * max(explained):.2f}% of the pixels are as the"
-        f" sampled features and locations make them, with {min(placed)} to {max(placed)} places"
-        f" where the truth has {one['placed_in_truth']}. The graph has {one['variables']:,}"
-        f" variables; building it takes {one['seconds_to_build']:.0f} s and"
-        f" {one['mib_to_build'] / 1024:.1f} GiB (`python -m benchmarks pmp --task deconvolution`;"
-        f" {machine(one)})."
-    )
-
-
 def pmp_speed() -> str:
     """Times of the samplers alone."""
     found = {run["method"]: run for run in runs("speed")}
@@ -292,31 +271,5 @@ def draw_pmp_logz(path: Path) -> None:
         ax.set_xlabel("side" if method == "lattice" else "units")
         ax.set_ylabel("bound − log Z")
         ax.legend(fontsize=8)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
-
-
-def draw_pmp_deconvolution(path: Path) -> None:
-    """The features that made the images, some images, and the features of each sample."""
-    import matplotlib.pyplot as plt
-
-    found = runs("deconvolution")
-    one = found[0]
-    figure, axes = plt.subplots(
-        1, 3, figsize=(9, 3.4), layout="constrained", width_ratios=(1, 3, 3)
-    )
-    true = unpacked(one["true_features"], 5, 5)
-    images = unpacked(one["images_drawn"][:9], one["size"], one["size"])
-    samples = [
-        unpacked(features, one["side"], one["side"])
-        for run in found
-        for features in run["pictures"]
-    ]
-    pictures = (tiled(true, 1, 1), tiled(images, 3, 1), tiled(np.concatenate(samples), 10, 1))
-    titles = ("features", "images", "features of samples, two a row")
-    for ax, picture, title in zip(axes, pictures, titles, strict=True):
-        ax.imshow(picture, cmap="gray_r", vmin=0, vmax=1)
-        ax.set_title(title, fontsize=10)
-        ax.set_axis_off()
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)

@@ -424,20 +424,20 @@ TABLES = {
         _pmp_report.pmp_rbm,
         _pmp_report.pmp_speed,
         _pmp_report.pmp_hidden,
-        _pmp_report.pmp_deconvolution,
         _nnbm_tables.nnbm_grid,
         _nnbm_tables.nnbm_orientation,
         _nnbm_tables.nnbm_scaling,
+        _nnbm_tables.nnbm_wine,
     ),
 }
 # Which pictures are drawn by what.
 PICTURES = {
     "docs/particles.png": draw_particles,
+    "docs/nnbm_wine.png": _nnbm_tables.draw_nnbm_wine,
     "docs/pmp_logz.png": _pmp_report.draw_pmp_logz,
     "docs/pmp_zeros.png": _pmp_report.draw_pmp_zeros,
     "docs/pmp_rbm.png": _pmp_report.draw_pmp_rbm,
     "docs/pmp_curves.png": _pmp_report.draw_pmp_curves,
-    "docs/pmp_deconvolution.png": _pmp_report.draw_pmp_deconvolution,
 }
 
 

@@ -340,6 +340,19 @@ def test_moments_of_data_are_where_learning_ends():
     assert not ebm.solve_moments(data**4, ebm.ISusP(), edges=edges).converged
 
 
+@pytest.mark.usefixtures("in_float64")
+def test_moments_of_strong_correlations():
+    """Units far from zero are Gaussian, and their couplings the inverse of the covariances."""
+    rng = np.random.default_rng(3)
+    correlation = np.array([[1, 0.9, 0.3], [0.9, 1, 0.5], [0.3, 0.5, 1]])
+    data = 10 + rng.normal(size=(100, 3)) @ np.linalg.cholesky(correlation).T
+    match = ebm.solve_moments(data, ebm.ISusP())
+    assert match.converged
+    inverse = np.linalg.inv(np.cov(data.T, bias=True))
+    np.testing.assert_allclose(match.model.couplings, inverse, rtol=1e-6)
+    np.testing.assert_allclose(match.model.bias, inverse @ data.mean(0), rtol=1e-6)
+
+
 def test_fit_keeps_couplings_copositive():
     rng = np.random.default_rng(1)
     data = jnp.float32(rng.exponential(size=(64, 1)) + 0.1 * rng.random((64, 3)))

@@ -87,10 +87,13 @@ def match_covariance(
         own = jnp.diagonal(got) - 1 if consistent else y[1]
         return got[first, second] - wanted[first, second], own
 
-    # Gaussian units, of which the couplings are the inverse of the covariances.
+    # Gaussian units, of which the couplings are the inverse of the covariances, and what is left of
+    # its diagonal belongs to Lambda.
     correlation = covariance / (scale[:, None] * scale[None, :])
     precision = jnp.linalg.inv(correlation)
-    start = precision[first, second], jnp.zeros_like(at.mean)
+    edges = precision[first, second]
+    own = jnp.diagonal(precision) - 1 - (matrix(edges) ** 2).sum(1)
+    start = edges, own if consistent else jnp.zeros_like(own)
     found = optx.root_find(
         gap, optx.Newton(rtol=tol, atol=tol), start, max_steps=max_steps, throw=False
     )

@@ -181,9 +181,12 @@ def by_edges(gradient: Any) -> Any:
 
 def _couplings_times(gradient: Any, factor: float) -> Any:
     couplings = getattr(gradient, "couplings", None)
-    if not isinstance(gradient, AbstractPairwiseModel) or couplings is None:
+    if not isinstance(gradient, AbstractLayeredModel) or couplings is None:
         return gradient
-    return eqx.tree_at(lambda model: model.couplings, gradient, factor * couplings)
+    own = jnp.eye(couplings.shape[0], dtype=bool)
+    return eqx.tree_at(
+        lambda model: model.couplings, gradient, jnp.where(own, couplings, factor * couplings)
+    )
 
 
 def scaled(model: Model, beta: float | Float[Array, ""]) -> Model:
