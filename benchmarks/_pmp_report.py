@@ -127,39 +127,6 @@ def pmp_rbm() -> str:
     )
 
 
-def pmp_hidden() -> str:
-    """Variants of the learner."""
-    found = runs("hidden")
-    names = {
-        "exact-1": "probabilities of hidden units",
-        "sampled-1": "samples of hidden units",
-        "exact-0.1": "probabilities, a tenth of the noise renewed, messages kept",
-    }
-    seeds = sorted({run["seed"] for run in found})
-    budgets = sorted({run["sweeps"] for run in found}, reverse=True)
-    lines = [
-        "Logarithm of the squared MMD of an RBM of the 8×8 digits with 50 hidden units, samples of"
-        " 50 sweeps against the validation rows, by how it was trained (Adam 0.003, 100 epochs,"
-        f" mean over seeds {', '.join(map(str, seeds))}; between data and data"
-        f" {found[0]['log_mmd_of_data']:.2f}; `python -m benchmarks pmp --task hidden`, with"
-        f" `--sweeps`; {machine(found[0])}):",
-        "",
-        f"| sweeps in training | {' | '.join(map(str, budgets))} |",
-        f"|---|{'---|' * len(budgets)}",
-    ]
-    for method, name in names.items():
-        cells = []
-        for budget in budgets:
-            values = [
-                run["log_mmd"]["50"]
-                for run in found
-                if run["method"] == method and run["sweeps"] == budget
-            ]
-            cells.append(f"{statistics.mean(values):.2f}" if values else "–")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def pmp_speed() -> str:
     """Times of the samplers alone."""
     found = {run["method"]: run for run in runs("speed")}

@@ -395,6 +395,12 @@ METHODS = {
 def settings(args: argparse.Namespace) -> dict[str, Any]:
     """What a task needs to be told, the paper's numbers unless others are asked for."""
     sweeps, sampling = args.sweeps, args.sampling or list(SWEEPS)
+    known = {
+        "sweeps": sweeps or 50,
+        "updates": args.updates or 1000,
+        "sampling": sampling,
+        "mixing": args.mixing or 2000,
+    }
     return {
         "toy": lambda: {"updates": args.updates or 200, "samples": args.samples or 100_000},
         "logz": lambda: {
@@ -409,20 +415,8 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
             "samples": args.samples or 1000,
             "rows": args.rows,
         },
-        "lattice": lambda: {
-            "size": args.size or 25,
-            "sweeps": sweeps or 50,
-            "updates": args.updates or 1000,
-            "sampling": sampling,
-            "mixing": args.mixing or 2000,
-        },
-        "erdos": lambda: {
-            "size": args.size or 200,
-            "sweeps": sweeps or 50,
-            "updates": args.updates or 1000,
-            "sampling": sampling,
-            "mixing": args.mixing or 2000,
-        },
+        "lattice": lambda: {"size": args.size or 25, **known},
+        "erdos": lambda: {"size": args.size or 200, **known},
         "rbm": lambda: {
             "hidden": args.hidden or 500,
             "sweeps": sweeps or 100,

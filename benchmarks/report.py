@@ -423,7 +423,6 @@ TABLES = {
         _pmp_report.pmp_zeros,
         _pmp_report.pmp_rbm,
         _pmp_report.pmp_speed,
-        _pmp_report.pmp_hidden,
         _nnbm_tables.nnbm_grid,
         _nnbm_tables.nnbm_orientation,
         _nnbm_tables.nnbm_scaling,

@@ -7,8 +7,8 @@ from .. import _checks
 from .._types import AnyArray
 
 
-# Four shapes of lines, 5×5, none of which is made of parts of another: a diagonal cross, a square, a
-# step and a winding line.
+# Four shapes of lines, 5×5, none of which is made of parts of another: a diagonal cross, a square,
+# a step and a winding line.
 _SHAPES = (
     "#...# .#.#. ..#.. .#.#. #...#",
     "##### #...# #...# #...# #####",

@@ -9,8 +9,7 @@ from .. import _checks
 from ..models import NNBM
 from ._inverse import match_covariance
 from ._nnbm import AbstractNNBMInference, change, damped, Inverse, Moments, Terms
-from ._susceptibility import propagate, propagated, response
-from ._susp import Method
+from ._susceptibility import covariances, Method, propagated, response
 from ._tap import second_order
 
 
@@ -98,10 +97,7 @@ class ISusP(AbstractNNBMInference):
     def _covariance(
         self, model: NNBM, terms: Terms, at: Moments
     ) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
-        if self.method == "solve":
-            return response(terms, terms.units(at), terms.reaction(at)), jnp.asarray(True)
-        covariance, found, _ = propagate(model, terms, at, *self._limits(at.mean.dtype))
-        return covariance, found
+        return covariances(self.method, model, terms, at, *self._limits(at.mean.dtype))
 
     def _inverse(
         self,

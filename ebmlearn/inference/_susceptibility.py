@@ -12,6 +12,8 @@ $D = \\mathrm{diag}(w^2 s + \\Lambda)$. These are eqs. (11) to (14) and (18), $V
 $ds + 2 m\\,dm$.
 """
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,24 @@ from ..models import NNBM
 from ..models._rectified import Rectified
 from ._iterate import Limits
 from ._nnbm import Moments, Terms
+
+
+Method = Literal["solve", "propagation"]
+
+
+def covariances(
+    method: Method,
+    model: NNBM,
+    terms: Terms,
+    at: Moments,
+    limits: Limits,
+    damping: Float[Array, ""],
+) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
+    """$dm / db$ at a fixed point, and whether it was found."""
+    if method == "solve":
+        return response(terms, terms.units(at), terms.reaction(at)), jnp.asarray(True)
+    covariance, found, _ = propagate(model, terms, at, limits, damping)
+    return covariance, found
 
 
 def response(terms: Terms, unit: Rectified, reaction: Float[Array, " n"]) -> Float[Array, "n n"]:

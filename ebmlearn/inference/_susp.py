@@ -1,4 +1,4 @@
-from typing import get_args, Literal
+from typing import get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,11 +9,8 @@ from .. import _checks
 from ..models import NNBM
 from ._inverse import match_covariance
 from ._nnbm import AbstractNNBMInference, Inverse, Moments, Terms
-from ._susceptibility import propagate, response
+from ._susceptibility import covariances, Method
 from ._tap import second_order
-
-
-Method = Literal["solve", "propagation"]
 
 
 class SusP(AbstractNNBMInference):
@@ -69,10 +66,7 @@ class SusP(AbstractNNBMInference):
     def _covariance(
         self, model: NNBM, terms: Terms, at: Moments
     ) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
-        if self.method == "solve":
-            return response(terms, terms.units(at), terms.reaction(at)), jnp.asarray(True)
-        covariance, found, _ = propagate(model, terms, at, *self._limits(at.mean.dtype))
-        return covariance, found
+        return covariances(self.method, model, terms, at, *self._limits(at.mean.dtype))
 
     def _inverse(
         self,
