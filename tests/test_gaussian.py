@@ -209,7 +209,7 @@ def test_bad_input():
         ebm.ais(model, key=KEY)
     with pytest.raises(TypeError, match="gaussian units"):
         ebm.GibbsWithGradients().init(model, 3, key=KEY)
-    with pytest.raises(ValueError, match="positive for Gaussian units"):
+    with pytest.raises(ValueError, match="positive for Gaussian and nonnegative units"):
         ebm.ParallelTempering([0.0, 1.0]).init(model, 3, key=KEY)
     with pytest.raises(TypeError, match="real numbers"):
         start = ebm.Layers(jnp.zeros(2, jnp.int32), None)
