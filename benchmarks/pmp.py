@@ -198,7 +198,7 @@ def zeros(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | 
 def known(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
     """An Ising model of samples of a known one: `lattice` or `erdos`."""
     if run["task"] == "lattice":
-        couplings, rate = torus(run["size"], -0.1), 0.01
+        couplings, rate = torus(run["size"], -0.1), 0.001
     else:
         couplings, rate = random_graph(run["size"], 4, 0.5, seed=run["seed"]), 0.01
     true = spins(couplings)
@@ -336,7 +336,11 @@ def speed(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
     machine = ebm.RBM.init(784, run["hidden"], key=one, scale=0.1)
     ising = ebm.BoltzmannMachine.init(run["size"], key=two, scale=0.1)
     if run["method"] == "rbm":
-        samplers = {"pmp": (ebm.PMP(100), 1), "gibbs": (ebm.Gibbs(), 100)}
+        samplers = {
+            "pmp": (ebm.PMP(100), 1),
+            "pmp, chunks of 10": (ebm.PMP(100, chunk=10), 1),
+            "gibbs": (ebm.Gibbs(), 100),
+        }
         model = machine
     else:
         flips = ebm.GibbsWithGradients(run["size"])
