@@ -1,11 +1,10 @@
 """The tables of `nnbm`, from its committed results."""
 
-import json
 import statistics
 from pathlib import Path
 
 from . import nnbm
-from ._report import machine, RESULTS
+from ._report import machine, stored
 
 
 _NONNEGATIVE = {
@@ -16,13 +15,8 @@ _NONNEGATIVE = {
 }
 
 
-def _nnbm_runs(task: str) -> list[dict]:
-    runs = json.loads((RESULTS / "nnbm.json").read_text())["runs"]
-    return [run for run in runs if run["task"] == task]
-
-
 def _nnbm_table(task: str, what: str) -> str:
-    (run,) = _nnbm_runs(task)
+    (run,) = stored("nnbm", task)
     lines = [
         f"{what}: mean absolute errors of biases and couplings that were learned from"
         f" {nnbm.SAMPLES:,} samples of a model of {nnbm.UNITS} units, mean and standard error over"
@@ -70,7 +64,7 @@ def nnbm_orientation() -> str:
 
 def nnbm_scaling() -> str:
     """How the time of one inference grows."""
-    (run,) = _nnbm_runs("scaling")
+    (run,) = stored("nnbm", "scaling")
     kinds = {
         "tap": "TAP",
         "susp_solve": "SusP, solved",
@@ -97,7 +91,7 @@ def nnbm_scaling() -> str:
 
 def nnbm_wine() -> str:
     """Models of the wines."""
-    (run,) = _nnbm_runs("wine")
+    (run,) = stored("nnbm", "wine")
     names = {**_NONNEGATIVE, "alone": "units that are not joined"}
     lines = [
         f"The 13 measurements of {run['rows']} wines (scikit-learn), each in units of its standard"
@@ -125,7 +119,7 @@ def draw_nnbm_wine(path: Path) -> None:
     import matplotlib.pyplot as plt
     import numpy as np
 
-    (run,) = _nnbm_runs("wine")
+    (run,) = stored("nnbm", "wine")
     data, samples = np.array(run["data"]), np.array(run["samples"])
     pairs = (("total_phenols", "flavanoids"), ("malic_acid", "hue"), ("alcohol", "proline"))
     figure, axes = plt.subplots(1, 3, figsize=(9, 3.1), layout="constrained")

@@ -1,14 +1,14 @@
 """Tables and pictures of perturb-and-max-product, from the committed results."""
 
-import json
 import statistics
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ._report import machine, stored
 
-RESULTS = Path(__file__).parent / "results"
+
 NAMES = {
     "pmp": "PMP",
     "pmp-0.1": "PMP, a tenth of the noise renewed",
@@ -23,14 +23,7 @@ NAMES = {
 
 def runs(task: str) -> list[dict[str, Any]]:
     """The runs of a task."""
-    stored = json.loads((RESULTS / "pmp.json").read_text())["runs"]
-    return [run for run in stored if run["task"] == task]
-
-
-def machine(run: dict[str, Any]) -> str:
-    """Where and with what a run was made."""
-    where = run["environment"]
-    return f"{where['device']}, {where['cores']} cores, jax {where['versions']['jax']}"
+    return stored("pmp", task)
 
 
 def pmp_toy() -> str:

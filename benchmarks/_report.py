@@ -24,6 +24,12 @@ def machine(result: dict[str, Any]) -> str:
     return f"{where['device']}, {where['cores']} cores, jax {versions['jax']}"
 
 
+def stored(command: str, task: str) -> list[dict[str, Any]]:
+    """The committed runs of a task."""
+    runs = json.loads((RESULTS / f"{command}.json").read_text())["runs"]
+    return [run for run in runs if run["task"] == task]
+
+
 def environment() -> dict[str, Any]:
     """The machine and the versions that a figure belongs to."""
     device = jax.devices()[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import _nnbm_tables, _pmp_report, sap
-from ._report import machine, RESULTS, ROOT
+from ._report import machine, RESULTS, ROOT, stored
 from .crbm import PUBLISHED, SIZES
 
 
@@ -313,14 +313,9 @@ _STOCHASTIC = {
 }
 
 
-def _sap_runs(task: str) -> list[dict]:
-    runs = json.loads((RESULTS / "sap.json").read_text())["runs"]
-    return [run for run in runs if run["task"] == task]
-
-
 def sap_toy() -> str:
     """Five ways to train an RBM whose likelihood is exact."""
-    runs = _sap_runs("toy")
+    runs = stored("sap", "toy")
     seeds = sorted({run["seed"] for run in runs})
     kinds: list[tuple[str, str | None]] = [(method, None) for method in _STOCHASTIC]
     kinds.insert(3, ("trans-sap", "updates"))
@@ -351,7 +346,7 @@ def sap_toy() -> str:
 
 def sap_semi_restricted() -> str:
     """Semi-restricted Boltzmann machines beside the published ones."""
-    runs = _sap_runs("semi-restricted")
+    runs = stored("sap", "semi-restricted")
     lines = [
         "Semi-restricted Boltzmann machines of stochastically binarised MNIST, 784 visible units,"
         f" all joined to each other, {runs[0]['hidden']} hidden units and labels, after"
@@ -395,7 +390,7 @@ def draw_particles(path: Path) -> None:
     import matplotlib.pyplot as plt
     import numpy as np
 
-    runs = {run["method"]: run for run in _sap_runs("semi-restricted")}
+    runs = {run["method"]: run for run in stored("sap", "semi-restricted")}
     figure, axes = plt.subplots(2, 2, figsize=(9, 2.6), layout="constrained")
     figure.get_layout_engine().set(wspace=0.05)  # pyright: ignore
     for row, (method, run) in zip(axes, sorted(runs.items()), strict=True):

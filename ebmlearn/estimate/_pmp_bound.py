@@ -11,7 +11,7 @@ from ..models import AbstractLayeredModel, AbstractPairwiseModel
 from ..models._graph import AbstractGraphModel
 from ..samplers import PMP
 from ..samplers._base import as_layers
-from ..samplers._pmp import perturbation, perturbed
+from ..samplers._pmp import centre, perturbation, perturbed
 from ..samplers._sweep import energy
 
 
@@ -102,5 +102,4 @@ def _by_inference(
     )
     noisy = model.with_unary(unary)
     layers = as_layers(noisy, solver(noisy).decode())
-    centre = jnp.stack([n.sum(-1) for n in noise]).sum(0) / 2
-    return -energy(noisy, layers) - centre
+    return -energy(noisy, layers) - jax.vmap(lambda n: centre(model, n))(noise)

@@ -106,6 +106,11 @@ class Terms(NamedTuple):
         linear, precision = self.fields(at)
         return rectified(linear, jnp.maximum(precision, _FLOOR * self.diagonal))
 
+    def sweep(self, at: Moments) -> Moments:
+        """The moments of all units in the fields of the others, without a correction."""
+        unit = self.units(at)
+        return Moments(unit.mean, unit.variance, jnp.zeros_like(at.correction))
+
     def log_partition(self, at: Moments) -> Float[Array, ""]:
         """Minus the free energy, eq. (4), with $\\Lambda$ (15)."""
         linear, precision = self.fields(at)

@@ -43,8 +43,7 @@ class NaiveMeanField(AbstractNNBMInference):
         return Terms(model.bias, model.diagonal, weights, jnp.zeros_like(weights))
 
     def _sweep(self, terms: Terms, at: Moments) -> Moments:
-        unit = terms.units(at)
-        return Moments(unit.mean, unit.variance, jnp.zeros_like(at.correction))
+        return terms.sweep(at)
 
     def _covariance(
         self, model: NNBM, terms: Terms, at: Moments

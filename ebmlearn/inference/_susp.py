@@ -1,7 +1,6 @@
 from typing import get_args
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -60,8 +59,7 @@ class SusP(AbstractNNBMInference):
         return second_order(model)
 
     def _sweep(self, terms: Terms, at: Moments) -> Moments:
-        unit = terms.units(at)
-        return Moments(unit.mean, unit.variance, jnp.zeros_like(at.correction))
+        return terms.sweep(at)
 
     def _covariance(
         self, model: NNBM, terms: Terms, at: Moments

@@ -46,8 +46,7 @@ class TAP(AbstractNNBMInference):
         return second_order(model)
 
     def _sweep(self, terms: Terms, at: Moments) -> Moments:
-        unit = terms.units(at)
-        return Moments(unit.mean, unit.variance, jnp.zeros_like(at.correction))
+        return terms.sweep(at)
 
     def _covariance(
         self, model: NNBM, terms: Terms, at: Moments

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
-from ..inference import AbstractInference, BP, MeanField, Statistics
+from ..inference import AbstractInference, MeanField, Statistics
 from ..inference._posterior import (
     is_closed,
     observed_statistics,
@@ -190,9 +190,4 @@ class PMPLearner(AbstractContrastive):
 
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """The same max-product without noise."""
-        return BP(
-            self.sampler.iterations,
-            product="max",
-            damping=self.sampler.damping,
-            schedule="flooding",
-        )
+        return self.sampler.max_product()

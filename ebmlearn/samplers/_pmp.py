@@ -111,6 +111,16 @@ class PMP(AbstractSampler):
         if self.chunk is not None:
             _checks.count("chunk", self.chunk)
 
+    def max_product(self) -> BP:
+        """The inference that looks for the maxima."""
+        return BP(
+            self.iterations,
+            product="max",
+            damping=self.damping,
+            schedule="flooding",
+            chunk=self.chunk,
+        )
+
     def _start(
         self, model: Any, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
     ) -> PMPState:
@@ -152,11 +162,16 @@ def perturbation(
             _random.logistics(k, (number, n), dtype) for k, n in zip(keys, sizes, strict=True)
         )
     noise = _random.gumbels(keys[0], (number, sizes[0]), dtype)
-    counts = np.asarray(model.num_states)
-    of = np.repeat(np.arange(len(counts)), counts)
+    counts, of = np.asarray(model.num_states), _owners(model)
     mean = jax.vmap(lambda x: jax.ops.segment_sum(x, of, len(counts)))(noise)
     mean = mean / jnp.broadcast_to(jnp.asarray(counts, dtype), mean.shape)
     return (noise - mean[:, of],)
+
+
+def _owners(model: AbstractGraphModel) -> Int[np.ndarray, " states"]:
+    """Which variable each state of a graph belongs to."""
+    counts = np.asarray(model.num_states)
+    return np.repeat(np.arange(len(counts)), counts)
 
 
 def _renewed(model: Any, old: Any, new: Any, share: float, key: PRNGKeyArray) -> Any:
@@ -165,9 +180,8 @@ def _renewed(model: Any, old: Any, new: Any, share: float, key: PRNGKeyArray) ->
     out = []
     for own, a, b in zip(keys, old, new, strict=True):
         if isinstance(model, AbstractGraphModel):
-            counts = np.asarray(model.num_states)
-            drawn = jax.random.bernoulli(own, share, (a.shape[0], len(counts)))
-            drawn = jnp.repeat(drawn, counts, axis=-1, total_repeat_length=a.shape[-1])
+            drawn = jax.random.bernoulli(own, share, (a.shape[0], len(model.num_states)))
+            drawn = drawn[:, _owners(model)]
         else:
             drawn = jax.random.bernoulli(own, share, a.shape)
         out.append(jnp.where(drawn, b, a))
@@ -179,14 +193,7 @@ def perturbed(
 ) -> tuple[PMPState, PMPInfo]:
     """The maxima of a model perturbed by this noise."""
     batch, noise = _instances(model, state, noise)
-    inference = BP(
-        sampler.iterations,
-        product="max",
-        damping=sampler.damping,
-        schedule="flooding",
-        chunk=sampler.chunk,
-    )
-    settings = inference._settings(model)
+    settings = sampler.max_product()._settings(model)
     view = settings.view(model, "log-odds")
 
     def one(problem: Any) -> PyTree:
@@ -197,7 +204,7 @@ def perturbed(
         extra = view.linear(states, noise)
         info = PMPInfo(
             energy=extra - score,
-            perturbed=score - _centre(model, noise),
+            perturbed=score - centre(model, noise),
             peak=view.is_peak(states, instance),
             residual=residual,
         )
@@ -210,7 +217,7 @@ def perturbed(
     return PMPState(units, state.clamped, kept, messages), info
 
 
-def _centre(model: Any, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+def centre(model: Any, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
     """What makes the noise of both states of a binary unit symmetric: it has mean zero, and without
     it the perturbed maximum spreads less.
     """
@@ -226,9 +233,7 @@ def _instances(model: Any, state: PMPState, noise: tuple) -> tuple[Any, tuple]:
     if isinstance(model, AbstractGraphModel):
         held = None if state.clamped is None else jnp.where(state.clamped, state.units, -1)
         if held is not None:
-            counts = np.asarray(model.num_states)
-            of = np.repeat(np.arange(len(counts)), counts)
-            noise = (jnp.where((held >= 0)[:, of], jnp.zeros_like(noise[0]), noise[0]),)
+            noise = (jnp.where((held >= 0)[:, _owners(model)], jnp.zeros_like(noise[0]), noise[0]),)
         plain = jnp.broadcast_to(unary[0], (number, unary[0].shape[-1]))
         return GraphInstance((plain + noise[0],), held), noise
     clamp: list[Any] = [None] * len(unary)
