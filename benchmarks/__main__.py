@@ -5,7 +5,7 @@ from pathlib import Path
 from . import _report, report
 
 
-NAMES = ("bp", "crbm", "gibbs", "nnbm", "pgmax", "pmp", "precision", "resume", "sap")
+NAMES = ("bp", "crbm", "gibbs", "nnbm", "pgmax", "pmp", "precision", "qt", "resume", "sap")
 
 
 def main() -> None:

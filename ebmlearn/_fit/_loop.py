@@ -12,10 +12,10 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..estimate import error_rate
-from ..learners import AbstractLearner
+from ..estimate import error_rate, nce
+from ..learners import AbstractLearner, QueryTraining
 from ..learners._batch import check
-from ..models import CRBM
+from ..models import CRBM, QueryModel
 from ..models._graph import AbstractGraphModel
 from ._checkpoint import Checkpoint, Keeper
 from ._data import Arrays, Batches, source
@@ -84,7 +84,8 @@ def fit(
     - `key`: a typed key.
     - `validation`: data as above, for `metric`.
     - `metric`: a function of the model, the validation data and the epoch; lower is better. For a
-      CRBM the share of wrong units by default, predicted as suits the learner.
+      CRBM the share of wrong units by default, predicted as suits the learner; for query training
+      the cross-entropy of the same queries each time, see [`ebmlearn.nce`][].
     - `patience`: stop after so many epochs without a better metric.
     - `checkpoint`: a folder, or a [`ebmlearn.Checkpoint`][], from which a run that was stopped goes
       on to the same result, bit by bit.
@@ -108,8 +109,9 @@ def fit(
     """
     _check_arguments(learner, optimizer, epochs, key, patience, metric, validation, average)
     built = model if build is None else build(model)
-    if isinstance(built, AbstractGraphModel) and isinstance(data, dict):
-        data = built.rows(data, "data")
+    graph = built.centred if isinstance(built, QueryModel) else built
+    if isinstance(graph, AbstractGraphModel) and isinstance(data, dict):
+        data = graph.rows(data, "data")
     rows = source(data, batch_size)
     batch = rows.first()
     order_key, step_key, init_key = jax.random.split(key, 3)
@@ -338,11 +340,20 @@ def _metric(
 ) -> Callable | None:
     if validation is None or metric is not None:
         return metric if validation is not None else None
-    if not isinstance(model, CRBM):
+    if not isinstance(model, (CRBM, QueryModel)):
         raise ValueError(
-            "`metric` must be given with `validation`, for a model that is no CRBM, got None."
+            "`metric` must be given with `validation`, for a model that is no CRBM or QueryModel,"
+            " got None."
         )
     check(model, validation, "validation")
+    if isinstance(learner, QueryTraining):
+        queries = learner.queries
+
+        def entropy(model: QueryModel, validation: Any, epoch: int) -> Any:
+            # The same queries each time.
+            return nce(model, validation, queries, key=jax.random.key(0)).value
+
+        return entropy
 
     def error(model: CRBM, validation: Any, epoch: int) -> Any:
         features, visible = validation

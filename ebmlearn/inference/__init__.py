@@ -11,6 +11,16 @@ from ._mean_field import MeanField as MeanField
 from ._mplp import MPLP as MPLP
 from ._nnbm import NNBMBeliefs as NNBMBeliefs
 from ._nnbm_mean_field import NaiveMeanField as NaiveMeanField
-from ._query import query as query
+from ._queries import (
+    AbstractQueries as AbstractQueries,
+    BlockTargets as BlockTargets,
+    FixedTargets as FixedTargets,
+    LeaveOneOut as LeaveOneOut,
+    MixedTargets as MixedTargets,
+    Query as Query,
+    RandomTargets as RandomTargets,
+    TargetCount as TargetCount,
+)
+from ._query import joint_query as joint_query, query as query
 from ._susp import SusP as SusP
 from ._tap import TAP as TAP

@@ -34,6 +34,14 @@ class GraphProblem(eqx.Module):
         if not isinstance(evidence, Mapping) or evidence:
             self.held = model.rows(evidence, "evidence")
 
+    def with_likelihood(
+        self, log_likelihood: Float[Array, "*#batch states"] | None
+    ) -> "GraphProblem":
+        """The same with another likelihood of the states of all variables."""
+        return eqx.tree_at(
+            lambda p: p.log_likelihood, self, log_likelihood, is_leaf=lambda x: x is None
+        )
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The batch shape."""

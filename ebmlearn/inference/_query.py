@@ -1,47 +1,242 @@
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
-from ..models import AbstractLayeredModel, Layers
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import _checks
+from ..models import AbstractLayeredModel, Layers, QueryModel
+from ..models._gaussian_rbm import GaussianRBM
 from ..models._graph import AbstractGraphModel
+from ._answers import answer, graph_answer, places_of, softmax
 from ._base import AbstractInference, Evidence, Observed
+from ._graph import GraphProblem
+from ._instances import Problem
 
 
 def query(
-    model: AbstractLayeredModel | AbstractGraphModel,
+    model: AbstractLayeredModel | AbstractGraphModel | QueryModel,
     evidence: Evidence,
     observed: Observed | None = None,
     inference: AbstractInference | None = None,
+    targets: Any = None,
 ) -> Any:
     """The probability that each visible unit is 1, given the observed ones; of a graph, that of
-    each state of each variable.
+    each state of each variable; of Gaussian units, their means and variances.
 
     !!! example
 
         ```python
         answer = ebmlearn.query(rbm, v, observed=mask, inference=ebmlearn.BP(iterations=20))
+        answer = ebmlearn.query(query_model, v, observed=mask)
         ```
 
     **Arguments:**
 
-    - `model`: an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, or a
-      [`ebmlearn.pgmax.FactorGraphModel`][], whose evidence is a dictionary: see
-      [`ebmlearn.AbstractInference`][].
-    - `evidence`: 0 and 1 fix a unit, a number between them is the likelihood of 1 against 0. What
-      stands at units that are not observed is not looked at.
+    - `model`: an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a GaussianRBM, or a
+      [`ebmlearn.GridMRF`][] or a [`ebmlearn.pgmax.FactorGraphModel`][], whose evidence is a
+      dictionary: see [`ebmlearn.AbstractInference`][]. Or a [`ebmlearn.QueryModel`][] of one of
+      them, which brings its own inference.
+    - `evidence`: 0 and 1 fix a unit, a number between them is the likelihood of 1 against 0; of
+      Gaussian units, any number. What stands at units that are not observed is not looked at.
     - `observed`: booleans, which units are observed. Each row of a batch may have its own. Only of
       a graph may it be left out.
     - `inference`: for instance [`ebmlearn.BP`][], [`ebmlearn.MeanField`][] or [`ebmlearn.Exact`][].
+    - `targets`: what to answer for: indices of units, or one group of a graph. Everything, if not
+      given.
 
     **Returns:**
 
     Probabilities of 1 of the visible units (`x` of a BoltzmannMachine), 0 or 1 where they were
-    fixed; of a graph, those of all states, `answer[group]`. To see whether the inference converged,
-    or the hidden units, call `inference(model, evidence, observed)`: it takes the same arguments.
+    fixed; of a graph, those of all states, `answer[group]`; of Gaussian units a
+    [`ebmlearn.Gaussian`][]. To see whether the inference converged, or the hidden units, call
+    `inference(model, evidence, observed)`: it takes the same arguments.
     """
+    if isinstance(model, QueryModel):
+        if inference is not None:
+            raise ValueError(
+                "`inference` must be None for a QueryModel, which brings its own; ask"
+                f" `model.to_model()` by another one, got {inference!r}."
+            )
+        out = _asked(model, evidence, observed)
+    else:
+        out = _inferred(model, evidence, observed, inference)
+    if targets is None:
+        return out
+    if isinstance(_plain(model), AbstractGraphModel):
+        return out[targets]
+    targets = np.asarray(targets)
+    units = _plain(model).unary()[0].shape[-1]
+    if not np.issubdtype(targets.dtype, np.integer) or (np.abs(targets + 0.5) > units).any():
+        raise ValueError(f"`targets` must be indices below {units}, got {targets}.")
+    return jax.tree.map(lambda x: x[..., targets], out)
+
+
+def joint_query(
+    model: AbstractLayeredModel | AbstractGraphModel | QueryModel,
+    targets: Sequence[Any],
+    evidence: Evidence,
+    observed: Observed | None = None,
+    inference: AbstractInference | None = None,
+) -> Float[Array, "..."]:
+    """The probability of each joint state of a few targets given the evidence, by the chain rule:
+    each target is asked for given those before it. Where answers are approximate, another order of
+    the targets gives another result.
+
+    !!! example
+
+        ```python
+        p = ebmlearn.joint_query(query_model, [3, 7], v, observed=mask)
+        p[..., 1, 0]  # that unit 3 is 1 and unit 7 is 0
+        ```
+
+    **Arguments:**
+
+    - `model`, `evidence`, `observed`, `inference`: as for [`ebmlearn.query`][]; not of Gaussian
+      units.
+    - `targets`: indices of units; of a graph, pairs of a group and the index of a variable in it.
+      The number of queries is that of their joint states.
+
+    **Returns:**
+
+    An array `[*batch, 2, 2, ...]` with an axis for each target; of a graph, as long as it has
+    states.
+    """
+    plain = _plain(model)
+    if isinstance(plain, GaussianRBM):
+        raise TypeError("`model` must be discrete, got a GaussianRBM.")
+    targets = list(targets)
+    if not targets:
+        raise ValueError("`targets` must hold one at least, got none.")
+    ask = _ask_graph if isinstance(plain, AbstractGraphModel) else _ask_units
+    known: list[tuple[int, ...]] = [()]
+    out: list[Array] = [jnp.ones(())]
+    sizes = []
+    for k in range(len(targets)):
+        # All states of the targets before this one.
+        parts = [
+            ask(model, targets[: k + 1], states, evidence, observed, inference) for states in known
+        ]
+        size = parts[0].shape[-1]
+        out = [
+            weight * part[..., s]
+            for weight, part in zip(out, parts, strict=True)
+            for s in range(size)
+        ]
+        known = [(*states, s) for states, s in itertools.product(known, range(size))]
+        sizes.append(size)
+    joint = jnp.stack(out, -1)
+    return joint.reshape(*joint.shape[:-1], *sizes)
+
+
+def _ask_units(
+    model: Any, targets: list, states: tuple[int, ...], evidence: Any, observed: Any, inference: Any
+) -> Float[Array, "*batch 2"]:
+    """The distribution of the last target given the states of those before it."""
+    units = _plain(model).unary()[0].shape[-1]
+    for unit in targets:
+        if isinstance(unit, bool) or not isinstance(unit, (int, np.integer)) or unit >= units:
+            raise ValueError(f"`targets` must be indices below {units}, got {unit!r}.")
+    if len(set(targets)) < len(targets):
+        raise ValueError(f"`targets` must differ from each other, got {targets}.")
+    if observed is None:
+        raise ValueError("`evidence` and `observed` go together, got no `observed`.")
+    given = np.array(targets[:-1], int)
+    x = jnp.asarray(evidence).astype(_plain(model).unary()[0].dtype)
+    mask = jnp.asarray(observed)
+    if _checks.is_concrete(mask) and bool(mask[..., np.array(targets)].any()):
+        raise ValueError("`targets` must not be observed, got some that are.")
+    shape = np.broadcast_shapes(x.shape, mask.shape)
+    x, mask = jnp.broadcast_to(x, shape), jnp.broadcast_to(mask, shape)
+    x = x.at[..., given].set(jnp.asarray(states, x.dtype))
+    p = query(model, x, mask.at[..., given].set(True), inference)[..., targets[-1]]
+    return jnp.stack([1 - p, p], -1)
+
+
+def _ask_graph(
+    model: Any, targets: list, states: tuple[int, ...], evidence: Any, observed: Any, inference: Any
+) -> Float[Array, "*batch states"]:
+    graph = _plain(model)
+    rows, likelihood = _graph_rows(graph, evidence, observed)
+    places = [_place(graph, target) for target in targets]
+    if len(set(places)) < len(places):
+        raise ValueError("`targets` must differ from each other, got one twice.")
+    if _checks.is_concrete(rows) and bool((rows[..., np.array(places)] >= 0).any()):
+        raise ValueError("`targets` must not be observed, got some that are.")
+    given = np.array(places[:-1], int)
+    rows = rows.at[..., given].set(jnp.asarray(states, rows.dtype))
+    if isinstance(model, QueryModel):
+        found = softmax(graph_answer(model, rows, rows >= 0, likelihood).value)
+    else:
+        _check_inference(inference)
+        problem = GraphProblem(graph, rows).with_likelihood(likelihood)
+        found = inference._beliefs(problem).marginals
+    group, index = targets[-1]
+    return found[group][(..., *np.atleast_1d(index), slice(None))]
+
+
+def _place(graph: AbstractGraphModel, target: Any) -> int:
+    """Where a variable stands among all."""
+    if not isinstance(target, (tuple, list)) or len(target) != 2:
+        raise ValueError(f"`targets` must be pairs of a group and an index, got {target!r}.")
+    group, index = target
+    places = places_of(graph, group)
+    index = tuple(np.atleast_1d(index))
+    if len(index) != places.ndim or any(
+        not -n <= k < n for k, n in zip(index, places.shape, strict=True)
+    ):
+        raise ValueError(f"`targets` must hold indices of shape {places.shape}, got {index}.")
+    return int(places[index])
+
+
+def _graph_rows(graph: AbstractGraphModel, evidence: Any, observed: Any) -> tuple[Array, Any]:
+    """Evidence on a graph, checked: states, -1 where not known, and likelihoods."""
+    problem = GraphProblem(graph, evidence, observed)
+    size = len(graph.num_states)
+    held = problem.held
+    if held is None:
+        held = jnp.full((*problem.shape, size), -1, jnp.int32)
+    return jnp.broadcast_to(jnp.asarray(held), (*problem.shape, size)), problem.log_likelihood
+
+
+def _plain(model: Any) -> Any:
+    return model.centred if isinstance(model, QueryModel) else model
+
+
+def _check_inference(inference: Any) -> None:
     if not isinstance(inference, AbstractInference):
         raise TypeError(
             f"`inference` must be an inference such as `BP(iterations=10)`, got {inference!r}."
         )
+
+
+def _inferred(model: Any, evidence: Any, observed: Any, inference: Any) -> Any:
+    """What an inference answers."""
+    _check_inference(inference)
     beliefs = inference(model, evidence, observed)
     if isinstance(model, AbstractGraphModel):
         return beliefs.marginals
     return beliefs.visible if isinstance(beliefs.log_odds, Layers) else beliefs.x
+
+
+def _asked(model: QueryModel, evidence: Any, observed: Any) -> Any:
+    """What a `QueryModel` answers."""
+    graph = model.centred
+    if isinstance(graph, AbstractGraphModel):
+        rows, likelihood = _graph_rows(graph, evidence, observed)
+        if _checks.is_concrete(rows) and bool((rows >= 0).all()):
+            raise ValueError("`evidence` must leave a variable to be asked for, got all of them.")
+        return softmax(graph_answer(model, rows, rows >= 0, likelihood).value)
+    problem = Problem(model.to_model(), evidence, observed)
+    if problem.observed is None or problem.evidence is None:
+        raise ValueError("`evidence` and `observed` must be given, got None.")
+    if _checks.is_concrete(problem.observed) and bool(np.asarray(problem.observed).all()):
+        raise ValueError("`observed` must leave a unit to be asked for, got a mask of all units.")
+    dtype = graph.unary()[0].dtype
+    shape = (*problem.shape, graph.unary()[0].shape[-1])
+    x = jnp.broadcast_to(jnp.asarray(problem.evidence).astype(dtype), shape)
+    mask = jnp.broadcast_to(jnp.asarray(problem.observed), shape)
+    return jnp.where(mask, x, jax.nn.sigmoid(answer(model, x, mask).value))

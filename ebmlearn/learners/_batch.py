@@ -5,14 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _checks
+from ..estimate._nce import as_rows
 from ..inference._posterior import Seen
-from ..models import AbstractLayeredModel, CRBM, SemiRestrictedBM
+from ..models import AbstractLayeredModel, CRBM, QueryModel, SemiRestrictedBM
 from ..models._graph import AbstractGraphModel
 
 
 def check(model: Any, batch: Any, name: str = "batch") -> None:
     """Raises unless `batch` is made for `model`: shapes always, values where they are known."""
-    if isinstance(model, CRBM):
+    if isinstance(model, QueryModel):
+        as_rows(model, batch, name)
+    elif isinstance(model, CRBM):
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             got = f"{len(batch)} arrays" if isinstance(batch, (tuple, list)) else "one array"
             if not hasattr(batch, "shape") and not isinstance(batch, (tuple, list)):

@@ -11,6 +11,7 @@ from ._dbm import DBM as DBM
 from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._graph import AbstractGraphModel as AbstractGraphModel
 from ._nnbm import NNBM as NNBM, TruncatedNormal as TruncatedNormal
+from ._query_model import QueryModel as QueryModel
 from ._rbm import RBM as RBM
 from ._rectified import erfcx as erfcx, log_ndtr as log_ndtr
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM

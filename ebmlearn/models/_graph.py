@@ -174,6 +174,12 @@ class AbstractGraphModel(eqx.Module):
         """Probabilities of all states, a row for each variable, zero where it has no more."""
 
     @abc.abstractmethod
+    def flattened(
+        self, padded: Float[Array, "*batch variables most"]
+    ) -> Float[Array, "*batch states"]:
+        """The reverse of `padded`: the states of all variables, one after the other."""
+
+    @abc.abstractmethod
     def log_potential(
         self, states: Int[Array, "*batch variables"], product: Product = "max"
     ) -> Float[Array, "*batch"]:

@@ -282,6 +282,11 @@ class FactorGraphModel(AbstractGraphModel):
             return flat.reshape(shape)
         return jnp.zeros(shape, flat.dtype).at[..., self.wires.variable, self.wires.local].set(flat)
 
+    def flattened(
+        self, padded: Float[Array, "*batch variables most"]
+    ) -> Float[Array, "*batch states"]:
+        return padded[..., self.wires.variable, self.wires.local]
+
     def log_potential(
         self, states: Int[Array, "*batch variables"], product: Product = "max"
     ) -> Float[Array, "*batch"]:

@@ -1,0 +1,305 @@
+"""Query training: Lázaro-Gredilla et al. 2021, table 1.
+
+For a data set of binary units, learning rates are tried with one seed and fewer steps, the best by
+validation is then used with three seeds, each stopped by validation, and only these look at the
+test rows. `--method pcd` does the same for maximum likelihood by persistent contrastive divergence,
+whose model is asked by belief propagation and by Gibbs sampling. `--choices` compares which of the
+numbers beside the parameters are learned. `--task speed` times a step against the same network
+written plainly. Finished runs are kept in the result file and not done again; a run that
+`--seconds` cuts short goes on from its checkpoint.
+"""
+
+import argparse
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import ebmlearn as ebm
+from ebmlearn import datasets
+
+from . import _slices
+from ._slices import Deadline, drive
+
+
+NADE = {
+    "adult": "adult",
+    "connect4": "connect4",
+    "dna": "dna",
+    "mushrooms": "mushrooms",
+    "nips": "nips",
+    "ocr": "ocr_letters",
+    "rcv1": "rcv1",
+    "web": "web",
+}
+HIDDEN = {"nips": 200, "web": 100}
+RATES = {"qt": (0.001, 0.003, 0.01, 0.03), "pcd": (0.03, 0.1, 0.3, 1.0)}
+SEEDS = (0, 1, 2)
+BATCH = 500
+LAYERS = 10
+# So many steps lie between two looks at the validation rows.
+EPOCH = 500
+QUERIES = ebm.RandomTargets(0.5)
+
+
+def load(task: str) -> datasets.Dataset:
+    if task == "digits":
+        return datasets.digits_shifted()
+    return datasets.nade(NADE[task])
+
+
+def repeated(x: np.ndarray) -> np.ndarray:
+    """Rows as often as it takes for an epoch of `EPOCH` steps."""
+    times = -(-EPOCH * BATCH // len(x))
+    return np.tile(x, (times, 1))[: EPOCH * BATCH]
+
+
+def start(run: dict[str, Any], units: int, key: jax.Array) -> Any:
+    """A model of small random weights."""
+    if run["model"] == "dbm":
+        return ebm.DBM.init(units, (run["hidden"], run["hidden"]), key=key, scale=run["scale"])
+    return ebm.RBM.init(units, run["hidden"], key=key, scale=run["scale"])
+
+
+def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
+    """Query training of one model, stopped by validation."""
+    data = load(run["task"])
+    learned = run.get("learned", ["temperature", "scale", "evidence"])
+    one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
+    model = ebm.QueryModel(
+        start(run, data.train.x.shape[1], one),
+        LAYERS,
+        scale=5.0 if "scale" in learned else 1.0,
+        evidence=None if "evidence" in learned else 1000.0,
+    )
+    names = ("temperature", "scale", "evidence")
+    learner = ebm.QueryTraining(QUERIES, **{name: name in learned for name in names})
+    began = time.monotonic()
+    fitted = ebm.fit(
+        model,
+        learner,
+        repeated(data.train.x),
+        optimizer=optax.adam(run["rate"]),
+        epochs=max(1, run["steps"] // EPOCH),
+        batch_size=BATCH,
+        validation=data.valid.x,
+        patience=run.get("patience"),
+        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
+        callbacks=[deadline],
+        key=two,
+        progress=False,
+    )
+    if fitted.stopped == "callback" and deadline.over:
+        return None
+    best = fitted.model
+    out = {**run, **about(fitted, began)}
+    out["numbers"] = {
+        "temperature": float(best.temperature),
+        "scale": float(best.scale),
+        "evidence": [float(x) for x in np.asarray(best.evidence)],
+    }
+    if run["stage"] == "row":
+        out["test"] = asked(best, data.test.x, None, three)
+    return out
+
+
+def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
+    """Maximum likelihood by persistent chains, stopped by what belief propagation makes of it."""
+    data = load(run["task"])
+    one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
+    model = start(run, data.train.x.shape[1], one)
+    model = model.with_unary((ebm.base_rate(data.train.x), *model.unary()[1:]))
+    inference = ebm.BP(LAYERS // 2)
+    began = time.monotonic()
+    fitted = ebm.fit(
+        model,
+        ebm.SAP(num_chains=BATCH),
+        repeated(data.train.x),
+        optimizer=optax.sgd(optax.linear_schedule(run["rate"], 0.0, run["steps"])),
+        epochs=max(1, run["steps"] // EPOCH),
+        batch_size=BATCH,
+        validation=data.valid.x,
+        metric=lambda model, x, epoch: (
+            ebm.nce(model, x, QUERIES, inference, key=jax.random.key(0)).value
+        ),
+        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
+        callbacks=[deadline],
+        key=two,
+        progress=False,
+    )
+    if fitted.stopped == "callback" and deadline.over:
+        return None
+    out = {**run, **about(fitted, began)}
+    if run["stage"] == "row":
+        out["test"] = asked(fitted.model, data.test.x, inference, three)
+        out["test_gibbs"] = asked(fitted.model, data.test.x, ebm.Gibbs(), three)
+    return out
+
+
+def about(fitted: ebm.Fitted, began: float) -> dict[str, Any]:
+    """How a run went on the validation rows."""
+    curve = np.asarray(fitted.history.epochs["metric"])
+    return {
+        "valid": float(curve.min()),
+        "best_step": EPOCH * (fitted.best_epoch + 1),
+        "steps_done": EPOCH * len(curve),
+        "stopped": fitted.stopped,
+        "curve": [round(float(x), 5) for x in curve],
+        "seconds": time.monotonic() - began,
+    }
+
+
+def asked(model: Any, x: np.ndarray, inference: Any, key: jax.Array) -> dict[str, Any]:
+    """The cross-entropy of queries on test rows, in bits, and by how many units were asked for."""
+    found = ebm.nce(model, x, QUERIES, inference, key=key, batch_size=2000)
+    middle = x.shape[1] // 2
+    edges = [0, middle - 5, middle + 6, x.shape[1] + 1]
+    sizes = {f"{a}-{b - 1}": round(v, 5) for (a, b), v in found.by_targets(edges).items()}
+    return {"nce": found.value, "standard_error": found.standard_error, "by_targets": sizes}
+
+
+def speed(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
+    """A gradient of the library against that of the same network written plainly, N layers of
+    flooding with softplus: time and memory, as ratios.
+    """
+    visible, hidden, size = run["visible"], run["hidden"], run["batch"]
+    keys = jax.random.split(jax.random.key(run["seed"]), 3)
+    weights = 0.1 * jax.random.normal(keys[0], (visible, hidden))
+    x = jax.random.bernoulli(keys[1], 0.3, (size, visible)).astype(jnp.float32)
+    rbm = ebm.RBM(weights, jnp.zeros(visible), jnp.zeros(hidden))
+    model = ebm.QueryModel(rbm, run["layers"], evidence=9.21)
+    learner = ebm.QueryTraining(QUERIES)
+
+    def plain(model: ebm.QueryModel, x: jax.Array, key: jax.Array) -> jax.Array:
+        observed, targets = QUERIES(model, size, key=key)
+        w, T = model.centred.weights, model.temperature
+        first, second = model.centred.unary()
+        high = jnp.asarray(model.evidence)[1]
+        u = jnp.where(observed, (2 * x - 1) * high, 0) + first[None]
+
+        def sent(t: jax.Array) -> jax.Array:
+            return T * (jax.nn.softplus((t + w[None]) / T) - jax.nn.softplus((t - w[None]) / T)) - w
+
+        up = down = jnp.zeros((size, visible, hidden))
+        for _ in range(run["layers"]):
+            up, down = (
+                sent(u[:, :, None] + down.sum(2, keepdims=True) - down),
+                sent(second[None, None] + up.sum(1, keepdims=True) - up),
+            )
+        z = model.scale * (u + down.sum(2))
+        each = jnp.where(targets, jax.nn.softplus(z) - x * z, 0)
+        return each.sum() / targets.sum()
+
+    losses: dict[str, Callable] = {
+        "plain": plain,
+        "ours": lambda model, x, key: learner.loss(model, x, key=key),
+    }
+    with jax.numpy_rank_promotion("allow"):
+        compiled = {
+            name: jax.jit(jax.value_and_grad(loss)).lower(model, x, keys[2]).compile()
+            for name, loss in losses.items()
+        }
+    times: dict[str, list[float]] = {name: [] for name in compiled}
+    values = {}
+    for _ in range(run["repeats"]):
+        # In turns, so that both meet the same machine.
+        for name, gradient in compiled.items():
+            began = time.perf_counter()
+            value, _ = jax.block_until_ready(gradient(model, x, keys[2]))
+            times[name].append(time.perf_counter() - began)
+            values[name] = float(value)
+    memory = {name: g.memory_analysis().temp_size_in_bytes for name, g in compiled.items()}
+    medians = {name: float(np.median(t[1:])) for name, t in times.items()}
+    return {
+        **run,
+        "loss": values,
+        "milliseconds": {name: 1000 * t for name, t in medians.items()},
+        "times_faster": medians["plain"] / medians["ours"],
+        "memory": memory["ours"] / memory["plain"],
+        "bytes": memory,
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--task", choices=(*NADE, "digits", "speed"), default="mushrooms")
+    parser.add_argument("--model", choices=("rbm", "dbm"), default="rbm")
+    parser.add_argument("--method", choices=("qt", "pcd"), default="qt")
+    parser.add_argument("--rates", nargs="+", type=float, help="learning rates to choose from")
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    parser.add_argument("--search", type=int, default=8000, help="steps for each learning rate")
+    parser.add_argument("--steps", type=int, default=32_000, help="steps at most, then")
+    parser.add_argument("--patience", type=int, default=10, help="of so many times 500 steps")
+    parser.add_argument("--scale", type=float, default=0.01, help="of the first weights")
+    parser.add_argument("--hidden", type=int, help="units; the paper's by default")
+    parser.add_argument("--choices", action="store_true", help="compare what is learned")
+    _slices.add_arguments(parser)
+
+
+def main(args: argparse.Namespace) -> dict[str, Any]:
+    found: list[dict[str, Any]] = _slices.read(args.json)
+
+    def kept(train: Callable, run: dict[str, Any]) -> Callable:
+        def do(work: Path | None, deadline: Deadline) -> dict | None:
+            result = train(run, work, deadline)
+            if result is not None:
+                found.append(result)
+            return result
+
+        return do
+
+    def runs() -> Iterator[tuple[dict[str, Any], Callable]]:
+        if args.task == "speed":
+            run = {"task": "speed", "method": "qt", "visible": 128, "hidden": args.hidden or 50}
+            run |= {"batch": BATCH, "layers": LAYERS, "repeats": 11, "seed": 0}
+            yield run, functools.partial(speed, run)
+            return
+        base = {"task": args.task, "model": args.model, "method": args.method}
+        base |= {"hidden": args.hidden or HIDDEN.get(args.task, 50), "scale": args.scale}
+        train = {"qt": qt, "pcd": pcd}[args.method]
+        if args.choices:
+            names = ("temperature", "scale", "evidence")
+            for pick in itertools.product((True, False), repeat=3):
+                learned = [name for name, on in zip(names, pick, strict=True) if on]
+                run = {**base, "stage": "choice", "learned": learned, "steps": args.search}
+                run |= {"rate": (args.rates or [0.01])[0], "seed": 0}
+                yield run, kept(train, run)
+            return
+        search = {**base, "stage": "rate", "steps": args.search, "seed": 0}
+        rates = args.rates or RATES[args.method]
+        for rate in rates:
+            run = {**search, "rate": rate}
+            yield run, kept(train, run)
+        tried = [r for r in found if all(r.get(k) == v for k, v in search.items())]
+        best = min((r for r in tried if r["rate"] in rates), key=lambda r: r["valid"])["rate"]
+        for seed in args.seeds:
+            run = {**base, "stage": "row", "steps": args.steps, "rate": best, "seed": seed}
+            run["patience"] = args.patience
+            yield run, kept(train, run)
+
+    return drive(args, runs, show)
+
+
+def show(run: dict[str, Any]) -> None:
+    """A line about a run."""
+    if run["task"] == "speed":
+        print(
+            f"{run['times_faster']:.2f} times as fast, {100 * run['memory']:.0f}% of the memory",
+            flush=True,
+        )
+        return
+    test = f", test {run['test']['nce']:.4f}" if "test" in run else ""
+    if "test_gibbs" in run:
+        test += f" by Gibbs {run['test_gibbs']['nce']:.4f}"
+    print(
+        f"{run['task']} {run['model']} {run['method']} {run['stage']} rate {run['rate']} seed"
+        f" {run['seed']}: valid {run['valid']:.4f} at step {run['best_step']:,}{test},"
+        f" {run['seconds']:.0f} s {run.get('learned', '')}",
+        flush=True,
+    )

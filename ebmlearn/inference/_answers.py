@@ -1,0 +1,120 @@
+"""What a `QueryModel` answers: unrolled belief propagation as a network."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ..models import QueryModel
+from ..models._graph import AbstractGraphModel
+from ._bp import BP
+from ._graph import GraphProblem
+
+
+class Answer(NamedTuple):
+    """Of binary units the log-odds, of variables the scores of all states by group, of Gaussian
+    units natural parameters as the pair of mean and variance; and the share of instances whose
+    messages had settled.
+    """
+
+    value: Any
+    converged: Float[Array, ""]
+
+
+def network(model: QueryModel, layers: int | None = None) -> BP:
+    """The inference of a `QueryModel`.
+
+    Undamped flooding falls into two halves where layers of units take turns, of which one alone
+    reaches the visible units: N layers are N/2 sweeps, exactly.
+    """
+    number = model.layers if layers is None else layers
+    turns = model.centred.is_bipartite
+    half = turns and number % 2 == 0
+    return BP(
+        number // 2 if half else number,
+        temperature=model.temperature,
+        schedule="layers" if half else "flooding",
+        unroll=True,
+    )
+
+
+def answer(
+    model: QueryModel,
+    evidence: Float[Array, "*batch units"],
+    observed: Bool[Array, "*batch units"],
+    layers: int | None = None,
+) -> Answer:
+    """Binary units: evidence enters as log-odds, `u` in the paper's eq. (3) and after."""
+    plain = model.to_model()
+    inference = network(model, layers)
+    if model.log_strength is None:
+        beliefs = inference(plain, evidence, observed)
+        value = beliefs.mean, beliefs.variance / model.scale
+        return Answer(value, beliefs.converged.mean(dtype=evidence.dtype))
+    first, *others = plain.unary()
+    bias = jnp.broadcast_to(first, evidence.shape)
+    given = jnp.where(observed, _log_odds(model, evidence), jnp.zeros_like(evidence))
+    beliefs = inference(plain.with_unary((bias + given, *others)))
+    value = model.scale * jax.tree.leaves(beliefs.log_odds)[0]
+    return Answer(value, beliefs.converged.mean(dtype=bias.dtype))
+
+
+def graph_answer(
+    model: QueryModel,
+    states: Int[Array, "*batch variables"],
+    observed: Bool[Array, "*batch variables"],
+    log_likelihood: Float[Array, "*batch states"] | None = None,
+    layers: int | None = None,
+) -> Answer:
+    """Variables of a graph: the states that are not observed lose score."""
+    graph: AbstractGraphModel = model.centred
+    assert model.evidence is not None
+    most = int(graph.num_states.max())
+    shape = (*states.shape, most)
+
+    def spread(x: Array) -> Array:
+        return jnp.broadcast_to(x[..., None], shape)
+
+    others = jnp.broadcast_to(jnp.arange(most), shape).astype(states.dtype) != spread(states)
+    lost = jnp.where(others & spread(observed), -model.evidence, jnp.zeros_like(model.evidence))
+    scores = graph.flattened(lost)
+    if log_likelihood is not None:
+        scores = scores + log_likelihood.astype(scores.dtype)
+    problem = GraphProblem(graph).with_likelihood(scores)
+    beliefs: Any = network(model, layers)._beliefs(problem)
+    value = _each(lambda x: model.scale * x, beliefs.scores)
+    return Answer(value, beliefs.converged.mean(dtype=scores.dtype))
+
+
+def softmax(scores: Any) -> Any:
+    """Probabilities from scores by group."""
+    return _each(jax.nn.softmax, scores)
+
+
+def places_of(graph: AbstractGraphModel, group: Any) -> Int[np.ndarray, "..."]:
+    """Where the variables of a group stand among all variables of the graph."""
+    places: Any = np.arange(len(graph.num_states))
+    return np.asarray(graph.configuration(places)[group])
+
+
+def by_group(named: Any) -> tuple[Any, ...]:
+    """The arrays of all groups of a graph, one after the other."""
+    return tuple(named.values() if isinstance(named, Mapping) else named.values)
+
+
+def _each(fn: Callable[[Array], Array], named: Any) -> Any:
+    """A function of the array of each group; what names the groups stays."""
+    return jax.tree.map(lambda x: fn(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, named)
+
+
+def _log_odds(model: QueryModel, evidence: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Of what is observed, at most as strong as the model takes evidence to be."""
+    assert model.evidence is not None
+    low, high = model.evidence
+    sure = (evidence <= 0) | (evidence >= 1)
+    inside = jnp.where(sure, jnp.full_like(evidence, 0.5), evidence)
+    soft = jnp.clip(jax.scipy.special.logit(inside), -low, high)
+    return jnp.where(evidence <= 0, -low, jnp.where(evidence >= 1, high, soft))
