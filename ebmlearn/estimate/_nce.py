@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from ..inference import AbstractInference
@@ -150,8 +150,8 @@ def cross_entropy(
             scores, settled = graph_answer(model, data, observed, layers=layers)
         else:
             assert inference is not None
-            beliefs = inference(model, jnp.where(observed, data, -1))
-            scores, settled = beliefs.scores, beliefs.converged.mean(dtype=float)
+            beliefs = inference(model, jnp.where(observed, data, jnp.full_like(data, -1)))
+            scores, settled = beliefs.scores, beliefs.converged.mean(dtype=jnp.float32)
         return *_graph_cross_entropy(plain, scores, data, targets), settled
     value: Any
     if isinstance(model, QueryModel):
@@ -180,19 +180,19 @@ def _cross_entropy(model: Any, data: Any, asked: Query, inference: Any) -> tuple
 
 
 def _graph_cross_entropy(
-    graph: AbstractGraphModel, scores: Any, states: Array, targets: Array
-) -> tuple[Array, Array]:
-    total = jnp.zeros(states.shape[0])
-    groups = zip(
-        *(by_group(x) for x in (scores, graph.configuration(states), graph.configuration(targets))),
-        strict=True,
-    )
-    for score, state, target in groups:
+    graph: AbstractGraphModel,
+    scores: Any,
+    states: Int[Array, "rows variables"],
+    targets: Bool[Array, "rows variables"],
+) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
+    asked = graph.configuration(jnp.where(targets, states, jnp.full_like(states, -1)))
+    sums = []
+    for score, state in zip(by_group(scores), by_group(asked), strict=True):
         log_p = jax.nn.log_softmax(score)
         own = jnp.take_along_axis(log_p, jnp.maximum(state, 0)[..., None], axis=-1)[..., 0]
-        own = jnp.where(target, own, jnp.zeros_like(own))
-        total = total.astype(own.dtype) - own.reshape(own.shape[0], -1).sum(-1)
-    return total, targets.sum(-1)
+        own = jnp.where(state >= 0, own, jnp.zeros_like(own))
+        sums.append(-own.reshape(own.shape[0], -1).sum(-1))
+    return jnp.stack(sums).sum(0), targets.sum(-1)
 
 
 def _by_sampling(

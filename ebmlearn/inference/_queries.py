@@ -170,7 +170,8 @@ class FixedTargets(AbstractQueries):
                 x = _members(plain, x)
             _checks.exact_shape(name, x, (units,), "one value a unit")
             masks.append(x)
-        _check_apart(*masks)
+        if isinstance(self.targets, tuple):
+            _check_apart(*masks)
         return Query(*(jnp.broadcast_to(jnp.asarray(x), (rows, units)) for x in masks))
 
 

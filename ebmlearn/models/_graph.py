@@ -162,7 +162,7 @@ class AbstractGraphModel(eqx.Module):
         """One value for each state of each variable, by the groups of the graph."""
 
     @abc.abstractmethod
-    def configuration(self, states: Int[Array, "*batch variables"]) -> Any:
+    def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Any:
         """One state for each variable, by the groups of the graph."""
 
     @abc.abstractmethod

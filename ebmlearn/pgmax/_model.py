@@ -265,7 +265,7 @@ class FactorGraphModel(AbstractGraphModel):
             at += math.prod(shape)
         return Named(tuple(out), self.variables, "the index")
 
-    def configuration(self, states: Int[Array, "*batch variables"]) -> Named:
+    def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Named:
         out, at = [], 0
         for shape, _ in self.layout.variables:
             part = states[..., at : at + math.prod(shape)]

@@ -1,0 +1,192 @@
+"""Query training of graphs of PGMax: categorical variables, tied factors, hidden variables."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import oracle
+import pytest
+from errors import check
+from test_factor_graph_model import enumerated, Mixed
+
+import ebmlearn as ebm
+from ebmlearn.pgmax import FactorGraphModel
+
+
+KEY = jax.random.key(0)
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(autouse=True)
+def as_pgmax():
+    """PGMax is not written for strict promotion."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def chain(length=6, states=3, seed=0):
+    """Hidden states in a row, joined by one table for all, each seen through a noisy channel."""
+    from pgmax import fgraph, fgroup, vgroup
+
+    rng = np.random.default_rng(seed)
+    hidden = vgroup.NDVarArray(states, (length,))
+    seen = vgroup.NDVarArray(2, (length,))
+    graph = fgraph.FactorGraph([hidden, seen])
+    steps = fgroup.PairwiseFactorGroup(
+        [[hidden[i], hidden[i + 1]] for i in range(length - 1)], np.zeros((states, states))
+    )
+    channel = fgroup.PairwiseFactorGroup(
+        [[hidden[i], seen[i]] for i in range(length)], rng.normal(size=(states, 2))
+    )
+    graph.add_factors([steps, channel])
+    return FactorGraphModel(graph), hidden, seen, steps
+
+
+def test_conditional_marginals_of_trees():
+    """All kinds of factors, one variable of three states, two patterns of evidence at once."""
+    with oracle.x64(True):
+        mixed = Mixed(loops=False)
+        plain = mixed.model()
+        a, _, c, d = mixed.variables
+        evidence = {
+            a: np.array([[[1, 0], [0, 0]], [[0, 1], [1, 1]]]),
+            d: np.array([[2, 0], [1, 2]]),
+        }
+        observed = {a: np.array([[True, False], [False, True]]), d: np.array([False, True])}
+        model = ebm.QueryModel(plain, 40, evidence=2000.0)
+        found = ebm.query(model, evidence, observed)
+        exact = ebm.query(plain, evidence, observed, ebm.Exact())
+        for group in mixed.variables:
+            np.testing.assert_allclose(found[group], exact[group], atol=1e-7)
+        np.testing.assert_array_equal(ebm.query(model, evidence, observed, targets=c), found[c])
+
+
+def test_joint_answers():
+    with oracle.x64(True):
+        mixed = Mixed(loops=False)
+        plain = mixed.model()
+        a, _, c, d = mixed.variables
+        evidence = {a: np.array([[1, -1], [-1, -1]])}
+        found = ebm.joint_query(plain, [(d, 1), (c, 0)], evidence, inference=ebm.Exact())
+        rows, _, _, energy = enumerated(plain)
+        p = np.where(rows[:, 0] == 1, np.exp(-energy), 0)
+        p = p / p.sum()
+        places = [int(plain.configuration(np.arange(rows.shape[1]))[d][1])]
+        places.append(int(plain.configuration(np.arange(rows.shape[1]))[c][0]))
+        assert found.shape == (3, 2)
+        for states in itertools.product(range(3), range(2)):
+            met = (rows[:, places] == states).all(1)
+            np.testing.assert_allclose(found[states], p[met].sum(), atol=1e-9)
+        by_network = ebm.joint_query(
+            ebm.QueryModel(plain, 40, evidence=2000.0), [(d, 1), (c, 0)], evidence
+        )
+        np.testing.assert_allclose(by_network, found, atol=1e-7)
+
+
+def test_gradient_by_differences():
+    rng = np.random.default_rng(0)
+    with oracle.x64(True):
+        mixed = Mixed()
+        model = ebm.QueryModel(mixed.model(), 4, temperature=0.8, scale=1.5, evidence=3.0)
+        rows = {mixed.a: rng.integers(0, 2, (5, 2, 2)), mixed.d: rng.integers(0, 3, (5, 2))}
+        rows[mixed.d][0] = -1
+        learner = ebm.QueryTraining()
+        gradient, _, info = learner.step(model, None, rows, key=KEY, epoch=0)
+        assert np.isfinite(info.loss)
+        parameters, rest = eqx.partition(model, eqx.is_inexact_array)
+        leaves, shape = jax.tree.flatten(parameters)
+        own = jax.tree.leaves(gradient)
+
+        @jax.jit
+        def loss(leaves):
+            return learner.loss(eqx.combine(jax.tree.unflatten(shape, leaves), rest), rows, key=KEY)
+
+        for k, leaf in enumerate(leaves):
+            direction = jnp.asarray(rng.normal(size=leaf.shape))
+            ends = [
+                loss([*leaves[:k], leaf + e * direction, *leaves[k + 1 :]]) for e in (1e-5, -1e-5)
+            ]
+            slope = (ends[0] - ends[1]) / 2e-5
+            np.testing.assert_allclose((own[k] * direction).sum(), slope, rtol=1e-5, atol=1e-8)
+
+
+def test_fixed_roles_and_tied_tables():
+    """A model whose hidden states remember which kind of row it is learns to continue rows, from
+    inputs that are always the first ones.
+    """
+    model, _, seen, steps = chain()
+    rows = np.array([[0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]])[np.arange(64) % 2]
+    inputs = np.concatenate([np.zeros(6, bool), np.arange(6) < 2])
+    outputs = np.concatenate([np.zeros(6, bool), np.arange(6) >= 4])
+    roles = ebm.FixedTargets(inputs, outputs)
+
+    def build(free):
+        plain = model.with_log_potentials({steps: free["table"]})
+        return eqx.tree_at(lambda m: m.log_scale, ebm.QueryModel(plain, 6), free["log_scale"])
+
+    start = {"table": jnp.zeros((3, 3)), "log_scale": jnp.zeros(())}
+    first = ebm.nce(build(start), {seen: rows}, roles, key=KEY).value
+    fitted = ebm.fit(
+        start,
+        ebm.QueryTraining(roles),
+        {seen: rows},
+        build=build,
+        optimizer=optax.adam(0.1),
+        epochs=30,
+        batch_size=32,
+        key=KEY,
+        progress=False,
+    )
+    assert ebm.nce(fitted.model, {seen: rows}, roles, key=KEY).value < 0.75 * first
+    # By groups: what is seen is given, hidden states are asked for where data tell them.
+    model, hidden, seen, _ = chain()
+    groups = ebm.FixedTargets([seen], [hidden])
+    observed, targets = groups(model, 2, key=KEY)
+    np.testing.assert_array_equal(targets, np.broadcast_to(np.arange(12) < 6, (2, 12)))
+    np.testing.assert_array_equal(observed, ~targets)
+
+
+def test_hidden_variables_are_neither_given_nor_asked_for():
+    model, hidden, seen, _ = chain()
+    asked = ebm.QueryModel(model, 8)
+    rows = np.random.default_rng(0).integers(0, 2, (20, 6))
+    found = ebm.nce(asked, {seen: rows}, ebm.RandomTargets(0.5), key=KEY)
+    assert (found.targets <= 6).all()
+    # By inference of the plain model the same, as far as the evidence is sure.
+    plain = ebm.nce(model, {seen: rows}, ebm.RandomTargets(0.5), ebm.BP(8), key=KEY)
+    np.testing.assert_allclose(found.value, plain.value, atol=1e-5)
+    np.testing.assert_array_equal(found.targets, plain.targets)
+    with pytest.raises(ValueError, match="no such target"):
+        ebm.nce(asked, {seen: rows}, ebm.FixedTargets([seen], [hidden]), key=KEY)
+
+
+def errors():
+    model, hidden, seen, _ = chain()
+    asked = ebm.QueryModel(model, 2)
+    everything = {hidden: np.zeros(6, int), seen: np.zeros(6, int)}
+    return {
+        "all": (lambda: ebm.query(asked, everything), ValueError, "`evidence`", "all"),
+        "state": (lambda: ebm.query(asked, {seen: np.full(6, 2)}), ValueError, "`evidence`", "2"),
+        "pair": (lambda: ebm.QueryModel(model, evidence=(1.0, 2.0)), TypeError, "`evidence`"),
+        "groups": (
+            lambda: ebm.FixedTargets([seen], [hidden])(ebm.RBM.init(3, 2, key=KEY), 2, key=KEY),
+            TypeError,
+            "`observed`",
+            "RBM",
+        ),
+        "target": (lambda: ebm.joint_query(asked, [3], {}), ValueError, "`targets`", "3"),
+        "index": (
+            lambda: ebm.joint_query(asked, [(seen, 6)], {hidden: np.zeros(6, int)}),
+            ValueError,
+            "`targets`",
+            "6",
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", ["all", "state", "pair", "groups", "target", "index"])
+def test_bad_input(case, as_a_user):
+    check(errors()[case])
