@@ -127,7 +127,8 @@ def test_fixed_roles_and_tied_tables():
         plain = model.with_log_potentials({steps: free["table"]})
         return eqx.tree_at(lambda m: m.log_scale, ebm.QueryModel(plain, 6), free["log_scale"])
 
-    start = {"table": jnp.zeros((3, 3)), "log_scale": jnp.zeros(())}
+    # Not from zero, where nothing reaches further than one step.
+    start = {"table": jnp.eye(3), "log_scale": jnp.zeros(())}
     first = ebm.nce(build(start), {seen: rows}, roles, key=KEY).value
     fitted = ebm.fit(
         start,
