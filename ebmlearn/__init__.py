@@ -36,6 +36,8 @@ from .inference import (
     BP as BP,
     Exact as Exact,
     FixedTargets as FixedTargets,
+    GaussianBeliefs as GaussianBeliefs,
+    GaussianMarginals as GaussianMarginals,
     ISusP as ISusP,
     joint_query as joint_query,
     LeaveOneOut as LeaveOneOut,

@@ -217,7 +217,7 @@ def _inferred(model: Any, evidence: Any, observed: Any, inference: Any) -> Any:
     """What an inference answers."""
     _check_inference(inference)
     beliefs = inference(model, evidence, observed)
-    if isinstance(model, AbstractGraphModel):
+    if isinstance(model, AbstractGraphModel | GaussianRBM):
         return beliefs.marginals
     return beliefs.visible if isinstance(beliefs.log_odds, Layers) else beliefs.x
 
