@@ -284,7 +284,7 @@ def test_query_and_decode():
     evidence, observed = random_query(model)
     bp = ebm.BP(20)
     answer = ebm.query(model, evidence, observed, inference=bp)
-    assert isinstance(answer, ebm.GaussianMarginals)
+    assert isinstance(answer, ebm.Gaussian)
     beliefs = bp(model, evidence, observed)
     np.testing.assert_array_equal(answer.mean, beliefs.mean)
     np.testing.assert_array_equal(answer.variance, beliefs.variance)

@@ -6,8 +6,8 @@ from ._base import (
 from ._bp import BP as BP
 from ._exact import Exact as Exact
 from ._gaussian import (
+    Gaussian as Gaussian,
     GaussianBeliefs as GaussianBeliefs,
-    GaussianMarginals as GaussianMarginals,
 )
 from ._graph import AbstractGraphBeliefs as AbstractGraphBeliefs
 from ._isusp import ISusP as ISusP

@@ -15,7 +15,7 @@ from ..models import GaussianRBM, Layers
 from ._instances import check_evidence
 
 
-class GaussianMarginals(NamedTuple):
+class Gaussian(NamedTuple):
     """The mean and the variance of each visible unit of a Gaussian RBM, given the observed ones.
     Those that were observed have their evidence as mean, and variance 0.
     """
@@ -51,9 +51,9 @@ class GaussianBeliefs(eqx.Module):
         return jax.nn.sigmoid(self.log_odds)
 
     @property
-    def marginals(self) -> GaussianMarginals:
+    def marginals(self) -> Gaussian:
         """The means and the variances together, as [`ebmlearn.query`][] gives them."""
-        return GaussianMarginals(self.mean, self.variance)
+        return Gaussian(self.mean, self.variance)
 
     def decode(self) -> Layers:
         """The means of the visible units, which are the guess of least squared error, and the most
@@ -116,8 +116,7 @@ class GaussianProblem(eqx.Module):
     @property
     def shape(self) -> tuple[int, ...]:
         """The batch shape."""
-        model = self.model.visible_bias.shape[:-1], self.model.hidden_bias.shape[:-1]
-        shapes = {"model": np.broadcast_shapes(*model)}
+        shapes = {"model": self.model.batch_shape}
         if self.evidence is not None and self.observed is not None:
             shapes["evidence"] = self.evidence.shape[:-1]
             shapes["observed"] = self.observed.shape[:-1]
