@@ -36,6 +36,8 @@ from .inference import (
     BP as BP,
     Exact as Exact,
     FixedTargets as FixedTargets,
+    Gaussian as Gaussian,
+    GaussianBeliefs as GaussianBeliefs,
     ISusP as ISusP,
     joint_query as joint_query,
     LeaveOneOut as LeaveOneOut,

@@ -204,7 +204,7 @@ def test_a_stack_on_grey_digits():
 def test_bad_input():
     model = random_model()
     with pytest.raises(TypeError, match="hidden_marginal"):
-        ebm.BP(3)(model)
+        ebm.MeanField(3)(model)
     with pytest.raises(TypeError, match="log_volume"):
         ebm.ais(model, key=KEY)
     with pytest.raises(TypeError, match="gaussian units"):

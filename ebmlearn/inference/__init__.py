@@ -5,6 +5,10 @@ from ._base import (
 )
 from ._bp import BP as BP
 from ._exact import Exact as Exact
+from ._gaussian import (
+    Gaussian as Gaussian,
+    GaussianBeliefs as GaussianBeliefs,
+)
 from ._graph import AbstractGraphBeliefs as AbstractGraphBeliefs
 from ._isusp import ISusP as ISusP
 from ._mean_field import MeanField as MeanField

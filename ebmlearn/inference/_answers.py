@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..models import QueryModel
+from ..models import GaussianRBM, QueryModel
 from ..models._graph import AbstractGraphModel
 from ._bp import BP
+from ._gaussian import Gaussian, GaussianProblem
 from ._graph import GraphProblem
 
 
 class Answer(NamedTuple):
     """Of binary units the log-odds, of variables the scores of all states by group, of Gaussian
-    units natural parameters as the pair of mean and variance; and the share of instances whose
-    messages had settled.
+    units means and variances; and the share of instances whose messages had settled.
     """
 
     value: Any
@@ -27,8 +27,9 @@ class Answer(NamedTuple):
 def network(model: QueryModel, layers: int | None = None) -> BP:
     """The inference of a `QueryModel`.
 
-    Undamped flooding falls into two halves where layers of units take turns, of which one alone
-    reaches the visible units: N layers are N/2 sweeps, exactly.
+    Undamped flooding falls into two halves where layers of binary units take turns, of which one
+    alone reaches the visible units: N layers are N/2 sweeps, exactly. Gaussian units look at both
+    halves; sweeps reach as far, and settle at the same answers.
     """
     number = model.layers if layers is None else layers
     turns = model.centred.is_bipartite
@@ -47,13 +48,18 @@ def answer(
     observed: Bool[Array, "*batch units"],
     layers: int | None = None,
 ) -> Answer:
-    """Binary units: evidence enters as log-odds, `u` in the paper's eq. (3) and after."""
+    """Of binary units, evidence enters as log-odds, `u` in the paper's eq. (3) and after; of
+    Gaussian ones it is exact.
+    """
     plain = model.to_model()
     inference = network(model, layers)
-    if model.log_strength is None:
-        beliefs = inference(plain, evidence, observed)
-        value = beliefs.mean, beliefs.variance / model.scale
-        return Answer(value, beliefs.converged.mean(dtype=evidence.dtype))
+    if isinstance(plain, GaussianRBM):
+        problem = GaussianProblem(plain, evidence, observed, trusted=True)
+        beliefs: Any = inference._beliefs(problem)
+        value = Gaussian(beliefs.mean, beliefs.variance / model.scale)
+        # Answers that needed a guard are not to be trusted.
+        settled = beliefs.converged & (beliefs.guarded == 0)
+        return Answer(value, settled.mean(dtype=evidence.dtype))
     first, *others = plain.unary()
     bias = jnp.broadcast_to(first, evidence.shape)
     given = jnp.where(observed, _log_odds(model, evidence), jnp.zeros_like(evidence))

@@ -89,6 +89,7 @@ class AbstractInference(eqx.Module):
     """Turns a model into beliefs about its units."""
 
     on_nonnegative: ClassVar[bool] = False
+    on_gaussian: ClassVar[bool] = False
 
     def __call__(
         self,
@@ -103,10 +104,12 @@ class AbstractInference(eqx.Module):
         - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, leading axes of whose
           biases are a batch; or a [`ebmlearn.pgmax.FactorGraphModel`][]. [`ebmlearn.Exact`][]
           takes a small NNBM as well, and `NaiveMeanField`, `TAP`, `SusP` and `ISusP` nothing else.
+          [`ebmlearn.BP`][] and `Exact` take a GaussianRBM too.
         - `evidence`: what is known of the visible units (`x` of a BoltzmannMachine): 0 and 1 fix a
-          unit, a number between them is the likelihood of 1 against 0. Of a graph, a dictionary
-          from groups of variables to their states `[*batch, *shape]`, integers, -1 where not known;
-          or to the likelihoods of all states `[*batch, *shape, states]`, floating-point numbers.
+          unit, a number between them is the likelihood of 1 against 0. Of a GaussianRBM, real
+          numbers. Of a graph, a dictionary from groups of variables to their states
+          `[*batch, *shape]`, integers, -1 where not known; or to the likelihoods of all states
+          `[*batch, *shape, states]`, floating-point numbers.
         - `observed`: booleans, which entries of `evidence` count. Of a graph, a dictionary from
           groups to them; without it, all entries count.
 
@@ -114,10 +117,10 @@ class AbstractInference(eqx.Module):
 
         **Returns:**
 
-        [`ebmlearn.AbstractBeliefs`][], or [`ebmlearn.AbstractGraphBeliefs`][] of a graph, or
-        [`ebmlearn.NNBMBeliefs`][] of an NNBM.
+        [`ebmlearn.AbstractBeliefs`][], or [`ebmlearn.AbstractGraphBeliefs`][] of a graph,
+        [`ebmlearn.GaussianBeliefs`][] of a GaussianRBM, [`ebmlearn.NNBMBeliefs`][] of an NNBM.
         """
-        return self._beliefs(pose(model, evidence, observed, self.on_nonnegative))
+        return self._beliefs(pose(model, evidence, observed, self.on_nonnegative, self.on_gaussian))
 
     def statistics(
         self,

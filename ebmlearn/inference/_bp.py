@@ -1,6 +1,6 @@
 import math
 from collections.abc import Callable
-from typing import Any, get_args, Literal
+from typing import Any, ClassVar, get_args, Literal
 
 import equinox as eqx
 import jax
@@ -14,6 +14,8 @@ from ..models._graph import AbstractGraphModel, GraphState
 from ..models._messages import ODDS_LIMIT
 from ..models._view import Form, Product, Schedule, Start, State
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
+from ._gaussian import GaussianBeliefs, GaussianProblem
+from ._gaussian_bp import gaussian_bp, GaussianSettings
 from ._graph import AbstractGraphBeliefs, GraphProblem
 from ._instances import chunk_of, each, each_and_mean, Problem
 from ._iterate import check_limits, Limits, traced
@@ -28,6 +30,9 @@ class BP(AbstractInference):
     - `temperature` lies between the first two, as in PGMax: 1 is sum-product, and towards 0 it
       becomes max-product. Log-odds at temperature $T$ are $T$ times those of the model of
       $p(x)^{1/T}$; `log_partition` is $T \\log \\sum_x \\tilde p(x)^{1/T}$.
+    - Messages to the visible units of a [`ebmlearn.GaussianRBM`][] are Gaussians that keep mean and
+      variance of the belief (expectation propagation; Lázaro-Gredilla et al. 2021, appendix D.3).
+      It knows sum-product at temperature 1 only, and gives [`ebmlearn.GaussianBeliefs`][].
 
     !!! example
 
@@ -47,6 +52,7 @@ class BP(AbstractInference):
     schedule: Schedule | None = eqx.field(static=True, default=None)
     unroll: bool = eqx.field(static=True, default=False)
     chunk: int | None = eqx.field(static=True, default=None)
+    on_gaussian: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -69,9 +75,11 @@ class BP(AbstractInference):
         - `tol`: stop an instance once no probability (of $p^{1/T}$) has changed by more in a
           sweep. Without it all sweeps are done, and `converged` is judged by 1e-3.
         - `start`: `"centred"`, without messages in ±1 form, so that exchanging 0 and 1 changes
-          nothing; or `"plain"`, without messages in {0, 1} form, as in the paper.
+          nothing; or `"plain"`, without messages in {0, 1} form, as in the paper. For a
+          GaussianRBM it is the start of its paper, with messages of precision 1.
         - `schedule`: `"layers"`, even layers send, then odd layers: the default where the model is
-          bipartite; or `"flooding"`, everybody sends at once.
+          bipartite; or `"flooding"`, everybody sends at once. There 2N sweeps tell the visible
+          units as much as N by layers do, and the same if all units are binary.
         - `unroll`: a fixed number of sweeps that can be differentiated in reverse mode. Memory is
           bounded by recomputing each sweep. `iterations` must then be a Python integer.
         - `chunk`: how many instances are treated at once; by default, what fits in 256 MiB of
@@ -103,7 +111,11 @@ class BP(AbstractInference):
             got = _checks.describe(self.iterations)
             raise TypeError(f"`iterations` must be a Python integer with `unroll`, got {got}.")
 
-    def _beliefs(self, problem: Problem | GraphProblem) -> "BPBeliefs | GraphBPBeliefs":
+    def _beliefs(
+        self, problem: Problem | GraphProblem | GaussianProblem
+    ) -> "BPBeliefs | GraphBPBeliefs | GaussianBeliefs":
+        if isinstance(problem, GaussianProblem):
+            return gaussian_bp(self._gaussian(problem.model.weights.dtype), problem)
         settings = self._settings(problem.model)
         log_odds, converged, iterations, residual, kept = _solved(settings, problem)
         if isinstance(problem, GraphProblem):
@@ -128,6 +140,20 @@ class BP(AbstractInference):
 
     def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
         return _statistics(self._settings(problem.model), problem)
+
+    def _gaussian(self, dtype: Any) -> GaussianSettings:
+        if self.product != "sum":
+            raise ValueError(f'`product` must be "sum" for a GaussianRBM, got {self.product!r}.')
+        if not _checks.is_concrete(self.temperature) or float(self.temperature) != 1:
+            raise ValueError(f"`temperature` must be 1 for a GaussianRBM, got {self.temperature}.")
+        undamped = isinstance(self.damping, (int, float)) and self.damping == 0
+        return GaussianSettings(
+            limits=Limits(self.iterations, self.tol, dtype, self.unroll),
+            damping=None if undamped else traced(self.damping, dtype),
+            start=self.start,
+            schedule=self.schedule or "layers",
+            chunk=self.chunk,
+        )
 
     def _settings(self, model: AbstractPairwiseModel | AbstractGraphModel) -> "_Settings":
         kind = type(model).__name__

@@ -10,6 +10,8 @@ from ..models import AbstractPairwiseModel, NNBM
 from ..models._view import Instance, Product
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
 from ._enumeration import blocks, by_state, CHUNK, pair_maxima, Sides, Table
+from ._gaussian import GaussianBeliefs, GaussianProblem
+from ._gaussian_exact import gaussian_exact
 from ._graph import GraphProblem
 from ._graph_exact import graph_beliefs, graph_statistics, GraphExactBeliefs
 from ._instances import each, each_and_mean, Problem
@@ -26,7 +28,9 @@ class Exact(AbstractInference):
     [`ebmlearn.pgmax.FactorGraphModel`][] all configurations are enumerated, in bounded memory; for
     `product="max"` the states of the most likely one have probability 1. A [`ebmlearn.NNBM`][] of
     at most four units is integrated by quadrature, and one of any size by formula if no two of its
-    units are joined; `residual` is the change of log Z from a smaller rule.
+    units are joined; `residual` is the change of log Z from a smaller rule. Of a
+    [`ebmlearn.GaussianRBM`][] the hidden units are enumerated, and the means and variances of the
+    visible ones are those of the mixture.
 
     - `product="sum"` gives marginals and log Z.
     - `product="max"` gives the most likely configuration, its log-potential as `log_partition`, and
@@ -45,6 +49,7 @@ class Exact(AbstractInference):
     product: Product = eqx.field(static=True, default="sum")
     max_units: int = eqx.field(static=True, default=24)
     on_nonnegative: ClassVar[bool] = True
+    on_gaussian: ClassVar[bool] = True
 
     def __init__(self, product: Product = "sum", max_units: int = 24):
         """**Arguments:**
@@ -71,11 +76,19 @@ class Exact(AbstractInference):
             raise ValueError(f'`product` must be "sum" for an NNBM, got {self.product!r}.')
         return exact_moments(model)
 
+    def _gaussian(self, problem: GaussianProblem) -> GaussianBeliefs:
+        if self.product != "sum":
+            raise ValueError(f'`product` must be "sum" for a GaussianRBM, got {self.product!r}.')
+        self._allow(problem.model.num_hidden, problem.model, problem.model.weights.shape)
+        return gaussian_exact(problem)
+
     def _beliefs(
-        self, problem: Problem | GraphProblem | NNBM
-    ) -> "ExactBeliefs | GraphExactBeliefs | NNBMBeliefs":
+        self, problem: Problem | GraphProblem | GaussianProblem | NNBM
+    ) -> "ExactBeliefs | GraphExactBeliefs | GaussianBeliefs | NNBMBeliefs":
         if isinstance(problem, NNBM):
             return self._nonnegative(problem)
+        if isinstance(problem, GaussianProblem):
+            return self._gaussian(problem)
         if isinstance(problem, GraphProblem):
             return graph_beliefs(problem, self._graph_product(), self.max_units)
         sides, shape = self._sides(problem.model), problem.shape
@@ -110,13 +123,16 @@ class Exact(AbstractInference):
         if few and model.is_bipartite and self.product != "mixed":
             even, odd = odd, even
         units = sum(sizes[k] for k in even)
+        self._allow(units, model, sizes)
+        return Sides(even, odd, sizes, self.product)
+
+    def _allow(self, units: int, model: Any, sizes: tuple[int, ...]) -> None:
         if units > self.max_units:
             raise ValueError(
                 f"`model` needs the enumeration of {units} units, at most `max_units` ="
                 f" {self.max_units} are allowed, got a {type(model).__name__} with layers of"
                 f" {', '.join(map(str, sizes))} units."
             )
-        return Sides(even, odd, sizes, self.product)
 
 
 class ExactBeliefs(AbstractBeliefs):

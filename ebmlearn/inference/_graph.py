@@ -9,8 +9,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import NNBM
+from ..models import GaussianRBM, NNBM
 from ..models._graph import AbstractGraphModel, GraphInstance
+from ._gaussian import GaussianProblem
 from ._instances import Problem
 
 
@@ -64,9 +65,11 @@ class GraphProblem(eqx.Module):
 
 
 def pose(
-    model: Any, evidence: Any, observed: Any, nonnegative: bool = False
-) -> Problem | GraphProblem | NNBM:
-    """A model with evidence, checked; an NNBM without, for inferences that work on it."""
+    model: Any, evidence: Any, observed: Any, nonnegative: bool = False, gaussian: bool = False
+) -> Problem | GraphProblem | GaussianProblem | NNBM:
+    """A model with evidence, checked; an NNBM without. This and a Gaussian RBM are only for the
+    inferences that work on them.
+    """
     if isinstance(model, AbstractGraphModel):
         return GraphProblem(model, evidence, observed)
     if isinstance(model, NNBM) and nonnegative:
@@ -75,6 +78,8 @@ def pose(
                 got = _checks.describe(x)
                 raise ValueError(f"`{name}` must be None for an NNBM, got {got}.")
         return model
+    if isinstance(model, GaussianRBM) and gaussian:
+        return GaussianProblem(model, evidence, observed)
     return Problem(model, evidence, observed)
 
 

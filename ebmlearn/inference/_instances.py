@@ -42,8 +42,8 @@ class Problem(eqx.Module):
             )
         if isinstance(self.model, GaussianRBM):
             raise TypeError(
-                "`model` must have binary units: take `model.hidden_marginal()`, or a sampler, got"
-                " a GaussianRBM."
+                "`model` must have binary units here: take `model.hidden_marginal()`, or a sampler,"
+                " or `BP` or `Exact` for beliefs, got a GaussianRBM."
             )
         if isinstance(self.model, NNBM):
             raise TypeError(
@@ -60,21 +60,10 @@ class Problem(eqx.Module):
                 "`model` must have binary units alone for inference, got a"
                 f" {type(self.model).__name__} with label units; use a sampler, or `label_given`."
             )
-        if self.evidence is None and self.observed is None:
-            return
-        if self.evidence is None or self.observed is None:
-            missing = "evidence" if self.evidence is None else "observed"
-            raise ValueError(f"`evidence` and `observed` go together, got no `{missing}`.")
         units = self.model.unary()[0].shape[-1]
-        for name, x in (("evidence", self.evidence), ("observed", self.observed)):
-            if not hasattr(x, "shape"):
-                raise TypeError(f"`{name}` must be an array, got {_checks.describe(x)}.")
-            _checks.trailing(name, x, (units,), "one value a unit")
-        if jnp.issubdtype(self.evidence.dtype, jnp.complexfloating):
-            raise TypeError(f"`evidence` must be real, got {_checks.describe(self.evidence)}.")
-        if self.observed.dtype != jnp.bool_:
-            got = _checks.describe(self.observed)
-            raise TypeError(f"`observed` must be a mask of booleans, got {got}.")
+        check_evidence(self.evidence, self.observed, units)
+        if self.evidence is None or self.observed is None:
+            return
         shape = self.shape
         if self.verified and _checks.is_concrete((self.evidence, self.observed)):
             evidence = np.broadcast_to(self.evidence, (*shape, units))
@@ -128,6 +117,26 @@ class Problem(eqx.Module):
         return Instance(
             tuple(flat(x) for x in unary), tuple(None if x is None else flat(x) for x in clamp)
         )
+
+
+def check_evidence(evidence: Any, observed: Any, units: int) -> None:
+    """Raises unless there is no evidence, or some of the right form for so many units, whatever its
+    values.
+    """
+    if evidence is None and observed is None:
+        return
+    if evidence is None or observed is None:
+        missing = "evidence" if evidence is None else "observed"
+        raise ValueError(f"`evidence` and `observed` go together, got no `{missing}`.")
+    for name, x in (("evidence", evidence), ("observed", observed)):
+        if not hasattr(x, "shape"):
+            raise TypeError(f"`{name}` must be an array, got {_checks.describe(x)}.")
+        _checks.trailing(name, x, (units,), "one value a unit")
+    if jnp.issubdtype(evidence.dtype, jnp.complexfloating):
+        raise TypeError(f"`evidence` must be real, got {_checks.describe(evidence)}.")
+    if observed.dtype != jnp.bool_:
+        got = _checks.describe(observed)
+        raise TypeError(f"`observed` must be a mask of booleans, got {got}.")
 
 
 def chunk_of(model: AbstractPairwiseModel | AbstractGraphModel) -> int:

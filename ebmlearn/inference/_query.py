@@ -13,6 +13,7 @@ from ..models._gaussian_rbm import GaussianRBM
 from ..models._graph import AbstractGraphModel
 from ._answers import answer, graph_answer, places_of, softmax
 from ._base import AbstractInference, Evidence, Observed
+from ._gaussian import GaussianProblem
 from ._graph import GraphProblem
 from ._instances import Problem
 
@@ -217,7 +218,7 @@ def _inferred(model: Any, evidence: Any, observed: Any, inference: Any) -> Any:
     """What an inference answers."""
     _check_inference(inference)
     beliefs = inference(model, evidence, observed)
-    if isinstance(model, AbstractGraphModel):
+    if isinstance(model, AbstractGraphModel | GaussianRBM):
         return beliefs.marginals
     return beliefs.visible if isinstance(beliefs.log_odds, Layers) else beliefs.x
 
@@ -230,7 +231,8 @@ def _asked(model: QueryModel, evidence: Any, observed: Any) -> Any:
         if _checks.is_concrete(rows) and bool((rows >= 0).all()):
             raise ValueError("`evidence` must leave a variable to be asked for, got all of them.")
         return softmax(graph_answer(model, rows, rows >= 0, likelihood).value)
-    problem = Problem(model.to_model(), evidence, observed)
+    gaussian = isinstance(graph, GaussianRBM)
+    problem = (GaussianProblem if gaussian else Problem)(model.to_model(), evidence, observed)
     if problem.observed is None or problem.evidence is None:
         raise ValueError("`evidence` and `observed` must be given, got None.")
     if _checks.is_concrete(problem.observed) and bool(np.asarray(problem.observed).all()):
@@ -239,4 +241,5 @@ def _asked(model: QueryModel, evidence: Any, observed: Any) -> Any:
     shape = (*problem.shape, graph.unary()[0].shape[-1])
     x = jnp.broadcast_to(jnp.asarray(problem.evidence).astype(dtype), shape)
     mask = jnp.broadcast_to(jnp.asarray(problem.observed), shape)
-    return jnp.where(mask, x, jax.nn.sigmoid(answer(model, x, mask).value))
+    found = answer(model, x, mask).value
+    return found if gaussian else jnp.where(mask, x, jax.nn.sigmoid(found))

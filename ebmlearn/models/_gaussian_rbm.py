@@ -19,10 +19,11 @@ class GaussianRBM(AbstractLayeredModel):
     $E(v, h) = \\sum_i \\frac{(v_i - b_i)^2}{2 \\sigma_i^2}
     - \\sum_{ij} \\frac{v_i}{\\sigma_i} W_{ij} h_j - c^\\top h$
 
-    (Salakhutdinov 2009, section 5.2), with a scale $\\sigma_i$ for each visible unit. Neither
-    belief propagation nor maximisation works on it; samplers, and the learners that use them, do.
-    The hidden units alone are a [`ebmlearn.BoltzmannMachine`][], see `hidden_marginal`, on which
-    every inference works.
+    (Salakhutdinov 2009, section 5.2), with a scale $\\sigma_i$ for each visible unit.
+    [`ebmlearn.BP`][] with Gaussian messages, [`ebmlearn.Exact`][] and [`ebmlearn.query`][] give
+    means and variances of the visible units; samplers, and the learners that use them, work too,
+    maximisation does not. The hidden units alone are a [`ebmlearn.BoltzmannMachine`][], see
+    `hidden_marginal`, on which every inference works.
 
     !!! example
 
