@@ -13,6 +13,7 @@ import optax
 import oracle
 import pytest
 import scipy.special
+import scipy.stats
 from errors import check
 
 import ebmlearn as ebm
@@ -531,3 +532,62 @@ def test_no_targets_at_run_time():
 
     with pytest.raises(Exception, match="must give targets"):
         ebm.QueryTraining(everything).loss(MODEL, ROWS, key=KEY)
+
+
+def gaussian_star(rng):
+    """One hidden unit, where messages are exact in the first two moments."""
+    return ebm.GaussianRBM(
+        jnp.asarray(rng.normal(size=(5, 1))),
+        jnp.asarray(rng.normal(size=5)),
+        jnp.asarray(rng.normal(size=1)),
+        jnp.asarray(0.3 * rng.normal(size=5)),
+    )
+
+
+def test_gaussian_answers_of_a_star():
+    rng = np.random.default_rng(11)
+    with oracle.x64(True):
+        plain = gaussian_star(rng)
+        x = jnp.asarray(rng.normal(size=(6, 5)))
+        observed = jnp.asarray(rng.random((6, 5)) < 0.5).at[:, 0].set(False)
+        exact = ebm.query(plain, x, observed, ebm.Exact())
+        found = ebm.query(ebm.QueryModel(plain, 8, scale=2.0), x, observed)
+        np.testing.assert_allclose(found.mean, exact.mean, atol=1e-9)
+        np.testing.assert_allclose(2.0 * found.variance, exact.variance, atol=1e-9)
+        # Nats of a Gaussian, by the formula.
+        queries = ebm.RandomTargets(0.5)
+        entropy = ebm.nce(plain, x, queries, ebm.Exact(), key=KEY, unit="nats", batch_size=6)
+        first, _ = jax.random.split(jax.random.fold_in(KEY, 0))
+        observed, targets = queries(plain, 6, key=first)
+        mean, variance = ebm.query(plain, x, observed, ebm.Exact())
+        scale = np.sqrt(np.where(targets, variance, 1.0))
+        each = -scipy.stats.norm.logpdf(np.asarray(x), np.asarray(mean), scale)
+        np.testing.assert_allclose(entropy.value, each[np.asarray(targets)].mean(), rtol=1e-9)
+
+
+def test_gaussian_gradient_by_differences():
+    rng = np.random.default_rng(12)
+    with oracle.x64(True):
+        plain = ebm.GaussianRBM(
+            jnp.asarray(0.5 * rng.normal(size=(4, 3))),
+            jnp.asarray(rng.normal(size=4)),
+            jnp.asarray(rng.normal(size=3)),
+            jnp.asarray(0.3 * rng.normal(size=4)),
+        )
+        model = ebm.QueryModel(plain, 6, scale=1.5)
+        rows = jnp.asarray(rng.normal(size=(5, 4)))
+        learner = ebm.QueryTraining()
+        gradient, _, _ = learner.step(model, None, rows, key=KEY, epoch=0)
+        leaves, shape = jax.tree.flatten(model)
+        own = jax.tree.leaves(gradient)
+        loss = eqx.filter_jit(lambda m: learner.loss(m, rows, key=KEY))
+        for k, leaf in enumerate(leaves):
+            direction = jnp.asarray(rng.normal(size=leaf.shape))
+            ends = [
+                loss(
+                    jax.tree.unflatten(shape, [*leaves[:k], leaf + e * direction, *leaves[k + 1 :]])
+                )
+                for e in (1e-5, -1e-5)
+            ]
+            slope = (ends[0] - ends[1]) / 2e-5
+            np.testing.assert_allclose((own[k] * direction).sum(), slope, rtol=1e-5, atol=1e-8)
