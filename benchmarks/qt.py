@@ -39,7 +39,7 @@ NADE = {
     "rcv1": "rcv1",
     "web": "web",
 }
-HIDDEN = {"nips": 200, "web": 100}
+HIDDEN = {"nips": 200, "web": 100, "frey": 200}
 RATES = {"qt": (0.001, 0.003, 0.01, 0.03), "pcd": (0.03, 0.1, 0.3, 1.0)}
 SEEDS = (0, 1, 2)
 BATCH = 500
@@ -143,13 +143,13 @@ def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
     return out
 
 
-def about(fitted: ebm.Fitted, began: float) -> dict[str, Any]:
+def about(fitted: ebm.Fitted, began: float, epoch: int = EPOCH) -> dict[str, Any]:
     """How a run went on the validation rows."""
     curve = np.asarray(fitted.history.epochs["metric"])
     return {
         "valid": float(curve.min()),
-        "best_step": EPOCH * (fitted.best_epoch + 1),
-        "steps_done": EPOCH * len(curve),
+        "best_step": epoch * (fitted.best_epoch + 1),
+        "steps_done": epoch * len(curve),
         "stopped": fitted.stopped,
         "curve": [round(float(x), 5) for x in curve],
         "seconds": time.monotonic() - began,
@@ -163,6 +163,73 @@ def asked(model: Any, x: np.ndarray, inference: Any, key: jax.Array) -> dict[str
     edges = [0, middle - 5, middle + 6, x.shape[1] + 1]
     sizes = {f"{a}-{b - 1}": round(v, 5) for (a, b), v in found.by_targets(edges).items()}
     return {"nce": found.value, "standard_error": found.standard_error, "by_targets": sizes}
+
+
+def frey(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
+    """A Gaussian RBM of faces, asked for random pixels and for blocks, in nats.
+
+    Pixels have their means taken away and are all divided by one number, so that a gain over the
+    trivial answer does not depend on their scale. That answer is one Gaussian for each image, with
+    the mean and variance of the pixels that are given.
+    """
+    data = datasets.frey_faces()
+    rows = data.train.x.astype(np.float32)
+    kept = len(rows) - 172
+    place = rows[:kept].mean(0)
+    unit = (rows[:kept] - place).std()
+    train, valid, test = ((x - place) / unit for x in (rows[:kept], rows[kept:], data.test.x))
+    one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
+    model = ebm.QueryModel(
+        ebm.GaussianRBM.init(560, run["hidden"], key=one, scale=run["scale"]), run["layers"]
+    )
+    began = time.monotonic()
+    metric = functools.partial(ebm.nce, queries=QUERIES, unit="nats", key=jax.random.key(0))
+    fitted = ebm.fit(
+        model,
+        ebm.QueryTraining(QUERIES),
+        np.asarray(train, np.float32),
+        optimizer=optax.adam(run["rate"]),
+        epochs=run["epochs"],
+        batch_size=run["batch"],
+        validation=np.asarray(valid, np.float32),
+        metric=lambda model, x, epoch: metric(model, x).value,
+        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
+        callbacks=[deadline],
+        key=two,
+        progress=False,
+    )
+    if fitted.stopped == "callback" and deadline.over:
+        return None
+    out = {**run, **about(fitted, began, len(train) // run["batch"])}
+    if run["stage"] != "row":
+        return out
+    x = np.asarray(test, np.float32)
+    for name, queries in (("random", QUERIES), ("blocks", ebm.BlockTargets((28, 20), (5, 5)))):
+        found = ebm.nce(fitted.model, x, queries, key=three, unit="nats", batch_size=len(x))
+        first, _ = jax.random.split(jax.random.fold_in(three, 0))
+        observed, targets = (np.asarray(m) for m in queries(model, len(x), key=first))
+        out[name] = {
+            "nce": found.value,
+            "standard_error": found.standard_error,
+            "trivial": trivial(x, observed, targets),
+        }
+        answers = ebm.query(fitted.model, x[:8], observed[:8])
+        grey = [x[:8] * unit + place, np.asarray(answers.mean) * unit + place]
+        out[name]["pictures"] = [
+            [np.clip(row, 0, 255).astype(np.uint8).tobytes().hex() for row in images]
+            for images in grey
+        ]
+        out[name]["observed"] = [np.packbits(row).tobytes().hex() for row in observed[:8]]
+    return out
+
+
+def trivial(x: np.ndarray, observed: np.ndarray, targets: np.ndarray) -> float:
+    """What one Gaussian for each image makes of its targets, in nats."""
+    count = observed.sum(1, keepdims=True)
+    mean = np.where(observed, x, 0).sum(1, keepdims=True) / count
+    variance = np.where(observed, (x - mean) ** 2, 0).sum(1, keepdims=True) / count
+    each = ((x - mean) ** 2 / variance + np.log(2 * np.pi * variance)) / 2
+    return float(each[targets].mean())
 
 
 def speed(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
@@ -215,7 +282,8 @@ def speed(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
             value, _ = jax.block_until_ready(gradient(model, x, keys[2]))
             times[name].append(time.perf_counter() - began)
             values[name] = float(value)
-    memory = {name: g.memory_analysis().temp_size_in_bytes for name, g in compiled.items()}
+    memory: Any = {name: g.memory_analysis() for name, g in compiled.items()}
+    memory = {name: m.temp_size_in_bytes for name, m in memory.items()}
     medians = {name: float(np.median(t[1:])) for name, t in times.items()}
     return {
         **run,
@@ -228,8 +296,8 @@ def speed(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--task", choices=(*NADE, "digits", "speed"), default="mushrooms")
-    parser.add_argument("--model", choices=("rbm", "dbm"), default="rbm")
+    parser.add_argument("--task", choices=(*NADE, "digits", "frey", "speed"), default="mushrooms")
+    parser.add_argument("--model", choices=("rbm", "dbm", "grbm"), help="that of the task, or rbm")
     parser.add_argument("--method", choices=("qt", "pcd"), default="qt")
     parser.add_argument("--rates", nargs="+", type=float, help="learning rates to choose from")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
@@ -238,6 +306,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patience", type=int, default=10, help="of so many times 500 steps")
     parser.add_argument("--scale", type=float, default=0.01, help="of the first weights")
     parser.add_argument("--hidden", type=int, help="units; the paper's by default")
+    parser.add_argument("--layers", type=int, help="of the Gaussian RBM; the paper's by default")
+    parser.add_argument("--epochs", type=int, help="of the Gaussian RBM; the paper's by default")
     parser.add_argument("--choices", action="store_true", help="compare what is learned")
     _slices.add_arguments(parser)
 
@@ -260,8 +330,17 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
             run |= {"batch": BATCH, "layers": LAYERS, "repeats": 11, "seed": 0}
             yield run, functools.partial(speed, run)
             return
-        base = {"task": args.task, "model": args.model, "method": args.method}
+        own = {"frey": "grbm"}.get(args.task, "rbm")
+        base = {"task": args.task, "model": args.model or own, "method": args.method}
+        if (base["model"] == "grbm") != (args.task == "frey"):
+            raise SystemExit(f"{args.task} is for a model of another kind than {args.model}")
         base |= {"hidden": args.hidden or HIDDEN.get(args.task, 50), "scale": args.scale}
+        if args.task == "frey":
+            base |= {"layers": args.layers or 50, "batch": 100, "epochs": args.epochs or 50}
+            for seed in args.seeds:
+                run = {**base, "stage": "row", "rate": (args.rates or [0.005])[0], "seed": seed}
+                yield run, kept(frey, run)
+            return
         train = {"qt": qt, "pcd": pcd}[args.method]
         if args.choices:
             names = ("temperature", "scale", "evidence")
@@ -295,6 +374,9 @@ def show(run: dict[str, Any]) -> None:
         )
         return
     test = f", test {run['test']['nce']:.4f}" if "test" in run else ""
+    for name in ("random", "blocks"):
+        if name in run:
+            test += f", {name} {run[name]['nce']:.4f} (trivial {run[name]['trivial']:.4f})"
     if "test_gibbs" in run:
         test += f" by Gibbs {run['test_gibbs']['nce']:.4f}"
     print(
