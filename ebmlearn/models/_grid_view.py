@@ -20,8 +20,9 @@ _DIRECTIONS = (*OFFSETS, *((-rows, -columns) for rows, columns in OFFSETS))
 # The score of a state that a variable does not have.
 _LEAST = -1e32
 # How far below the largest log-potential of its table another may lie where messages are products
-# of matrices, and by how much both factors are scaled up for sums to keep to the middle of the
-# range of float32 or float64.
+# of matrices, by the bytes of a number. Each factor is scaled up by the exponential of a quarter of
+# it, so that sums lie between those of minus and plus a half of it: in the middle of the range of
+# the numbers, where neither they nor gradients divided by them are lost.
 _SPREAD = {4: 80.0, 8: 640.0}
 
 
@@ -206,8 +207,8 @@ class GridView(AbstractGraphView):
             return jax.vmap(self._sums)(cavities - top, _both_ways(self.tables))
         scale = spread(cavities.dtype) / 4
         mass = jnp.exp(cavities - top + scale)
-        # Products of 10 bits, the default of GPUs, would leave errors of 1e-3 in a message. That
-        # these are whole costs little: matrices so small are bound by memory.
+        # With factors rounded to 10 bits, as GPUs do by default, the scores of labels were wrong by
+        # 0.02 after 15 sweeps of a trained model, by 2e-4 otherwise.
         total = jnp.einsum("kijs,kst->kijt", mass, self.kernels, precision="highest")
         return jnp.log(total) - 2 * scale
 
