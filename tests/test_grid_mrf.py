@@ -250,6 +250,30 @@ def test_gradients_through_all_sweeps(temperature):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_rounding_does_not_grow_in_gradients(temperature):
+    """What is constant in a message cancels, in float32 and after many sweeps, in both forms."""
+    found = {}
+    for dtype in ("float32", "float64"):
+        with oracle.x64(dtype == "float64"):
+            model = grid((6, 6), states=5, scale=0.5, dtype=dtype)
+            model = eqx.tree_at(lambda m: m.down, model, model.down.at[0, 1].set(-1000))
+            pixels = np.random.default_rng(0).integers(0, 2, (6, 6))
+
+            def loss(model, temperature, pixels=pixels):
+                beliefs = ebm.BP(15, temperature=temperature, unroll=True)(
+                    model, {"pixels": pixels}
+                )
+                return (beliefs["labels"][..., 1] ** 2).sum()
+
+            given = jnp.asarray(temperature, dtype)
+            gradient, slope = jax.grad(loss, argnums=(0, 1))(model, given)
+            found[dtype] = [*gradient.log_potentials[:4], gradient.bias, slope]
+    for one, two in zip(found["float32"], found["float64"], strict=True):
+        size = np.abs(two).max()
+        np.testing.assert_allclose(one, two, atol=1e-3 * size)
+
+
 def test_gradient_of_the_bethe_free_energy():
     """At a fixed point it is the expected statistics."""
     with oracle.x64(True):
