@@ -24,8 +24,16 @@ import optax
 import ebmlearn as ebm
 from ebmlearn import datasets
 
-from . import _slices
-from ._ising import chains, exchanged, log_partition_of_torus, random_graph, spins, torus
+from . import _slices, _twins
+from ._ising import (
+    chains,
+    exchanged,
+    free_spins,
+    log_partition_of_torus,
+    random_graph,
+    spins,
+    torus,
+)
 from ._slices import Deadline, drive
 
 
@@ -151,12 +159,7 @@ def ising(
 ) -> Any:
     """Trains a fully connected Ising model, in the parameters of spins."""
     units = train.shape[1]
-
-    def build(free: dict[str, jax.Array]) -> ebm.BoltzmannMachine:
-        couplings = (free["couplings"] + free["couplings"].T) / 2 * (1 - jnp.eye(units))
-        return ebm.BoltzmannMachine.from_spins(couplings, free["field"])
-
-    free = {"couplings": jnp.zeros((units, units)), "field": jnp.zeros(units)}
+    build, free = free_spins(units)
     return ebm.fit(
         free,
         learner(run["method"], run["sweeps"], units, num_chains),
@@ -175,20 +178,30 @@ def ising(
 def zeros(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
     """An Ising model of 30×30 pixels."""
     data = datasets.mnist_zeros()
-    fitted = ising(run, data.train.x[: run["rows"]], 0.001, 100, work, deadline)
-    if fitted.stopped == "callback" and deadline.over:
-        return None
+    train = data.train.x[: run["rows"]]
+    if run["method"] in _twins.METHODS:
+        # A folder for checkpoints keeps both models: the second is done when the first is.
+        file = None if work is None else work.with_name(work.name.replace("-reset", "") + ".npz")
+        both = _twins.trained(run, train, 0.001, 100, BATCH, file, deadline)
+        if both is None:
+            return None
+        model, done = both[run["method"]]
+    else:
+        fitted = ising(run, train, 0.001, 100, work, deadline)
+        if fitted.stopped == "callback" and deadline.over:
+            return None
+        model, done = fitted.last, len(fitted.history.steps["gap"])
     key = jax.random.key(run["seed"] + 1)
     number = run["samples"]
     curve, pictures = {}, None
     for sweeps in run["sampling"]:
-        x = draw(run["method"], fitted.last, sweeps, number, key).x
+        x = draw(run["method"], model, sweeps, number, key).x
         curve[sweeps] = discrepancy(x, data.test.x)
         if sweeps == 50:
             pictures = packed(x[:20])
     return {
         **run,
-        "updates_done": len(fitted.history.steps["gap"]),
+        "updates_done": done,
         "log_mmd": curve,
         "log_mmd_of_data": discrepancy(data.train.x[: len(data.test.x)], data.test.x),
         "pictures": pictures,
@@ -298,7 +311,7 @@ def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) ->
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     samples, info = ebm.sample(
         problem.model,
-        ebm.PMP(run["sweeps"]),
+        ebm.PMP(run["sweeps"], damping=run["damping"]),
         run["samples"],
         key=jax.random.key(run["seed"]),
         with_info=True,
@@ -318,6 +331,7 @@ def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) ->
         "placed": [int(x) for x in locations.sum((1, 2, 3, 4))],
         "placed_in_truth": int(data.locations.sum()),
         "valid": [bool(x) for x in np.isfinite(np.asarray(info.energy)).reshape(-1)],
+        "residual": [round(float(x), 4) for x in np.asarray(info.residual).reshape(-1)],
         "pictures": [packed(f) for f in features],
         "images_drawn": packed(data.images[:10]),
         "true_features": packed(data.features),
@@ -444,6 +458,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
             "sweeps": sweeps or 1000,
             "samples": args.samples or 10,
             "density": args.density,
+            "damping": args.damping,
             "log_odds": args.log_odds,
             "data": args.data,
         },
@@ -465,10 +480,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--log-odds",
         nargs=3,
         type=float,
-        default=[-1.1, -172.7, 230.3],
+        default=[-1.1, -350.0, 230.3],
         help="of a pixel of a feature, of a location, and that a pixel is as it was seen",
     )
     parser.add_argument("--density", type=float, default=0.007, help="of features in images")
+    parser.add_argument("--damping", type=float, default=0.3, help="of the deconvolution")
     parser.add_argument("--seed", type=int, default=0)
     _slices.add_arguments(parser)
 
