@@ -34,8 +34,9 @@ def trained(
     file: Path | None,
     deadline: Deadline,
 ) -> dict[str, tuple[ebm.BoltzmannMachine, int]] | None:
-    """Both models and how many updates they had, or None if the time was over: `file` then tells how far they are. Keys and
-    batches are those of `ebm.fit`, so that each is what training it alone would give.
+    """Both models and how many updates they had, or None if the time was over: `file` then tells
+    how far they are. Keys and batches are those of `ebm.fit`, so that each is what training it
+    alone would give.
     """
     units = train.shape[1]
     learner = ebm.SAP(ebm.GibbsWithGradients(units), num_chains, steps=run["sweeps"])
