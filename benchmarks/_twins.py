@@ -79,8 +79,8 @@ def trained(
     leaves, shape = jax.tree.flatten(state)
     if file is not None and file.exists():
         with np.load(file) as kept:
-            done = int(kept["done"])
-            leaves = [jnp.asarray(kept[str(k)]) for k in range(len(leaves))]
+            done, *leaves = (kept[name] for name in kept.files)
+            done, leaves = int(done), list(map(jnp.asarray, leaves))
         state = jax.tree.unflatten(shape, leaves)
     while done < updates:
         key = jax.random.fold_in(order_key, done // each)
@@ -104,5 +104,5 @@ def _save(file: Path, done: int, leaves: list[jax.Array]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_suffix(".part")
     with fresh.open("wb") as out:
-        np.savez(out, done=done, **{str(k): np.asarray(x) for k, x in enumerate(leaves)})
+        np.savez(out, np.asarray(done), *map(np.asarray, leaves))
     os.replace(fresh, file)
