@@ -208,10 +208,11 @@ def pmp_deconvolution() -> str:
         " probable outcome kept; the sweeps are those of all tries together. The graph has"
         f" {one['variables']:,} variables; building it takes {one['seconds_to_build']:.0f} s and"
         f" {one['mib_to_build'] / 1024:.1f} GiB (`python -m benchmarks pmp --task deconvolution`,"
-        f" with `--data` and `--dampings`; {machine(one)}):",
+        " with `--data`, `--seed` and `--dampings`):",
         "",
-        "| damping | seed of the images | sweeps | all features | pixels right | places | truth |",
-        "|---|---|---|---|---|---|---|",
+        "| damping | seed of the images | sweeps | all features | pixels right | places | truth |"
+        " machine |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for run in found:
         right, placed = [100 * x for x in run["explained"]], run["placed"]
@@ -223,14 +224,24 @@ def pmp_deconvolution() -> str:
             f"{min(right):.1f}% to {max(right):.1f}%",
             f"{min(placed)} to {max(placed)}",
             str(run["placed_in_truth"]),
+            machine(run),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _deconvolutions() -> list[dict[str, Any]]:
-    """Most tries first."""
-    return sorted(runs("deconvolution"), key=lambda run: (-len(run["dampings"]), run["data"]))
+    """Runs with the samples of all seeds together, most tries first."""
+    groups: dict[Any, dict[str, Any]] = {}
+    for run in sorted(runs("deconvolution"), key=lambda run: run["seed"]):
+        key = (-len(run["dampings"]), run["data"])
+        if key in groups:
+            parts = ("recovered", "explained", "placed", "pictures")
+            joined = {part: groups[key][part] + run[part] for part in parts}
+            groups[key] = {**groups[key], **joined}
+        else:
+            groups[key] = run
+    return [groups[key] for key in sorted(groups)]
 
 
 def pmp_speed() -> str:
