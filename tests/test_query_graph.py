@@ -164,6 +164,53 @@ def test_hidden_variables_are_neither_given_nor_asked_for():
         ebm.nce(asked, {seen: rows}, ebm.FixedTargets([seen], [hidden]), key=KEY)
 
 
+def test_a_grid_of_hidden_states():
+    """Labels from pixels: the gradient by differences, of the tables alone, and training."""
+    rng = np.random.default_rng(1)
+    label = np.array([0, 0, 1])
+    with oracle.x64(True):
+        seen = np.log(np.array([[0.2, 0.8], [0.9, 0.1]]))[label]
+        grid = ebm.GridMRF.init(
+            (3, 3),
+            3,
+            {"pixels": jnp.asarray(seen), "labels": jnp.log(jax.nn.one_hot(label, 2))},
+            key=KEY,
+        )
+        model = ebm.QueryModel(grid, 3, temperature=None)
+        truth = rng.integers(0, 2, (40, 1, 1)) * np.ones((1, 3, 3), int)
+        noise = rng.random(truth.shape) < np.where(truth == 0, 0.8, 0.1)
+        rows = {"pixels": noise.astype(int), "labels": truth}
+        learner = ebm.QueryTraining(ebm.FixedTargets(["pixels"], ["labels"]), evidence=False)
+        gradient, _, _ = learner.step(model, None, rows, key=KEY, epoch=0)
+        assert not any(g.any() for g in gradient.centred.channel_tables)
+        for name in ("down", "right", "diagonal", "antidiagonal", "bias"):
+            table = getattr(grid, name)
+            direction = jnp.asarray(rng.normal(size=table.shape))
+
+            def at(e, name=name, table=table, direction=direction):
+                return eqx.tree_at(lambda m: getattr(m.centred, name), model, table + e * direction)
+
+            slope = (
+                learner.loss(at(1e-5), rows, key=KEY) - learner.loss(at(-1e-5), rows, key=KEY)
+            ) / 2e-5
+            own = (getattr(gradient.centred, name) * direction).sum()
+            np.testing.assert_allclose(own, slope, rtol=1e-5, atol=1e-9)
+        fitted = ebm.fit(
+            model,
+            learner,
+            rows,
+            optimizer=optax.adam(0.05),
+            epochs=30,
+            batch_size=40,
+            key=KEY,
+            progress=False,
+        )
+        loss = fitted.history.steps["loss"]
+        assert loss[-1] < 0.1 < loss[0]
+        found = ebm.query(fitted.model, {"pixels": rows["pixels"]}, targets="labels")
+        assert (np.asarray(found).argmax(-1) == truth).mean() > 0.95
+
+
 def errors():
     model, hidden, seen, _ = chain()
     asked = ebm.QueryModel(model, 2)

@@ -299,13 +299,15 @@ def test_nce_of_exact_answers():
         np.testing.assert_allclose(sampled.value, found.value, atol=0.02)
 
 
-def test_marginals_by_sampling():
+@pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann"])
+def test_marginals_by_sampling(name):
     rng = np.random.default_rng(9)
-    rbm = oracle.random_rbm(rng)
-    evidence = jnp.asarray(random_bits(rng, 4, 5), jnp.float32)
-    observed = jnp.asarray(rng.random((4, 5)) < 0.5)
-    found = ebm.sampled_marginals(rbm, evidence, observed, key=KEY, num_samples=5000)
-    exact = ebm.query(rbm, evidence, observed, ebm.Exact())
+    model = oracle.MODELS[name](rng)
+    units = model.unary()[0].shape[0]
+    evidence = jnp.asarray(random_bits(rng, 4, units), jnp.float32)
+    observed = jnp.asarray(rng.random((4, units)) < 0.5)
+    found = ebm.sampled_marginals(model, evidence, observed, key=KEY, num_samples=5000)
+    exact = ebm.query(model, evidence, observed, ebm.Exact())
     np.testing.assert_allclose(found, exact, atol=0.03)
     np.testing.assert_array_equal(found[observed], evidence[observed])
 

@@ -63,16 +63,12 @@ def sampled_marginals(
         model,
         size,
         key=start_key,
-        start=_named(model, (start, *others)),
-        clamped=_named(model, (mask, *others)),
+        start=model.units((start, *others)),
+        clamped=model.units((mask, *others)),
     )
     p = _mean(sampler, model, state, two, num_samples, jnp.asarray(burn_in))
     p = jnp.where(mask, x.astype(p.dtype), p)
     return p.reshape(*shape, units)
-
-
-def _named(model: Any, layers: tuple) -> Any:
-    return model.units(layers)
 
 
 @eqx.filter_jit

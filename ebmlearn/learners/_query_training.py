@@ -117,6 +117,7 @@ def _check_model(model: Any) -> None:
         raise TypeError(f"`model` must be a QueryModel, such as `QueryModel(rbm)`, got {got}.")
 
 
+@eqx.filter_jit
 def _loss(
     model: QueryModel, learner: QueryTraining, rows: Any, key: PRNGKeyArray
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
