@@ -1,0 +1,134 @@
+# %% [markdown]
+# # Quick start: clean noisy digits with a conditional RBM
+#
+# A **conditional restricted Boltzmann machine** (CRBM) predicts many binary outputs at once, here
+# the pixels of a clean digit, from inputs, here a noisy copy. Hidden units tie the outputs to each
+# other: a stroke is there as a whole or not at all. This tutorial trains one by maximum likelihood
+# with belief propagation (Ping & Ihler 2017), looks at what it learned, and asks it for answers.
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import optax
+
+import ebmlearn as ebm
+from ebmlearn import datasets
+
+
+data = datasets.digits()  # 8x8 binary images, which come with scikit-learn
+NOISE = 0.15
+
+
+def noisy(clean, *, key):
+    """Pairs of noisy and clean digits, with new noise at each call."""
+    return datasets.flip(clean, NOISE, key=key), clean
+
+
+valid = noisy(jnp.asarray(data.valid.x), key=jax.random.key(1))
+x, v = noisy(jnp.asarray(data.test.x), key=jax.random.key(2))
+print("train", data.train.x.shape, "valid", data.valid.x.shape, "test", v.shape)
+
+# %% [markdown]
+# ## Model, learner, fit
+#
+# A **model** is an Equinox module whose fields are its parameters. A **learner** turns a model and
+# a batch into a gradient; `MLE(BP(iterations=10))` estimates the gradient of the likelihood by ten
+# sweeps of belief propagation. **`fit`** feeds that gradient to any Optax optimiser. `augment`
+# draws new noise for every batch, `average` keeps a running mean of the parameters.
+
+# %%
+learner = ebm.MLE(ebm.BP(iterations=10))
+crbm = ebm.CRBM.init(visible=64, hidden=64, features=64, key=jax.random.key(0))
+steps = 30 * (len(data.train.x) // 50)
+fitted = ebm.fit(
+    crbm,
+    learner,
+    data.train.x,
+    augment=noisy,
+    optimizer=optax.adam(optax.cosine_decay_schedule(1e-2, steps)),
+    average=0.99,
+    epochs=30,
+    batch_size=50,
+    validation=valid,
+    key=jax.random.key(3),
+    progress=False,
+)
+
+# %% [markdown]
+# ## How well does it do?
+#
+# The error is the share of wrong pixels. The second column counts the pixels that the noise has
+# flipped, which are the ones that had to be changed. Logistic regression is the same model
+# without hidden units.
+
+# %%
+regression = ebm.fit(
+    ebm.CRBM.init(visible=64, hidden=0, features=64, key=jax.random.key(0)),
+    ebm.MLE(ebm.BP(iterations=1)),
+    data.train.x,
+    augment=noisy,
+    optimizer=optax.adam(optax.cosine_decay_schedule(1e-2, steps)),
+    average=0.99,
+    epochs=30,
+    batch_size=50,
+    validation=valid,
+    key=jax.random.key(3),
+    progress=False,
+)
+found = {
+    "noisy": np.asarray(x),
+    "logistic regression": np.asarray(
+        ebm.predict(regression.model, x, inference=ebm.BP(iterations=1))
+    ),
+    "CRBM": np.asarray(learner.predict(fitted.model, x)),
+}
+errors = {}
+for name, guess in found.items():
+    errors[name] = float(ebm.error_rate(guess, v))
+    changed = float(ebm.error_rate(guess, v, where=x != v))
+    print(f"{name:20} {errors[name]:7.2%} of all pixels, {changed:7.2%} of the flipped ones")
+assert errors["CRBM"] < errors["logistic regression"] < errors["noisy"]
+
+# %%
+figure, axes = plt.subplots(4, 12, figsize=(9, 3.2), layout="constrained")
+for row, (name, images) in zip(axes, {"original": np.asarray(v), **found}.items(), strict=True):
+    for k, ax in enumerate(row):
+        ax.imshow(images[k].reshape(8, 8), cmap="gray_r")
+        ax.set(xticks=[], yticks=[])
+    row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+
+# %% [markdown]
+# ## What an inference says
+#
+# `condition` turns a CRBM and some inputs into plain RBMs, one for each row. An **inference** turns
+# these into beliefs: probabilities of all units, log Z, and whether the messages converged, which
+# is never hidden.
+
+# %%
+beliefs = ebm.BP(iterations=100, tol=1e-4)(fitted.model.condition(x[:5]))
+print("converged", beliefs.converged, "after", beliefs.iterations, "sweeps")
+print("least certain pixels:", np.round(np.abs(beliefs.visible - 0.5).min(1) + 0.5, 3))
+assert beliefs.converged.all()
+
+# %% [markdown]
+# Small models need no approximation: `Exact` sums over all states of the smaller side. Here it
+# checks belief propagation on an RBM with eight hidden units.
+
+# %%
+small = ebm.RBM.init(visible=64, hidden=8, key=jax.random.key(4), scale=0.3)
+exact, approximate = ebm.Exact()(small), ebm.BP(iterations=200, tol=1e-6)(small)
+gap = np.abs(np.asarray(exact.visible - approximate.visible)).max()
+print(f"largest error of a probability {gap:.1e}")
+print(f"log Z {exact.log_partition:.4f}, by belief propagation {approximate.log_partition:.4f}")
+assert gap < 0.05
+
+# %% [markdown]
+# ## Where to go from here
+#
+# - Other learners take the place of `MLE` in the same line: `MSSVM` and `LSSVM` (max-margin), `CD`,
+#   `PercLoss`. Tutorial 7 compares them all.
+# - `fit(..., checkpoint="folder")` goes on bit by bit where a run was stopped: tutorial 8.
+# - The same models are distributions and kernels of NumPyro (tutorial 3), and factor groups of
+#   PGMax (tutorial 2).

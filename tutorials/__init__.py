@@ -1,0 +1,1 @@
+"""Tutorials as notebooks in text form: `python -m tutorials`."""

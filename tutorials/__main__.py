@@ -1,0 +1,46 @@
+"""Runs the tutorials, each in a process of its own, and writes them as pages or as notebooks."""
+
+import argparse
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ._notebook import make
+
+
+FOLDER = Path(__file__).parent
+
+
+def main() -> None:
+    known = sorted(path.stem for path in FOLDER.glob("[0-9]*.py"))
+    parser = argparse.ArgumentParser(prog="python -m tutorials", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"which, all by default: {', '.join(known)}")
+    parser.add_argument("--markdown", type=Path, help="a folder for pages with their figures")
+    parser.add_argument("--notebooks", type=Path, help="a folder for Jupyter notebooks")
+    parser.add_argument("--at-once", type=int, default=2, help="how many processes")
+    args = parser.parse_args()
+    chosen = [name for name in known if not args.names or any(x in name for x in args.names)]
+    if not chosen:
+        raise SystemExit(f"no tutorial is called {args.names}; there are {', '.join(known)}")
+    if len(chosen) == 1:
+        seconds = make(FOLDER / f"{chosen[0]}.py", args.markdown, args.notebooks)
+        print(f"{chosen[0]}: {seconds:.0f} s", flush=True)
+        return
+    folders = [
+        f"--{name}={folder}"
+        for name, folder in (("markdown", args.markdown), ("notebooks", args.notebooks))
+        if folder is not None
+    ]
+
+    def one(name: str) -> int:
+        return subprocess.run([sys.executable, "-m", "tutorials", name, *folders]).returncode
+
+    with ThreadPoolExecutor(args.at_once) as pool:
+        failed = [name for name, code in zip(chosen, pool.map(one, chosen), strict=True) if code]
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Notebooks kept as text: Python files whose cells begin with `# %%`, as editors know them.
+
+A file is run from top to bottom in one namespace. What a cell prints, the value of its last line
+and the figures that it leaves open are its output, as in Jupyter.
+"""
+
+import ast
+import base64
+import contextlib
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Output(NamedTuple):
+    """What a cell gave: text, and figures as PNG."""
+
+    text: str
+    figures: list[bytes]
+
+
+class Cell(NamedTuple):
+    """A piece of text, or of code with the line of the file where it begins."""
+
+    kind: str
+    source: str
+    line: int
+
+
+def read(path: Path) -> list[Cell]:
+    """The cells of a file."""
+    cells: list[Cell] = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.startswith("# %%"):
+            kind = "markdown" if line[4:].strip() == "[markdown]" else "code"
+            if line[4:].strip() not in ("", "[markdown]"):
+                raise ValueError(f"{path.name}, line {number}: a cell must be code or [markdown].")
+            cells.append(Cell(kind, "", number + 1))
+        elif not cells:
+            raise ValueError(f"{path.name}, line {number}: a notebook must begin with a cell.")
+        else:
+            if cells[-1].kind == "markdown":
+                if line and not line.startswith("#"):
+                    raise ValueError(f"{path.name}, line {number}: text must be commented.")
+                line = line[2:]
+            cells[-1] = cells[-1]._replace(source=f"{cells[-1].source}{line}\n")
+    return [cell._replace(source=cell.source.strip("\n")) for cell in cells if cell.source.strip()]
+
+
+def run(path: Path, cells: list[Cell]) -> list[Output | None]:
+    """Runs all code in one namespace, as a user would."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    names: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
+    return [_run(path, cell, names) if cell.kind == "code" else None for cell in cells]
+
+
+def _run(path: Path, cell: Cell, names: dict[str, Any]) -> Output:
+    import matplotlib.pyplot as plt
+
+    tree = ast.parse(cell.source, str(path))
+    # Errors are to name the lines of the file.
+    ast.increment_lineno(tree, cell.line - 1)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(tree, str(path), "exec"), names)
+        value = None
+        if last is not None:
+            assert isinstance(last, ast.Expr)
+            value = eval(compile(ast.Expression(last.value), str(path), "eval"), names)
+    text = printed.getvalue()
+    figures = []
+    for number in plt.get_fignums():
+        file = io.BytesIO()
+        figure = plt.figure(number)
+        figure.savefig(file, dpi=90, bbox_inches="tight", metadata={"Software": None})
+        figures.append(file.getvalue())
+    plt.close("all")
+    if value is not None and not figures:
+        text += f"{value!r}\n"
+    return Output(text, figures)
+
+
+def as_markdown(name: str, cells: list[Cell], outputs: list[Output | None], folder: Path) -> None:
+    """Writes a page, and its figures beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts, count = [], 0
+    for cell, output in zip(cells, outputs, strict=True):
+        if output is None:
+            parts.append(cell.source)
+            continue
+        parts.append(f"```python\n{cell.source}\n```")
+        if output.text:
+            parts.append(f"```text\n{output.text.rstrip()}\n```")
+        for figure in output.figures:
+            count += 1
+            (folder / f"{name}_{count}.png").write_bytes(figure)
+            parts.append(f"![figure {count}]({name}_{count}.png)")
+    (folder / f"{name}.md").write_text("\n\n".join(parts) + "\n")
+
+
+def as_notebook(name: str, cells: list[Cell], outputs: list[Output | None], folder: Path) -> None:
+    """Writes a Jupyter notebook with its outputs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out, count = [], 0
+    for number, (cell, output) in enumerate(zip(cells, outputs, strict=True)):
+        entry: dict[str, Any] = {
+            "cell_type": cell.kind,
+            "id": f"cell-{number}",
+            "metadata": {},
+            "source": cell.source,
+        }
+        if output is not None:
+            count += 1
+            shown: list[dict[str, Any]] = []
+            if output.text:
+                shown.append({"output_type": "stream", "name": "stdout", "text": output.text})
+            for figure in output.figures:
+                data = {"image/png": base64.b64encode(figure).decode()}
+                shown.append({"output_type": "display_data", "data": data, "metadata": {}})
+            entry |= {"execution_count": count, "outputs": shown}
+        out.append(entry)
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = {
+        "cells": out,
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    (folder / f"{name}.ipynb").write_text(json.dumps(notebook, indent=1) + "\n")
+
+
+def make(path: Path, markdown: Path | None, notebooks: Path | None) -> float:
+    """Runs one file, writes what is wanted, and returns how many seconds it took."""
+    began = time.monotonic()
+    cells = read(path)
+    outputs = run(path, cells)
+    name = path.stem
+    if markdown is not None:
+        as_markdown(name, cells, outputs, markdown)
+    if notebooks is not None:
+        as_notebook(name, cells, outputs, notebooks)
+    return time.monotonic() - began
