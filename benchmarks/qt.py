@@ -51,7 +51,7 @@ QUERIES = ebm.RandomTargets(0.5)
 
 def load(task: str) -> datasets.Dataset:
     if task == "digits":
-        return datasets.digits_shifted()
+        return datasets.shifted_digits()
     return datasets.nade(NADE[task])
 
 

@@ -84,6 +84,8 @@ from .models import (
     DBM as DBM,
     erfcx as erfcx,
     GaussianRBM as GaussianRBM,
+    GridMRF as GridMRF,
+    Groups as Groups,
     LabelledLayers as LabelledLayers,
     Layers as Layers,
     log_ndtr as log_ndtr,

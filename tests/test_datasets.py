@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.io
+import scipy.ndimage
 
 from ebmlearn import datasets
 from ebmlearn.datasets.__main__ import main
@@ -70,6 +71,73 @@ def test_mnist(folder, tmp_path, run):
     np.testing.assert_array_equal(data.valid.x[:, 3 * 28 + 5], images[50000:, 3, 5] > 127)
     np.testing.assert_array_equal(data.train.y, labels[:50000])
     assert datasets.mnist(threshold=None).train.x.max() == 255
+
+
+def test_shifted_digits():
+    data = datasets.shifted_digits()
+    assert [split.x.shape for split in data] == [(6000, 64), (1185, 64), (1800, 64)]
+    assert data.train.x.dtype == np.float32
+    assert 0 <= data.train.x.min() <= data.train.x.max() == 1
+    # As it is, moved up, down, to the left, to the right.
+    plain, *moved = data.valid.x.reshape(5, 237, 8, 8)
+    np.testing.assert_array_equal(moved[0][:, :-1], plain[:, 1:])
+    np.testing.assert_array_equal(moved[1][:, 1:], plain[:, :-1])
+    np.testing.assert_array_equal(moved[2][:, :, :-1], plain[:, :, 1:])
+    np.testing.assert_array_equal(moved[3][:, :, 1:], plain[:, :, :-1])
+    assert (moved[3][:, :, 0] == 0).all()
+    np.testing.assert_array_equal(data.valid.y[:237], data.valid.y[-237:])
+    # Each digit is in one part alone.
+    from sklearn.datasets import load_digits
+
+    x = np.concatenate([split.x[: len(split.x) // 5] for split in data])
+    known = load_digits().data.astype(np.float32) / 16
+    np.testing.assert_array_equal(np.unique(x, axis=0), np.unique(known, axis=0))
+    assert len(x) == len(known)
+
+
+def test_border_ownership(folder, tmp_path, run):
+    images = np.zeros((300, 28, 28), np.uint8)
+    images[:, 0:9, 10:15] = 200  # up to the frame
+    images[:, 2:6, 12] = 100  # a hole
+    for part, rows in (("train", images), ("t10k", images[:100])):
+        (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(rows))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx(rows[:, 0, 0]))
+    run("convert", "border", tmp_path)
+    data = datasets.border_ownership()
+    assert [part.images.shape for part in data[:2]] == [(300, 30, 30), (100, 30, 30)]
+    expected = np.ones((30, 30), int)
+    expected[1:11, 10:17] = 0
+    expected[10, [10, 16]] = 1
+    expected[1:10, 11:16] = 2
+    expected[3:7, 13] = 0
+    np.testing.assert_array_equal(data.train.labels, np.broadcast_to(expected, (300, 30, 30)))
+    seen, label = data.train.images, data.train.labels
+    share = seen[label == 0].mean()
+    assert abs(share - 0.8) < 5 * (0.16 / (label == 0).sum()) ** 0.5
+    np.testing.assert_allclose(data.p_contour, [share, 24 / (label[0] == 1).sum(), 1e-10])
+    spurious = seen & (label == 1)
+    assert (spurious.sum((1, 2)) == 24).all()
+    assert not spurious[:, [0, -1]].any()
+    for image in spurious[:20]:
+        pieces, number = scipy.ndimage.label(image, np.ones((3, 3)))
+        assert number == 8, "apart from each other"
+        for k in range(8):
+            place = np.argwhere(pieces == k + 1)
+            steps = np.diff(place, axis=0)
+            assert (steps[0] == steps[1]).all(), "straight"
+            assert abs(steps[0]).max() == 1
+        assert not (scipy.ndimage.binary_dilation(image, np.ones((3, 3))) & (expected != 1)).any()
+    assert not np.array_equal(seen[0], seen[1])
+    # What is wrong with a file is said.
+    stored = dict(np.load(folder / "border_ownership.npz"))
+    np.savez(folder / "border_ownership.npz", **{**stored, "in_test": stored["in_test"][:50]})
+    with pytest.raises(
+        ValueError, match=r"`noisy_test` of 'border' .* as many rows .*100, 100 and 50"
+    ):
+        datasets.border_ownership()
+    np.savez(folder / "border_ownership.npz", **{**stored, "in_test": stored["contour_test"]})
+    with pytest.raises(ValueError, match="`contour` of 'border' must be apart from `in`"):
+        datasets.border_ownership()
 
 
 def test_caltech(folder, tmp_path, run):

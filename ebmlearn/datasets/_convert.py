@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _files
+from ._border import made_from
 
 
 def mnist(folder: Path) -> dict[str, np.ndarray]:
@@ -48,6 +49,21 @@ def idx(path: Path) -> np.ndarray:
             f" {len(content) - head}."
         )
     return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+
+
+def border(folder: Path) -> dict[str, np.ndarray]:
+    """Noisy contours with labels, from the four idx files of MNIST. The noise is the same each
+    time, but not that of the authors of the data, whose seed is not known.
+    """
+    digits = mnist(folder)
+    out: dict[str, np.ndarray] = {}
+    for seed, part in enumerate(("train", "test")):
+        images = digits[f"x_{part}"]
+        if images.shape[1:] != (28, 28):
+            raise ValueError(f"`{folder}` must hold images of 28×28, got {images.shape[1:]}.")
+        made = made_from(images, np.random.default_rng(seed))
+        out |= {f"{key}_{part}": value for key, value in made.items()}
+    return {**out, "n_vis": np.asarray(900)}
 
 
 def caltech(path: Path) -> dict[str, np.ndarray]:
@@ -164,4 +180,5 @@ def convert(name: str, paths: list[Path], units: int | None, style: str | None) 
         return nade(paths, units, style)
     if len(paths) != 1:
         raise ValueError(f"`{name}` must be made from one path, got {len(paths)}.")
-    return {"mnist": mnist, "caltech": caltech, "frey": frey}[name](paths[0])
+    makers = {"mnist": mnist, "border": border, "caltech": caltech, "frey": frey}
+    return makers[name](paths[0])

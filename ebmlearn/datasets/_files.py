@@ -55,6 +55,21 @@ FILES = {
         "the Frey faces (Roweis & Saul 2000), frey_rawface.mat",
         "frey MAT_FILE",
     ),
+    "border": File(
+        "border_ownership",
+        (
+            *(
+                f"{name}_{part}"
+                for part in ("train", "test")
+                for name in ("noisy", "contour", "in")
+            ),
+            "p_contour_train",
+            "n_vis",
+        ),
+        "made at random from the MNIST database of handwritten digits (LeCun, Cortes & Burges),"
+        " four idx files",
+        "border FOLDER_OF_IDX_FILES",
+    ),
     "adult": _nade("adult", "from the LIBSVM data sets"),
     "connect4": _nade("connect4", "from the LIBSVM data sets"),
     "dna": _nade("dna", "from the LIBSVM data sets"),

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from ..inference import AbstractInference
-from ..inference._answers import answer, by_group, graph_answer
+from ..inference._answers import answer, graph_answer
 from ..inference._queries import as_queries, num_units, Query
 from ..models import GaussianRBM, QueryModel
 from ..models._graph import AbstractGraphModel
@@ -187,7 +187,7 @@ def _graph_cross_entropy(
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"]]:
     asked = graph.configuration(jnp.where(targets, states, jnp.full_like(states, -1)))
     sums = []
-    for score, state in zip(by_group(scores), by_group(asked), strict=True):
+    for score, state in zip(scores.values, asked.values, strict=True):
         log_p = jax.nn.log_softmax(score)
         own = jnp.take_along_axis(log_p, jnp.maximum(state, 0)[..., None], axis=-1)[..., 0]
         own = jnp.where(state >= 0, own, jnp.zeros_like(own))

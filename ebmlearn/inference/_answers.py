@@ -1,6 +1,6 @@
 """What a `QueryModel` answers: unrolled belief propagation as a network."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -104,11 +104,6 @@ def places_of(graph: AbstractGraphModel, group: Any) -> Int[np.ndarray, "..."]:
     """Where the variables of a group stand among all variables of the graph."""
     places: Any = np.arange(len(graph.num_states))
     return np.asarray(graph.configuration(places)[group])
-
-
-def by_group(named: Any) -> tuple[Any, ...]:
-    """The arrays of all groups of a graph, one after the other."""
-    return tuple(named.values() if isinstance(named, Mapping) else named.values)
 
 
 def _each(fn: Callable[[Array], Array], named: Any) -> Any:

@@ -11,8 +11,7 @@ from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractPairwiseModel
 from ..models._graph import AbstractGraphModel, GraphState
-from ..models._messages import ODDS_LIMIT
-from ..models._view import Form, Product, Schedule, Start, State
+from ..models._view import Form, odds_serve, Product, Schedule, Start, State
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
 from ._gaussian import GaussianBeliefs, GaussianProblem
 from ._gaussian_bp import gaussian_bp, GaussianSettings
@@ -165,15 +164,18 @@ class BP(AbstractInference):
         dtype = model.unary()[0].dtype
         undamped = isinstance(self.damping, (int, float)) and self.damping == 0
         temperature = traced(self.temperature, dtype)
-        form = None if undamped and self.product != "max" and model.blocks() else "log-odds"
-        if form is None and _checks.is_concrete((model, temperature)):
+        if self.product == "max":
+            fits = False
+        elif _checks.is_concrete((model, temperature)):
             with jax.ensure_compile_time_eval():
-                form = "odds" if bool(_fits(model, temperature)) else "log-odds"
+                fits = bool(_fits(model, temperature, not undamped))
+        else:
+            fits = _fits(model, temperature, not undamped)
         return _Settings(
             limits=Limits(self.iterations, self.tol, dtype, self.unroll),
             temperature=temperature,
             damping=None if undamped else traced(self.damping, dtype),
-            form=form,
+            form=("odds" if fits else "log-odds") if isinstance(fits, bool) else None,
             product=self.product,
             start=self.start,
             schedule=self.schedule or ("layers" if bipartite else "flooding"),
@@ -265,13 +267,14 @@ class _Settings(eqx.Module):
         """
         if self.form is not None:
             return run(self.form)
-        fits = _fits(model, self.temperature)
+        fits = _fits(model, self.temperature, self.damping is not None)
         return jax.lax.cond(fits, lambda: run("odds"), lambda: run("log-odds"))
 
     def in_log_odds(self, model: Any, state: Any) -> Any:
         """The messages of a state as log-odds, whichever form `in_form` chose for them."""
         if self.form is None:
-            return _in_log_odds(state, _fits(model, self.temperature))
+            fits = _fits(model, self.temperature, self.damping is not None)
+            return _in_log_odds(state, fits)
         return _in_log_odds(state, self.form == "odds")
 
     def run(
@@ -299,11 +302,11 @@ class _Settings(eqx.Module):
         return state, iterations, jnp.where(iterations > 0, residual, jnp.inf)
 
 
-@jax.jit
-def _fits(model: Any, temperature: Float[AnyArray, ""]) -> Bool[Array, ""]:
+def _fits(model: Any, temperature: Float[AnyArray, ""], damped: bool) -> bool | Bool[Array, ""]:
     """Whether the fast form of the messages is exact enough for the weights."""
-    peaks = [jnp.maximum(w.max(initial=0), -w.min(initial=0)) for _, _, w in model.blocks()]
-    return jnp.stack(peaks).max() <= ODDS_LIMIT * temperature
+    if isinstance(model, AbstractGraphModel):
+        return model.fast(temperature, damped)
+    return False if damped else odds_serve(model.blocks(), temperature)
 
 
 def _in_log_odds(state: Any, odds: bool | Bool[Array, ""]) -> Any:

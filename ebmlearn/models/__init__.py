@@ -10,6 +10,8 @@ from ._crbm import CRBM as CRBM
 from ._dbm import DBM as DBM
 from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._graph import AbstractGraphModel as AbstractGraphModel
+from ._grid_mrf import GridMRF as GridMRF
+from ._groups import Groups as Groups
 from ._nnbm import NNBM as NNBM, TruncatedNormal as TruncatedNormal
 from ._query_model import QueryModel as QueryModel
 from ._rbm import RBM as RBM

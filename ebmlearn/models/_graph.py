@@ -5,7 +5,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._types import AnyArray
 from ._view import Block, Form, Product, Schedule, Start
@@ -25,13 +25,13 @@ class GraphInstance(NamedTuple):
 
 
 class GraphState(NamedTuple):
-    """Messages of the dense blocks (towards their first and their second end), of all other edges,
-    and the scores of all states that they add up to.
+    """Messages of the dense blocks (towards their first and their second end), what a view keeps of
+    all other edges, and the scores of all states that they add up to.
     """
 
     messages: tuple[tuple[Float[Array, "_ _"], Float[Array, "_ _"]], ...]
-    rest: Float[Array, " edge_states"]
-    fields: Float[Array, " states"]
+    rest: PyTree
+    fields: Float[Array, "..."]
 
 
 class AbstractGraphView(eqx.Module):
@@ -101,12 +101,17 @@ class AbstractGraphView(eqx.Module):
         peak = (given.max(-1) <= own) & (own > EXCLUDED / 2)
         return (peak if instance.clamp is None else peak | (instance.clamp >= 0)).all()
 
+    @abc.abstractmethod
     def change(self, old: GraphState, new: GraphState, instance: GraphInstance) -> Float[Array, ""]:
         """The largest change of a probability between two states."""
-        before, after = (
-            jax.nn.softmax(self.beliefs(state, instance)[0], axis=-1) for state in (old, new)
-        )
-        return jax.lax.stop_gradient(jnp.abs(after - before).max(initial=0))
+
+
+def largest_change(
+    before: Float[Array, "... states"], after: Float[Array, "... states"]
+) -> Float[Array, ""]:
+    """The largest change of a probability between two scores."""
+    before, after = jax.nn.softmax(before, axis=-1), jax.nn.softmax(after, axis=-1)
+    return jax.lax.stop_gradient(jnp.abs(after - before).max(initial=0))
 
 
 class AbstractGraphModel(eqx.Module):
@@ -128,6 +133,12 @@ class AbstractGraphModel(eqx.Module):
     @abc.abstractmethod
     def blocks(self) -> tuple[Block, ...]:
         """The weights of dense blocks of binary variables."""
+
+    @abc.abstractmethod
+    def fast(self, temperature: Float[AnyArray, ""], damped: bool) -> bool | Bool[Array, ""]:
+        """Whether sum-product may run in the fast form of the messages, `"odds"`, as exactly as in
+        the general one.
+        """
 
     @property
     @abc.abstractmethod

@@ -47,7 +47,7 @@ class QueryModel(eqx.Module):
         model: Any,
         layers: int = 10,
         *,
-        temperature: float = 1.0,
+        temperature: float | None = 1.0,
         scale: float | None = None,
         evidence: float | tuple[float, float] | None = None,
     ):
@@ -58,7 +58,7 @@ class QueryModel(eqx.Module):
           [`ebmlearn.pgmax.FactorGraphModel`][]. It may be untrained.
         - `layers`: how often messages are sent. Where layers of units take turns, half of the
           messages of a layer would not reach the answer, and are not computed.
-        - `temperature`: where it starts; a GaussianRBM has 1.
+        - `temperature`: where it starts. None is 1 for good, as for a GaussianRBM.
         - `scale`: where it starts: by default 5 for binary units, else 1.
         - `evidence`: where it starts. For binary units a pair, how far the log-odds of an observed
           0 lie below 0 and those of an observed 1 above, by default `(1000, 9.21)`; for graphs, how
@@ -81,15 +81,17 @@ class QueryModel(eqx.Module):
             kind = type(model).__name__
             raise TypeError(f"`model` must have binary units alone, got a {kind} with label units.")
         _checks.count("layers", layers)
-        _checks.number("temperature", temperature, 0, math.inf, "(0, inf)")
-        if gaussian and (temperature != 1 or evidence is not None):
+        if temperature is not None:
+            _checks.number("temperature", temperature, 0, math.inf, "(0, inf)")
+        if gaussian and (temperature not in (None, 1) or evidence is not None):
             name = "evidence" if evidence is not None else "temperature"
             raise ValueError(f"`{name}` must not be given for a GaussianRBM, got {locals()[name]}.")
         scale = (5.0 if binary else 1.0) if scale is None else scale
         _checks.number("scale", scale, 0, math.inf, "(0, inf)")
         dtype = model.unary()[0].dtype
         self.centred = _centred(model) if binary else model
-        self.log_temperature = None if gaussian else jnp.log(jnp.asarray(temperature, dtype))
+        fixed = gaussian or temperature is None
+        self.log_temperature = None if fixed else jnp.log(jnp.asarray(temperature, dtype))
         self.log_scale = jnp.log(jnp.asarray(scale, dtype))
         self.log_strength = None if gaussian else _log_strength(evidence, binary, dtype)
         self.layers = int(layers)

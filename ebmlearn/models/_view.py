@@ -26,6 +26,19 @@ class Block(NamedTuple):
     weights: Float[Array, "m n"]
 
 
+def odds_serve(
+    blocks: tuple[Block, ...], temperature: Float[AnyArray, ""]
+) -> bool | Bool[Array, ""]:
+    """Whether messages as odds are exact enough for the weights; not where there are none."""
+    return bool(blocks) and _within(blocks, temperature)
+
+
+@jax.jit
+def _within(blocks: tuple[Block, ...], temperature: Float[AnyArray, ""]) -> Bool[Array, ""]:
+    peaks = [jnp.maximum(w.max(initial=0), -w.min(initial=0)) for _, _, w in blocks]
+    return jnp.stack(peaks).max() <= ODDS_LIMIT * temperature
+
+
 class Instance(NamedTuple):
     """What may differ between instances of one model: the unary log-odds of each layer, and for
     layers with observed units an array that is 1 or -1 where a unit is held at 1 or 0, else 0.

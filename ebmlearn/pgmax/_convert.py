@@ -5,7 +5,8 @@ import numpy as np
 from pgmax import fgraph, fgroup, vgroup
 
 from .. import _checks
-from ..models import AbstractPairwiseModel, CRBM, NNBM, Units
+from ..models import AbstractPairwiseModel, CRBM, GridMRF, Groups, NNBM, Units
+from ..models._grid_view import ends, OFFSETS
 from ._dense_group import RBMFactorGroup
 from ._grid import Grid, grid_for
 from ._nnbm_group import NNBMFactorGroup
@@ -16,7 +17,7 @@ class PGMaxGraph(NamedTuple):
 
     - `graph`: the graph, with the weights of the model.
     - `variables`: its groups of variables, named as the units of the model: `variables.visible` and
-      `variables.hidden`, or `variables.x`.
+      `variables.hidden`, or `variables.x`; of a GridMRF `variables["state"]` and those of channels.
     - `evidence`: the biases of the model, for `evidence_updates` of PGMax or `with_evidence` of
       [`ebmlearn.pgmax.FactorGraphModel`][]. Leading axes are those of the model's biases.
     """
@@ -28,7 +29,8 @@ class PGMaxGraph(NamedTuple):
 
 def to_pgmax(model: Any, grid: Grid | None = None) -> PGMaxGraph:
     """A model as a PGMax graph: blocks of weights between layers become dense groups, couplings
-    inside a layer pairwise factors, where they are not zero.
+    inside a layer pairwise factors, where they are not zero. The tables of a grid become pairwise
+    factors, a group for each in the order of its log-potentials.
 
     !!! example
 
@@ -42,7 +44,7 @@ def to_pgmax(model: Any, grid: Grid | None = None) -> PGMaxGraph:
     **Arguments:**
 
     - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without
-      label units, or an NNBM, which is quantised.
+      label units, a GridMRF, or an NNBM, which is quantised.
     - `grid`: for an NNBM, the values of its states; `grid_for(model)` if not given.
     """
     if isinstance(model, NNBM):
@@ -51,6 +53,8 @@ def to_pgmax(model: Any, grid: Grid | None = None) -> PGMaxGraph:
         raise ValueError(
             f"`grid` must be None but for an NNBM, got one for {type(model).__name__}."
         )
+    if isinstance(model, GridMRF):
+        return _pixels(model)
     if isinstance(model, CRBM):
         raise TypeError(
             "`model` must be an RBM: call `crbm.condition(features)` first, got a CRBM;"
@@ -59,7 +63,7 @@ def to_pgmax(model: Any, grid: Grid | None = None) -> PGMaxGraph:
     if not isinstance(model, AbstractPairwiseModel) or set(model.kinds()) != {"binary"}:
         raise TypeError(
             "`model` must be an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without label"
-            f" units or an NNBM, got {_checks.describe(model)}."
+            f" units, a GridMRF or an NNBM, got {_checks.describe(model)}."
         )
     unary = model.unary()
     layers = [vgroup.NDVarArray(num_states=2, shape=(bias.shape[-1],)) for bias in unary]
@@ -95,3 +99,25 @@ def _quantised(model: NNBM, grid: Grid) -> PGMaxGraph:
     graph = fgraph.FactorGraph([x])
     graph.add_factors(NNBMFactorGroup(x, model.couplings, grid, model.bias))
     return PGMaxGraph(graph, Units(x), {x: jnp.zeros((model.num_units, len(grid.nodes)))})
+
+
+def _pixels(model: GridMRF) -> PGMaxGraph:
+    groups = [vgroup.NDVarArray(num_states=n, shape=shape) for shape, n in model.sizes]
+    graph = fgraph.FactorGraph(groups)
+    state, *channels = (np.array(g.variables, object).reshape(*model.shape, 2) for g in groups)
+    pairs = []
+    for offset in OFFSETS:
+        first, second = ends(model.shape, offset)
+        pairs.append((state[first], state[second]))
+    pairs += [(state, channel) for channel in channels]
+    for table, (first, second) in zip(model.log_potentials, pairs, strict=True):
+        joined = [
+            [tuple(a), tuple(b)]
+            for a, b in zip(first.reshape(-1, 2), second.reshape(-1, 2), strict=True)
+        ]
+        if joined:
+            graph.add_factors(fgroup.PairwiseFactorGroup(joined, np.asarray(table)))
+    (unary,) = model.unary()
+    evidence = model.units((model.padded(unary),))
+    variables = Groups(tuple(groups), evidence.names)
+    return PGMaxGraph(graph, variables, dict(zip(groups, evidence.values, strict=True)))

@@ -6,20 +6,25 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from pgmax import fgraph, infer
 
 from .. import _checks
 from .._types import AnyArray
 from ..models._graph import AbstractGraphModel
-from ..models._view import Block, Form, Product, Schedule
+from ..models._groups import (
+    cut_states,
+    cut_units,
+    joined_states,
+    likelihoods_of,
+    LIMIT,
+    rows_of,
+)
+from ..models._view import Block, Form, odds_serve, Product, Schedule
 from ._compat import starts_of
 from ._layout import check_types, initial, lay_out, Layout, Wires
 from ._names import Named, Names
 from ._view import GraphView
-
-
-_LIMIT = 1e6
 
 
 class FactorGraphModel(AbstractGraphModel):
@@ -154,6 +159,9 @@ class FactorGraphModel(AbstractGraphModel):
     def blocks(self) -> tuple[Block, ...]:
         return tuple(Block(0, 1, self.log_potentials[k]) for k in self.layout.dense)
 
+    def fast(self, temperature: Float[AnyArray, ""], damped: bool) -> bool | Bool[Array, ""]:
+        return False if damped else odds_serve(self.blocks(), temperature)
+
     @property
     def num_messages(self) -> int:
         dense = sum(2 * math.prod(self.layout.groups[k][0]) for k in self.layout.dense)
@@ -175,7 +183,7 @@ class FactorGraphModel(AbstractGraphModel):
         return GraphView(
             self.layout,
             self.wires,
-            jnp.clip(beta * flat, -_LIMIT, _LIMIT),
+            jnp.clip(beta * flat, -LIMIT, LIMIT),
             tuple(beta * self.log_potentials[k] for k in dense),
             product,
             form,
@@ -194,84 +202,22 @@ class FactorGraphModel(AbstractGraphModel):
 
         An array `[*batch, variables]`, -1 where a variable is not observed.
         """
-        if not isinstance(data, Mapping):
-            _checks.trailing(name, data, (self.num_variables,), "one state a variable")
-            if not np.issubdtype(data.dtype, np.integer):
-                raise TypeError(f"`{name}` must hold integers, got {_checks.describe(data)}.")
-            self._check_states(name, data)
-            return data
-        if not data:
-            raise ValueError(f"`{name}` must hold a group of variables at least, got none.")
-        shapes = {}
-        for group, states in data.items():
-            k = self.variables.index(group, f"`{name}`")
-            shape = self.layout.variables[k][0]
-            if not hasattr(states, "shape") or not hasattr(states, "dtype"):
-                raise TypeError(f"`{name}` must hold arrays, got {_checks.describe(states)}.")
-            _checks.trailing(name, states, shape, "as the group of variables has")
-            if not (np.issubdtype(states.dtype, np.integer) or states.dtype == np.bool_):
-                raise TypeError(
-                    f"`{name}` must hold states, integers or booleans, got"
-                    f" {_checks.describe(states)}."
-                )
-            shapes[k] = states.shape[: states.ndim - len(shape)]
-        batch = _checks.broadcastable(**{f"{name}[{k}]": s for k, s in shapes.items()})
-        given = {self.variables.index(g, f"`{name}`"): states for g, states in data.items()}
-        parts = []
-        for k, (shape, _) in enumerate(self.layout.variables):
-            size = math.prod(shape)
-            if k in given:
-                states = jnp.asarray(given[k]).astype(jnp.int32)
-                states = jnp.broadcast_to(states, (*batch, *shape)).reshape(*batch, size)
-            else:
-                states = jnp.full((*batch, size), -1, jnp.int32)
-            parts.append(states)
-        rows = jnp.concatenate(parts, -1)
-        self._check_states(name, rows)
-        return rows
+        index = self.variables.index
+        return rows_of(data, name, self.layout.variables, self.num_states, index)
 
     def likelihood(self, data: Any) -> tuple[Any, Float[Array, "*batch states"] | None]:
-        if not isinstance(data, Mapping):
+        data, parts = likelihoods_of(data, self.layout.variables, self.variables.index)
+        if parts is None:
             return data, None
-        soft = {g: x for g, x in data.items() if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)}
-        if not soft:
-            return data, None
-        parts, shapes = {}, {}
-        for group, x in soft.items():
-            k = self.variables.index(group, "`evidence`")
-            shape, states = self.layout.variables[k]
-            _checks.trailing("evidence", x, (*shape, states), "a likelihood for each state")
-            if _checks.is_concrete(x) and not (np.isfinite(x).all() and (np.asarray(x) >= 0).all()):
-                raise ValueError("`evidence` must hold likelihoods that are finite and >= 0.")
-            parts[k] = jnp.log(jnp.asarray(x))
-            shapes[f"evidence[{k}]"] = x.shape[: x.ndim - len(shape) - 1]
-        batch = _checks.broadcastable(**shapes)
-        rows = []
-        for k, (shape, states) in enumerate(self.layout.variables):
-            part = parts.get(k, jnp.zeros((*shape, states)))
-            part = jnp.broadcast_to(part, (*batch, *shape, states))
-            part = part.reshape(*batch, math.prod(shape), states)
-            pad = [(0, 0)] * (part.ndim - 1) + [(0, self.layout.max_states - states)]
-            rows.append(jnp.maximum(jnp.pad(part, pad), -_LIMIT))
-        joined = jnp.concatenate(rows, -2)[..., self.wires.variable, self.wires.local]
-        return {g: x for g, x in data.items() if g not in soft}, joined
+        most = self.layout.max_states
+        rows = [jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])]) for x in parts]
+        return data, self.flattened(jnp.concatenate(rows, -2))
 
     def units(self, layers: tuple[Float[Array, "*batch variables most"]]) -> Named:
-        (padded,) = layers
-        out, at = [], 0
-        for shape, states in self.layout.variables:
-            part = padded[..., at : at + math.prod(shape), :states]
-            out.append(part.reshape(*part.shape[:-2], *shape, states))
-            at += math.prod(shape)
-        return Named(tuple(out), self.variables, "the index")
+        return Named(cut_units(layers[0], self.layout.variables), self.variables, "the index")
 
     def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Named:
-        out, at = [], 0
-        for shape, _ in self.layout.variables:
-            part = states[..., at : at + math.prod(shape)]
-            out.append(part.reshape(*part.shape[:-1], *shape))
-            at += math.prod(shape)
-        return Named(tuple(out), self.variables, "the index")
+        return Named(cut_states(states, self.layout.variables), self.variables, "the index")
 
     def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> Named:
         return Named(tuple(blocks), self.factor_groups, "the index")
@@ -285,6 +231,8 @@ class FactorGraphModel(AbstractGraphModel):
     def flattened(
         self, padded: Float[Array, "*batch variables most"]
     ) -> Float[Array, "*batch states"]:
+        if self.layout.is_uniform:
+            return padded.reshape(*padded.shape[:-2], math.prod(padded.shape[-2:]))
         return padded[..., self.wires.variable, self.wires.local]
 
     def log_potential(
@@ -311,7 +259,7 @@ class FactorGraphModel(AbstractGraphModel):
         - `states`: from variable groups to states `[*batch, *shape]`, of all groups.
         """
         if isinstance(states, Named):
-            states = _joined(states, self.layout)
+            states = joined_states(states.values, self.layout.variables)
         rows = jnp.asarray(self.rows(states, "states"))
         if _checks.is_concrete(rows) and bool((rows < 0).any()):
             raise ValueError("`states` must hold all groups of variables, got some of them.")
@@ -326,27 +274,6 @@ class FactorGraphModel(AbstractGraphModel):
         for potentials, x in zip(self.log_potentials, pairwise.values, strict=True):
             out = out - (potentials * x).sum()
         return out
-
-    def _check_states(self, name: str, rows: Any) -> None:
-        """Raises where a state is none of its variable, as far as values can be looked at."""
-        if not _checks.is_concrete(rows):
-            return
-        rows = np.asarray(rows)
-        counts = self.num_states
-        wrong = (rows < -1) | (rows >= counts)
-        if wrong.any():
-            most = np.broadcast_to(counts, rows.shape)[wrong][0] - 1
-            raise ValueError(
-                f"`{name}` must hold states from 0 to {most}, or -1 where not known, got"
-                f" {rows[wrong][0]}."
-            )
-
-
-def _joined(states: Named, layout: Layout) -> Int[Array, "*batch variables"]:
-    parts = []
-    for x, (shape, _) in zip(states.values, layout.variables, strict=True):
-        parts.append(x.reshape(*x.shape[: x.ndim - len(shape)], math.prod(shape)))
-    return jnp.concatenate(parts, -1)
 
 
 @eqx.filter_jit
@@ -370,5 +297,5 @@ def _filled(name: str, value: Any, like: Float[Array, "..."]) -> Float[Array, ".
         )
     if _checks.is_concrete(value) and bool(jnp.isnan(value).any()):
         raise ValueError(f"`{name}` must hold numbers, got NaN.")
-    value = jnp.clip(value.astype(like.dtype), -_LIMIT, _LIMIT)
+    value = jnp.clip(value.astype(like.dtype), -LIMIT, LIMIT)
     return jnp.broadcast_to(value, like.shape)

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 from pgmax import factor
 
 from .._types import AnyArray
-from ..models._graph import AbstractGraphView, EXCLUDED, GraphInstance, GraphState
+from ..models._graph import AbstractGraphView, EXCLUDED, GraphInstance, GraphState, largest_change
 from ..models._messages import hard, log_product, odds, ODDS_LIMIT, soft, total
 from ..models._view import Form, Product, Start
 from ._layout import Kind, Layout, Wires
@@ -96,6 +96,9 @@ class GraphView(AbstractGraphView):
         self, state: GraphState, instance: GraphInstance
     ) -> tuple[Float[Array, "variables most"]]:
         return (self._padded(self._held(state.fields, instance)),)
+
+    def change(self, old: GraphState, new: GraphState, instance: GraphInstance) -> Float[Array, ""]:
+        return largest_change(self.beliefs(old, instance)[0], self.beliefs(new, instance)[0])
 
     def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
         # Added up anew, so that a gradient with the messages held fixed is complete.

@@ -1,0 +1,362 @@
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
+
+from .. import _checks
+from .._types import AnyArray
+from ._base import gaussian
+from ._graph import AbstractGraphModel
+from ._grid_view import GridView, spread, tempered
+from ._groups import (
+    cut_states,
+    cut_units,
+    Groups,
+    joined_states,
+    likelihoods_of,
+    LIMIT,
+    place,
+    rows_of,
+    Sizes,
+)
+from ._view import Block, Form, Product, Schedule
+
+
+_STATE = "state"
+_TABLES = ("down", "right", "diagonal", "antidiagonal")
+
+
+class GridMRF(AbstractGraphModel):
+    """A Markov random field of hidden states on a grid of pixels, each joined to its eight
+    neighbours by four tables that are the same everywhere, and seen through channels: the grid MRF
+    of Lázaro-Gredilla et al. 2021 (appendix B). With pixel $p$ in state $x_p$,
+
+    $E = -\\sum_{pq} T_{pq}(x_p, x_q) - \\sum_p b(x_p) - \\sum_{p, c} O_c(x_p, y_{p, c})$.
+
+    Its groups of variables have names: `"state"` for the hidden states, and those of the channels,
+    each of which has one variable a pixel. Inferences, [`ebmlearn.query`][], [`ebmlearn.MLE`][],
+    [`ebmlearn.PMP`][] and [`ebmlearn.fit`][] work on it as on a
+    [`ebmlearn.pgmax.FactorGraphModel`][] of the same graph, but by shifted arrays and products of
+    matrices, which is much faster.
+
+    !!! example
+
+        ```python
+        label = jnp.array([0] * 64 + [1, 2])  # of each state: clones of a contour, out, in
+        model = GridMRF.init(
+            shape=(30, 30),
+            states=66,
+            emissions={
+                "pixels": jnp.log(jnp.stack([1 - p_seen, p_seen], -1))[label],
+                "labels": jnp.log(jax.nn.one_hot(label, 3)),  # a function of the state
+            },
+            key=key,
+        )
+        beliefs = ebmlearn.BP(15)(model, evidence={"pixels": images})  # [batch, 30, 30]
+        beliefs["labels"]  # [batch, 30, 30, 3]
+        ```
+
+    Channels that are not observed are summed out. Tables of channels are not trained, but for those
+    that `learned` names: no gradient reaches them.
+    """
+
+    down: Float[Array, "states states"]
+    right: Float[Array, "states states"]
+    diagonal: Float[Array, "states states"]
+    antidiagonal: Float[Array, "states states"]
+    bias: Float[Array, " states"]
+    channel_tables: tuple[Float[Array, "states _"], ...]
+    channels: tuple[str, ...] = eqx.field(static=True)
+    shape: tuple[int, int] = eqx.field(static=True)
+    learned: tuple[str, ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        down: Float[AnyArray, "states states"],
+        right: Float[AnyArray, "states states"],
+        diagonal: Float[AnyArray, "states states"],
+        antidiagonal: Float[AnyArray, "states states"],
+        *,
+        shape: tuple[int, int],
+        bias: Float[AnyArray, " states"] | None = None,
+        emissions: Mapping[str, Float[AnyArray, "states _"]] | None = None,
+        learned: tuple[str, ...] = (),
+    ):
+        """**Arguments:**
+
+        - `down`: log-potentials `[states, states]` that join a pixel, the first index, with the
+          pixel below it, the second.
+        - `right`: a pixel with the one on its right.
+        - `diagonal`: a pixel with the one below on its right.
+        - `antidiagonal`: a pixel with the one below on its left.
+        - `shape`: the height and the width of the grid. The same tables serve any.
+        - `bias`: the log-potential of each state, zero if not given.
+        - `emissions`: from the names of channels to log-probabilities `[states, values]` of what is
+          seen of each state. Minus infinity excludes a value. They need not be normalised.
+        - `learned`: the names of the channels whose tables are to be trained.
+        """
+        tables = {"down": down, "right": right, "diagonal": diagonal, "antidiagonal": antidiagonal}
+        self.down, self.right, self.diagonal, self.antidiagonal = (
+            _table(name, x) for name, x in tables.items()
+        )
+        if bias is None:
+            bias = jnp.zeros(self.down.shape[:1], self.down.dtype)
+        self.bias = _table("bias", bias)
+        emissions = {} if emissions is None else emissions
+        if not isinstance(emissions, Mapping):
+            got = _checks.describe(emissions)
+            raise TypeError(f"`emissions` must be a dictionary from names to tables, got {got}.")
+        self.channels = tuple(emissions)
+        self.channel_tables = tuple(_table("emissions", x) for x in emissions.values())
+        self.shape = tuple(shape) if isinstance(shape, list) else shape  # pyright: ignore
+        self.learned = (learned,) if isinstance(learned, str) else tuple(learned)
+
+    def __check_init__(self):
+        if not isinstance(self.shape, tuple) or len(self.shape) != 2:
+            raise ValueError(f"`shape` must be a height and a width, got {self.shape!r}.")
+        for size in self.shape:
+            _checks.count("shape", size)
+        states = self.down.shape[0] if self.down.ndim else 0
+        if not states:
+            got = _checks.describe(self.down)
+            raise ValueError(f"`down` must have shape (states, states), got {got}.")
+        named = {"bias": self.bias}
+        for name, table in zip(_TABLES, self.log_potentials, strict=False):
+            _checks.exact_shape(name, table, (states, states), "a pair of states each")
+            named[name] = table
+        _checks.exact_shape("bias", self.bias, (states,), "as `down` has rows")
+        for name, table in zip(self.channels, self.channel_tables, strict=True):
+            if not isinstance(name, str) or name in (_STATE, *_TABLES):
+                raise ValueError(
+                    f"`emissions` must have names of its own, not {', '.join(_TABLES)} or {_STATE},"
+                    f" got {name!r}."
+                )
+            if table.ndim != 2 or table.shape[0] != states or not table.shape[1]:
+                raise ValueError(
+                    f"`emissions[{name!r}]` must have shape ({states}, values), a row a state, got"
+                    f" {_checks.describe(table)}."
+                )
+            named[f"emissions[{name!r}]"] = table
+        _checks.one_dtype(**named)
+        for name in self.learned:
+            if name not in self.channels:
+                wanted = ", ".join(repr(n) for n in self.channels) or "none"
+                raise ValueError(f"`learned` must name channels, {wanted}, got {name!r}.")
+
+    @classmethod
+    def init(
+        cls,
+        shape: tuple[int, int],
+        states: int,
+        emissions: Mapping[str, Float[AnyArray, "states _"]] | None = None,
+        *,
+        key: PRNGKeyArray,
+        scale: float = 1.0,
+        learned: tuple[str, ...] = (),
+        dtype: DTypeLike | None = None,
+    ) -> "GridMRF":
+        """A random grid MRF. Tables must not all be alike where several states look the same, or
+        learning would never tell these apart.
+
+        **Arguments:**
+
+        - `shape`: the height and the width of the grid.
+        - `states`: the number of hidden states of a pixel.
+        - `emissions`, `learned`: as for the class itself.
+        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `scale`: standard deviation of the log-potentials. The bias is zero.
+        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        """
+        _checks.count("states", states)
+        tables = gaussian((4, states, states), scale, dtype, key)
+        given = {} if emissions is None else emissions
+        if isinstance(given, Mapping):
+            given = {k: jnp.asarray(x, tables.dtype) for k, x in given.items()}
+        return cls(*tables, shape=shape, emissions=given, learned=learned)
+
+    @property
+    def log_potentials(self) -> tuple[Any, ...]:  # pyright: ignore
+        """The four tables, then those of the channels."""
+        # Of any type, for `tree_at` to look for their places.
+        return self.down, self.right, self.diagonal, self.antidiagonal, *self.channel_tables
+
+    @property
+    def emissions(self) -> dict[str, Float[Array, "states _"]]:
+        """The tables of the channels by name."""
+        return dict(zip(self.channels, self.channel_tables, strict=True))
+
+    @property
+    def sizes(self) -> Sizes:
+        """The shape of each group of variables, and the number of their states."""
+        tables = self.channel_tables
+        return tuple((self.shape, x.shape[-1]) for x in (self.down, *tables))
+
+    @property
+    def num_states(self) -> Int[np.ndarray, " variables"]:
+        return np.repeat([n for _, n in self.sizes], math.prod(self.shape))
+
+    def unary(self) -> tuple[Float[Array, " states"]]:
+        pixels = math.prod(self.shape)
+        parts = [jnp.broadcast_to(self.bias, (pixels, self.bias.shape[0])).reshape(-1)]
+        parts += [jnp.zeros(pixels * n, self.bias.dtype) for _, n in self.sizes[1:]]
+        return (jnp.concatenate(parts),)
+
+    def blocks(self) -> tuple[Block, ...]:
+        return ()
+
+    def fast(self, temperature: Float[AnyArray, ""], damped: bool) -> bool | Bool[Array, ""]:
+        # At temperatures of 1 and more, what the fast form cuts off is never met.
+        if _checks.is_concrete(temperature) and float(temperature) >= 1:
+            return True
+        widest = jnp.stack([x.max() - x.min() for x in self._tables()]).max()
+        limit = spread(widest.dtype)
+        return jnp.minimum(widest, limit) <= limit * jnp.asarray(temperature)
+
+    @property
+    def num_messages(self) -> int:
+        return 8 * math.prod(self.shape) * self.bias.shape[0]
+
+    def view(
+        self,
+        product: Product,
+        form: Form,
+        schedule: Schedule,
+        damping: Float[AnyArray, ""] | None,
+        beta: Float[AnyArray, ""],
+    ) -> GridView:
+        beta = jnp.asarray(beta)
+        tables = jnp.stack([tempered(x, beta) for x in self._tables()])
+        emissions = tuple(tempered(x, beta) for x in self._trained())
+        return GridView(self.shape, tables, emissions, product, form, damping)
+
+    def rows(self, data: Any, name: str = "data") -> Int[AnyArray, "*batch variables"]:
+        """Observed states as one array: the hidden states, row by row, then each channel.
+
+        **Arguments:**
+
+        - `data`: from the names of groups to states, `[*batch, height, width]`, integers or
+          booleans, -1 where not known. Or such an array as is returned here.
+
+        **Returns:**
+
+        An array `[*batch, variables]`, -1 where a variable is not observed.
+        """
+        return rows_of(data, name, self.sizes, self.num_states, self._index)
+
+    def likelihood(self, data: Any) -> tuple[Any, Float[Array, "*batch states"] | None]:
+        data, parts = likelihoods_of(data, self.sizes, self._index)
+        if parts is None:
+            return data, None
+        flat = [x.reshape(*x.shape[:-2], math.prod(x.shape[-2:])) for x in parts]
+        return data, jnp.concatenate(flat, -1)
+
+    def units(self, layers: tuple[Float[Array, "*batch variables most"]]) -> Groups:
+        return Groups(cut_units(layers[0], self.sizes), self._names)
+
+    def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Groups:
+        return Groups(cut_states(states, self.sizes), self._names)
+
+    def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
+        """One value for each log-potential: `factors["down"]`, and so on, and `factors[channel]`.
+        Of beliefs they are sums over all pixels.
+        """
+        return Groups(tuple(blocks), (*_TABLES, *self.channels))
+
+    def padded(self, flat: Float[Array, "*batch states"]) -> Float[Array, "*batch variables most"]:
+        most = max(n for _, n in self.sizes)
+        parts, at = [], 0
+        for shape, n in self.sizes:
+            pixels = math.prod(shape)
+            part = flat[..., at : at + pixels * n].reshape(*flat.shape[:-1], pixels, n)
+            parts.append(jnp.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, most - n)]))
+            at += pixels * n
+        return jnp.concatenate(parts, -2)
+
+    def flattened(
+        self, padded: Float[Array, "*batch variables most"]
+    ) -> Float[Array, "*batch states"]:
+        batch, pixels = padded.shape[:-2], math.prod(self.shape)
+        parts = [
+            padded[..., k * pixels : (k + 1) * pixels, :n].reshape(*batch, pixels * n)
+            for k, (_, n) in enumerate(self.sizes)
+        ]
+        return jnp.concatenate(parts, -1)
+
+    def log_potential(
+        self, states: Int[Array, "*batch variables"], product: Product = "max"
+    ) -> Float[Array, "*batch"]:
+        # All tables as they are: `Exact` differentiates in those that are not trained, too.
+        tables, emissions = jnp.stack(self._tables()), self.channel_tables
+        view = GridView(self.shape, tables, emissions, product, "log-odds", None)
+        flat = jax.vmap(view.log_potential)(states.reshape(-1, states.shape[-1]))
+        return flat.reshape(states.shape[:-1])
+
+    def features(
+        self, states: Int[Array, " variables"]
+    ) -> tuple[Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
+        dtype = self.bias.dtype
+        view = self.view("sum", "log-odds", "flooding", None, jnp.ones((), dtype))
+        units = jax.nn.one_hot(states, max(n for _, n in self.sizes), dtype=dtype)
+        return units, view.features(states)
+
+    def energy(self, states: Any) -> Float[Array, "*batch"]:
+        """The energy of configurations, infinite where a log-potential excludes one.
+
+        **Arguments:**
+
+        - `states`: from the names of groups to states `[*batch, height, width]`, of all groups.
+        """
+        if isinstance(states, Groups):
+            states = joined_states(states.values, self.sizes)
+        rows = jnp.asarray(self.rows(states, "states"))
+        if _checks.is_concrete(rows) and bool((rows < 0).any()):
+            raise ValueError("`states` must hold all groups of variables, got some of them.")
+        return _energy(self, rows)
+
+    def expected_energy(self, units: Groups, pairwise: Groups) -> Float[Array, ""]:
+        mean = units.values[0].reshape(-1, *self.shape, self.bias.shape[0]).mean(0)
+        out = -(self.bias * mean.sum((0, 1))).sum()
+        for table, x in zip((*self._tables(), *self._trained()), pairwise.values, strict=True):
+            out = out - (table * x).sum()
+        return out
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (_STATE, *self.channels)
+
+    def _index(self, group: Any, what: str) -> int:
+        return place(self._names, group, what)
+
+    def _tables(self) -> tuple[Float[Array, "states states"], ...]:
+        return self.down, self.right, self.diagonal, self.antidiagonal
+
+    def _trained(self) -> tuple[Float[Array, "states _"], ...]:
+        """The tables of the channels; no gradient reaches those that are not learned."""
+        return tuple(
+            table if name in self.learned else jax.lax.stop_gradient(table)
+            for name, table in zip(self.channels, self.channel_tables, strict=True)
+        )
+
+
+@eqx.filter_jit
+def _energy(model: GridMRF, rows: Int[Array, "*batch variables"]) -> Float[Array, "*batch"]:
+    (unary,) = model.unary()
+    counts = model.num_states
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
+    met = unary[rows + jnp.broadcast_to(starts, rows.shape)]
+    return -model.log_potential(rows) - met.sum(-1)
+
+
+def _table(name: str, x: Any) -> Float[Array, "..."]:
+    """A table of log-potentials. What is excluded is made finite."""
+    array = _checks.parameter(name, x)
+    if _checks.is_concrete(array):
+        with jax.ensure_compile_time_eval():
+            if bool((jnp.isnan(array) | (array == jnp.inf)).any()):
+                raise ValueError(f"`{name}` must be finite or minus infinity, got NaN or infinity.")
+    return jnp.clip(array, -LIMIT, LIMIT)

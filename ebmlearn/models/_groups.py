@@ -1,0 +1,157 @@
+"""Variables of a graph by groups: from what a user says of each to rows of all, and back."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from .. import _checks
+from .._types import AnyArray
+
+
+# Log-potentials and likelihoods beyond this are cut, so that nothing becomes NaN.
+LIMIT = 1e6
+# The shape of each group, and the number of states of its variables.
+Sizes = tuple[tuple[tuple[int, ...], int], ...]
+# From a group and the name of an argument to the place of the group, or an error.
+Index = Callable[[Any, str], int]
+
+
+class Groups(eqx.Module):
+    """An array for each group, which `groups[name]` gives."""
+
+    values: tuple[PyTree, ...]
+    names: tuple[str, ...] = eqx.field(static=True)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[place(self.names, name, "the index")]
+
+
+def place(names: tuple[str, ...], name: Any, what: str) -> int:
+    """The place of a name, or an error that names the argument."""
+    if name not in names:
+        wanted = ", ".join(repr(n) for n in names)
+        raise KeyError(f"{what} must be one of {wanted}, got {name!r}.")
+    return names.index(name)
+
+
+def rows_of(
+    data: Any, name: str, sizes: Sizes, counts: Int[np.ndarray, " variables"], index: Index
+) -> Int[AnyArray, "*batch variables"]:
+    """States of all variables as one array, -1 where not known, from a mapping of groups to states
+    `[*batch, *shape]`; checked. Such an array may be given too.
+    """
+    if not isinstance(data, Mapping):
+        _checks.trailing(name, data, (len(counts),), "one state a variable")
+        if not np.issubdtype(data.dtype, np.integer):
+            raise TypeError(f"`{name}` must hold integers, got {_checks.describe(data)}.")
+        _check_states(name, data, counts)
+        return data
+    if not data:
+        raise ValueError(f"`{name}` must hold a group of variables at least, got none.")
+    given, shapes = {}, {}
+    for group, states in data.items():
+        k = index(group, f"`{name}`")
+        shape = sizes[k][0]
+        if not hasattr(states, "shape") or not hasattr(states, "dtype"):
+            raise TypeError(f"`{name}` must hold arrays, got {_checks.describe(states)}.")
+        _checks.trailing(name, states, shape, "as the group of variables has")
+        if not (np.issubdtype(states.dtype, np.integer) or states.dtype == np.bool_):
+            raise TypeError(
+                f"`{name}` must hold states, integers or booleans, got {_checks.describe(states)}."
+            )
+        given[k], shapes[k] = states, states.shape[: states.ndim - len(shape)]
+    batch = _checks.broadcastable(**{f"{name}[{k}]": s for k, s in shapes.items()})
+    parts = []
+    for k, (shape, _) in enumerate(sizes):
+        size = math.prod(shape)
+        if k in given:
+            states = jnp.asarray(given[k]).astype(jnp.int32)
+            states = jnp.broadcast_to(states, (*batch, *shape)).reshape(*batch, size)
+        else:
+            states = jnp.full((*batch, size), -1, jnp.int32)
+        parts.append(states)
+    rows = jnp.concatenate(parts, -1)
+    _check_states(name, rows, counts)
+    return rows
+
+
+def likelihoods_of(
+    data: Any, sizes: Sizes, index: Index
+) -> tuple[Any, list[Float[Array, "..."]] | None]:
+    """Takes floating-point likelihoods `[*batch, *shape, states]` from a mapping of groups: the
+    rest of it, and their logarithms `[*batch, variables, states]` by group.
+    """
+    if not isinstance(data, Mapping):
+        return data, None
+    soft = {g: x for g, x in data.items() if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)}
+    if not soft:
+        return data, None
+    given, shapes = {}, {}
+    for group, x in soft.items():
+        k = index(group, "`evidence`")
+        shape, states = sizes[k]
+        _checks.trailing("evidence", x, (*shape, states), "a likelihood for each state")
+        if _checks.is_concrete(x) and not (np.isfinite(x).all() and (np.asarray(x) >= 0).all()):
+            raise ValueError("`evidence` must hold likelihoods that are finite and >= 0.")
+        given[k] = jnp.log(jnp.asarray(x))
+        shapes[f"evidence[{k}]"] = x.shape[: x.ndim - len(shape) - 1]
+    batch = _checks.broadcastable(**shapes)
+    parts = []
+    for k, (shape, states) in enumerate(sizes):
+        part = given.get(k, jnp.zeros((*shape, states)))
+        part = jnp.broadcast_to(part, (*batch, *shape, states))
+        parts.append(jnp.maximum(part.reshape(*batch, math.prod(shape), states), -LIMIT))
+    return {g: x for g, x in data.items() if g not in soft}, parts
+
+
+def cut_units(
+    padded: Float[Array, "*batch variables most"], sizes: Sizes
+) -> tuple[Float[Array, "..."], ...]:
+    """A value for each state of each variable, by group."""
+    out, at = [], 0
+    for shape, states in sizes:
+        part = padded[..., at : at + math.prod(shape), :states]
+        out.append(part.reshape(*part.shape[:-2], *shape, states))
+        at += math.prod(shape)
+    return tuple(out)
+
+
+def cut_states(
+    states: Int[AnyArray, "*batch variables"], sizes: Sizes
+) -> tuple[Int[AnyArray, "..."], ...]:
+    """A state for each variable, by group."""
+    out, at = [], 0
+    for shape, _ in sizes:
+        part = states[..., at : at + math.prod(shape)]
+        out.append(part.reshape(*part.shape[:-1], *shape))
+        at += math.prod(shape)
+    return tuple(out)
+
+
+def joined_states(
+    values: tuple[Int[Array, "..."], ...], sizes: Sizes
+) -> Int[Array, "*batch variables"]:
+    """The reverse of `cut_states`."""
+    parts = []
+    for x, (shape, _) in zip(values, sizes, strict=True):
+        parts.append(x.reshape(*x.shape[: x.ndim - len(shape)], math.prod(shape)))
+    return jnp.concatenate(parts, -1)
+
+
+def _check_states(name: str, rows: Any, counts: Int[np.ndarray, " variables"]) -> None:
+    """Raises where a state is none of its variable, as far as values can be looked at."""
+    if not _checks.is_concrete(rows):
+        return
+    rows = np.asarray(rows)
+    wrong = (rows < -1) | (rows >= counts)
+    if wrong.any():
+        most = np.broadcast_to(counts, rows.shape)[wrong][0] - 1
+        raise ValueError(
+            f"`{name}` must hold states from 0 to {most}, or -1 where not known, got"
+            f" {rows[wrong][0]}."
+        )
