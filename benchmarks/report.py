@@ -405,24 +405,31 @@ def draw_particles(path: Path) -> None:
     plt.close(figure)
 
 
-# Which file holds which tables.
-TABLES = {
-    "README.md": (crbm, resume, bp, gibbs, pgmax, precision),
-    "docs/results.md": (
-        crbm_paper,
-        crbm_curves,
-        sap_toy,
-        sap_semi_restricted,
+# Which file holds which tables: those of a paper stand on its page too.
+PAPERS = {
+    "crbm": (crbm_paper, crbm_curves),
+    "sap": (sap_toy, sap_semi_restricted),
+    "pmp": (
         _pmp_report.pmp_toy,
         _pmp_report.pmp_logz,
         _pmp_report.pmp_zeros,
         _pmp_report.pmp_rbm,
         _pmp_report.pmp_speed,
+    ),
+    "nnbm": (
         _nnbm_tables.nnbm_grid,
         _nnbm_tables.nnbm_orientation,
         _nnbm_tables.nnbm_scaling,
         _nnbm_tables.nnbm_wine,
     ),
+}
+BESIDE = {"crbm": (crbm, bp, precision), "sap": (gibbs,)}
+TABLES = {
+    "README.md": (crbm, resume, bp, gibbs, pgmax, precision),
+    "docs/results.md": tuple(table for tables in PAPERS.values() for table in tables),
+    "docs/api/pgmax.md": (pgmax,),
+    "docs/api/fit.md": (resume,),
+    **{f"docs/papers/{name}.md": PAPERS[name] + BESIDE.get(name, ()) for name in PAPERS},
 }
 # Which pictures are drawn by what.
 PICTURES = {

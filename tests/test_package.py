@@ -48,23 +48,6 @@ def test_readme_examples_run(block):
     assert run(block + "\nprint('it ran')").strip().endswith("it ran")
 
 
-def test_readme_gives_the_overrides_of_the_project():
-    readme = (ROOT / "README.md").read_text()
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]
-    blocks = [tomllib.loads(b) for b in re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)]
-    assert settings["override-dependencies"] in [
-        b["tool"]["uv"]["override-dependencies"] for b in blocks
-    ]
-
-
-@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
-def test_documents_hold_the_committed_figures(name):
-    from benchmarks import report
-
-    text = (ROOT / name).read_text()
-    assert report.filled(text, name) == text
-
-
 def test_demonstration(tmp_path):
     path = tmp_path / "demo.png"
     command = [sys.executable, "-m", "ebmlearn", "--quiet", "--epochs", "15"]
