@@ -1,5 +1,7 @@
 """Ising models of the experiments, and an exact partition function of the torus."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +30,18 @@ def spins(couplings: np.ndarray, field: np.ndarray | None = None) -> ebm.Boltzma
     """An Ising model."""
     field = np.zeros(len(couplings), np.float32) if field is None else field
     return ebm.BoltzmannMachine.from_spins(jnp.asarray(couplings), jnp.asarray(field))
+
+
+def free_spins(
+    units: int,
+) -> tuple[Callable[[dict[str, jax.Array]], ebm.BoltzmannMachine], dict[str, jax.Array]]:
+    """A fully connected Ising model as a function of the parameters of spins, and these at zero."""
+
+    def build(free: dict[str, jax.Array]) -> ebm.BoltzmannMachine:
+        couplings = (free["couplings"] + free["couplings"].T) / 2 * (1 - jnp.eye(units))
+        return ebm.BoltzmannMachine.from_spins(couplings, free["field"])
+
+    return build, {"couplings": jnp.zeros((units, units)), "field": jnp.zeros(units)}
 
 
 def exchanged(model: ebm.BoltzmannMachine) -> float:

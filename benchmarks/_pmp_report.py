@@ -92,8 +92,15 @@ def _curves(task: str, text: str) -> str:
     ]
     for run in found:
         cells = [f"{run['log_mmd'][str(k)]:.2f}" for k in sweeps]
-        lines.append(f"| {NAMES[run['method']]} | {' | '.join(cells)} |")
+        lines.append(f"| {_name(run, found)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _name(run: dict[str, Any], found: list[dict[str, Any]]) -> str:
+    """How a run is called, with its updates if others had more."""
+    most = max(other.get("updates", 0) for other in found)
+    fewer = f", {run['updates']:,} updates" if run.get("updates", most) < most else ""
+    return NAMES[run["method"]] + fewer
 
 
 def pmp_zeros() -> str:
@@ -102,10 +109,10 @@ def pmp_zeros() -> str:
         "zeros",
         "Logarithm of the squared MMD between 1,000 samples and 923 held-out contours of MNIST's"
         " zeros, against the sweeps made for a sample. Each Ising model of 900 spins was trained"
-        " with the sampler that it is sampled by (Adam 0.001, 1,000 updates, 100 chains, 50"
-        " sweeps; a sweep of GWG is 900 flips). Between data and data it is {floor}; an LP solver"
-        " in place of max-product is published at −4.33 (`python -m benchmarks pmp --task zeros`;"
-        " {machine}, seed 0):",
+        " with the sampler that it is sampled by (Adam 0.001, 1,000 updates unless said, 100"
+        " chains, 50 sweeps; a sweep of GWG is 900 flips). Between data and data it is {floor}; an"
+        " LP solver in place of max-product is published at −4.33"
+        " (`python -m benchmarks pmp --task zeros`; {machine}, seed 0):",
     )
 
 
@@ -120,13 +127,131 @@ def pmp_rbm() -> str:
     )
 
 
+def pmp_known() -> str:
+    """Ising models of samples of known ones."""
+    titles = {
+        "erdos": "Erdős–Rényi graph of 200 spins, mean degree 4",
+        "lattice": "torus of 25×25 spins, θ = −0.1",
+    }
+    first = runs("erdos")[0]
+    floors = " and ".join(f"{runs(task)[0]['log_mmd_of_data']:.2f}" for task in titles)
+    lines = [
+        "Ising models learned from 2,000 samples of known ones, after 1,000 updates with 20 chains"
+        " and the sweeps of each column: log MMD² between 2,000 samples of 50 sweeps and held-out"
+        " ones, and in brackets the root mean square error of the couplings. Adam at 0.01, for the"
+        f" lattice at 0.001. Between data and data it is {floors} (`python -m benchmarks pmp --task"
+        f" erdos` and `lattice`, with `--sweeps`; {machine(first)}, seed 0):",
+    ]
+    for task, title in titles.items():
+        found = runs(task)
+        budgets = sorted({run["sweeps"] for run in found}, reverse=True)
+        lines += ["", f"| {title} | {' | '.join(map(str, budgets))} |"]
+        lines.append(f"|---|{'---|' * len(budgets)}")
+        for method, name in NAMES.items():
+            of = {run["sweeps"]: run for run in found if run["method"] == method}
+            if of:
+                cells = [
+                    f"{of[k]['log_mmd']['50']:.2f} ({of[k]['rmse']:.3f})" if k in of else "–"
+                    for k in budgets
+                ]
+                lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def pmp_hidden() -> str:
+    """Variants of the learner."""
+    found = runs("hidden")
+    names = {
+        "exact-1": "probabilities of hidden units",
+        "sampled-1": "samples of hidden units",
+        "exact-0.1": "probabilities, a tenth of the noise renewed, messages kept",
+    }
+    seeds = sorted({run["seed"] for run in found})
+    budgets = sorted({run["sweeps"] for run in found}, reverse=True)
+    lines = [
+        "Logarithm of the squared MMD of an RBM of the 8×8 digits with 50 hidden units, samples of"
+        " 50 sweeps against the validation rows, by how it was trained (Adam 0.003, 100 epochs,"
+        f" mean over seeds {', '.join(map(str, seeds))}; between data and data"
+        f" {found[0]['log_mmd_of_data']:.2f}; `python -m benchmarks pmp --task hidden`, with"
+        f" `--sweeps`; {machine(found[0])}):",
+        "",
+        f"| sweeps in training | {' | '.join(map(str, budgets))} |",
+        f"|---|{'---|' * len(budgets)}",
+    ]
+    for method, name in names.items():
+        cells = []
+        for budget in budgets:
+            values = [
+                run["log_mmd"]["50"]
+                for run in found
+                if run["method"] == method and run["sweeps"] == budget
+            ]
+            cells.append(f"{statistics.mean(values):.2f}" if values else "–")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def pmp_deconvolution() -> str:
+    """Features found in images."""
+    found = _deconvolutions()
+    one = found[0]
+    feature, location, pixel = one["log_odds"]
+    lines = [
+        f"Blind deconvolution of {one['images']} images of {one['size']}×{one['size']} pixels with"
+        f" {one['features']} features of {one['side']}×{one['side']} to be found, where four of"
+        f" 5×5 made them, each at each place with probability {one['density']:g}. Log-odds of"
+        f" {feature:g} for a pixel of a feature, {location:g} for a place and {pixel:g} for a pixel"
+        " of an image to be as it was seen. How many samples of the posterior hold all four"
+        " features, each with an intersection over union of 0.9 at least; the share of pixels that"
+        " the sampled features and places make right; the number of places. Where several dampings"
+        " are named, max-product was tried with each of them on the same perturbation, and the most"
+        " probable outcome kept; the sweeps are those of all tries together. The graph has"
+        f" {one['variables']:,} variables; building it takes {one['seconds_to_build']:.0f} s and"
+        f" {one['mib_to_build'] / 1024:.1f} GiB (`python -m benchmarks pmp --task deconvolution`,"
+        " with `--data`, `--seed` and `--dampings`):",
+        "",
+        "| damping | seed of the images | sweeps | all features | pixels right | places | truth |"
+        " machine |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for run in found:
+        right, placed = [100 * x for x in run["explained"]], run["placed"]
+        cells = [
+            ", ".join(f"{x:g}" for x in run["dampings"]),
+            str(run["data"]),
+            f"{run['sweeps']:,}",
+            f"{sum(run['recovered'])} of {len(run['recovered'])}",
+            f"{min(right):.1f}% to {max(right):.1f}%",
+            f"{min(placed)} to {max(placed)}",
+            str(run["placed_in_truth"]),
+            machine(run),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _deconvolutions() -> list[dict[str, Any]]:
+    """Runs with the samples of all seeds together, most tries first."""
+    groups: dict[Any, dict[str, Any]] = {}
+    for run in sorted(runs("deconvolution"), key=lambda run: run["seed"]):
+        key = (-len(run["dampings"]), run["data"])
+        if key in groups:
+            parts = ("recovered", "explained", "placed", "pictures")
+            joined = {part: groups[key][part] + run[part] for part in parts}
+            groups[key] = {**groups[key], **joined}
+        else:
+            groups[key] = run
+    return [groups[key] for key in sorted(groups)]
+
+
 def pmp_speed() -> str:
     """Times of the samplers alone."""
     found = {run["method"]: run for run in runs("speed")}
     rbm, ising = found["rbm"]["milliseconds"], found["ising"]["milliseconds"]
     return (
         f"Alone on the machine, 100 samples of 100 sweeps of an RBM with {found['rbm']['hidden']}"
-        f" hidden units take {rbm['pmp']:.1f} ms by PMP and {rbm['gibbs']:.1f} ms by block Gibbs;"
+        f" hidden units take {rbm['pmp, chunks of 10']:.1f} ms by PMP with `chunk=10`,"
+        f" {rbm['pmp']:.1f} ms by default, and {rbm['gibbs']:.1f} ms by block Gibbs;"
         f" 100 samples of 50 sweeps of {found['ising']['size']} spins {ising['pmp']:.0f} ms by"
         f" PMP, {ising['gibbs']:.0f} ms by Gibbs and {ising['gwg']:,.0f} ms by GWG"
         f" (`python -m benchmarks pmp --task speed`; {machine(found['rbm'])})."
@@ -149,7 +274,8 @@ def tiled(images: np.ndarray, columns: int, gap: int = 2) -> np.ndarray:
 def _draw_samples(path: Path, task: str, side: int) -> None:
     import matplotlib.pyplot as plt
 
-    found = sorted(runs(task), key=lambda run: list(NAMES).index(run["method"]))
+    kept = [run for run in runs(task) if run["pictures"]]
+    found = sorted(kept, key=lambda run: list(NAMES).index(run["method"]))
     figure, axes = plt.subplots(
         len(found), 1, figsize=(9, 1.25 * len(found)), layout="constrained", squeeze=False
     )
@@ -192,7 +318,7 @@ def draw_pmp_curves(path: Path) -> None:
             sweeps = np.array([int(k) for k in run["log_mmd"]])
             values = list(run["log_mmd"].values())
             for ax, x in zip(row, (sweeps, sweeps * of), strict=True):
-                ax.plot(x, values, "o-", label=NAMES[run["method"]], markersize=3)
+                ax.plot(x, values, "o-", label=_name(run, found), markersize=3)
         for ax, label in zip(row, ("sweeps", "milliseconds for 100 samples"), strict=True):
             ax.axhline(found[0]["log_mmd_of_data"], color="gray", linestyle=":", linewidth=1)
             ax.set_xscale("log")
@@ -231,5 +357,26 @@ def draw_pmp_logz(path: Path) -> None:
         ax.set_xlabel("side" if method == "lattice" else "units")
         ax.set_ylabel("bound − log Z")
         ax.legend(fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def draw_pmp_deconvolution(path: Path) -> None:
+    """The features that made the images, some images, and the features of each sample."""
+    import matplotlib.pyplot as plt
+
+    one = _deconvolutions()[0]
+    figure, axes = plt.subplots(
+        1, 3, figsize=(9, 3.4), layout="constrained", width_ratios=(1, 3, 3)
+    )
+    true = unpacked(one["true_features"], 5, 5)
+    images = unpacked(one["images_drawn"][:9], one["size"], one["size"])
+    samples = [unpacked(features, one["side"], one["side"]) for features in one["pictures"]]
+    pictures = (tiled(true, 1, 1), tiled(images, 3, 1), tiled(np.concatenate(samples), 10, 1))
+    titles = ("features", "images", "features of samples, two a row")
+    for ax, picture, title in zip(axes, pictures, titles, strict=True):
+        ax.imshow(picture, cmap="gray_r", vmin=0, vmax=1)
+        ax.set_title(title, fontsize=10)
+        ax.set_axis_off()
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)

@@ -27,7 +27,7 @@ class Deadline:
     def over(self) -> bool:
         return time.monotonic() + self.longest > self.end
 
-    def __call__(self, report: ebm.EpochReport) -> bool:
+    def __call__(self, report: ebm.EpochReport | None = None) -> bool:
         now = time.monotonic()
         self.longest, self.last = now - self.last, now
         return self.over

@@ -24,8 +24,16 @@ import optax
 import ebmlearn as ebm
 from ebmlearn import datasets
 
-from . import _slices
-from ._ising import chains, exchanged, log_partition_of_torus, random_graph, spins, torus
+from . import _slices, _twins
+from ._ising import (
+    chains,
+    exchanged,
+    free_spins,
+    log_partition_of_torus,
+    random_graph,
+    spins,
+    torus,
+)
 from ._slices import Deadline, drive
 
 
@@ -151,12 +159,7 @@ def ising(
 ) -> Any:
     """Trains a fully connected Ising model, in the parameters of spins."""
     units = train.shape[1]
-
-    def build(free: dict[str, jax.Array]) -> ebm.BoltzmannMachine:
-        couplings = (free["couplings"] + free["couplings"].T) / 2 * (1 - jnp.eye(units))
-        return ebm.BoltzmannMachine.from_spins(couplings, free["field"])
-
-    free = {"couplings": jnp.zeros((units, units)), "field": jnp.zeros(units)}
+    build, free = free_spins(units)
     return ebm.fit(
         free,
         learner(run["method"], run["sweeps"], units, num_chains),
@@ -175,20 +178,30 @@ def ising(
 def zeros(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
     """An Ising model of 30×30 pixels."""
     data = datasets.mnist_zeros()
-    fitted = ising(run, data.train.x[: run["rows"]], 0.001, 100, work, deadline)
-    if fitted.stopped == "callback" and deadline.over:
-        return None
+    train = data.train.x[: run["rows"]]
+    if run["method"] in _twins.METHODS:
+        # A folder for checkpoints keeps both models: the second is done when the first is.
+        file = None if work is None else work.with_name(work.name.replace("-reset", "") + ".npz")
+        both = _twins.trained(run, train, 0.001, 100, BATCH, file, deadline)
+        if both is None:
+            return None
+        model, done = both[run["method"]]
+    else:
+        fitted = ising(run, train, 0.001, 100, work, deadline)
+        if fitted.stopped == "callback" and deadline.over:
+            return None
+        model, done = fitted.last, len(fitted.history.steps["gap"])
     key = jax.random.key(run["seed"] + 1)
     number = run["samples"]
     curve, pictures = {}, None
     for sweeps in run["sampling"]:
-        x = draw(run["method"], fitted.last, sweeps, number, key).x
+        x = draw(run["method"], model, sweeps, number, key).x
         curve[sweeps] = discrepancy(x, data.test.x)
         if sweeps == 50:
             pictures = packed(x[:20])
     return {
         **run,
-        "updates_done": len(fitted.history.steps["gap"]),
+        "updates_done": done,
         "log_mmd": curve,
         "log_mmd_of_data": discrepancy(data.train.x[: len(data.test.x)], data.test.x),
         "pictures": pictures,
@@ -285,7 +298,9 @@ def hidden(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
 
 
 def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
-    """Posterior samples of features and locations given images."""
+    """Posterior samples of features and locations given images. For each perturbation max-product
+    is tried with several dampings, which share the sweeps, and the most probable outcome is kept.
+    """
     from ._deconvolution import built, recovered
 
     data = datasets.binary_convolution(
@@ -296,28 +311,41 @@ def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) ->
     problem = built(data.images, run["features"], run["side"], *run["log_odds"])
     building = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    samples, info = ebm.sample(
-        problem.model,
-        ebm.PMP(run["sweeps"]),
-        run["samples"],
-        key=jax.random.key(run["seed"]),
-        with_info=True,
+    tried = []
+    for damping in run["dampings"]:
+        # The same key, and so the same perturbation.
+        samples, info = ebm.sample(
+            problem.model,
+            ebm.PMP(run["sweeps"] // len(run["dampings"]), damping=damping),
+            run["samples"],
+            key=jax.random.key(run["seed"]),
+            with_info=True,
+        )
+        found = np.asarray(samples[problem.features]), np.asarray(samples[problem.locations])
+        made = np.stack([datasets.convolved(*one, run["size"]) for one in zip(*found, strict=True)])
+        right = (made == data.images).sum((1, 2, 3))
+        sums = found[0].sum((1, 2, 3)), found[1].sum((1, 2, 3, 4)), right
+        score = sum(weight * x for weight, x in zip(run["log_odds"], sums, strict=True))
+        valid = np.isfinite(np.asarray(info.energy)).reshape(-1)
+        tried.append((score, *found, right / data.images.size, valid, info.residual.reshape(-1)))
+    # Features and locations make up an image in any case, whatever ANDs and ORs were decoded to.
+    best = np.argmax([score for score, *_ in tried], 0)
+    rows = np.arange(run["samples"])
+    _, features, locations, explained, valid, residual = (
+        np.stack([np.asarray(part) for part in parts])[best, rows]
+        for parts in zip(*tried, strict=True)
     )
-    features = np.asarray(samples[problem.features])
-    locations = np.asarray(samples[problem.locations])
     overlap = [recovered(found, data.features) for found in features]
-    explained = [
-        float((datasets.convolved(f, s, run["size"]) == data.images).mean())
-        for f, s in zip(features, locations, strict=True)
-    ]
     return {
         **run,
         "overlap": [[round(x, 3) for x in row] for row in overlap],
         "recovered": [all(x >= 0.9 for x in row) for row in overlap],
-        "explained": [round(x, 5) for x in explained],
+        "tried": [[float(x) for x in score] for score, *_ in tried],
+        "explained": [round(float(x), 5) for x in explained],
         "placed": [int(x) for x in locations.sum((1, 2, 3, 4))],
         "placed_in_truth": int(data.locations.sum()),
-        "valid": [bool(x) for x in np.isfinite(np.asarray(info.energy)).reshape(-1)],
+        "valid": [bool(x) for x in valid],
+        "residual": [round(float(x), 4) for x in residual],
         "pictures": [packed(f) for f in features],
         "images_drawn": packed(data.images[:10]),
         "true_features": packed(data.features),
@@ -444,6 +472,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
             "sweeps": sweeps or 1000,
             "samples": args.samples or 10,
             "density": args.density,
+            "dampings": args.dampings,
             "log_odds": args.log_odds,
             "data": args.data,
         },
@@ -465,10 +494,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--log-odds",
         nargs=3,
         type=float,
-        default=[-1.1, -172.7, 230.3],
+        default=[-1.1, -400.0, 300.0],
         help="of a pixel of a feature, of a location, and that a pixel is as it was seen",
     )
-    parser.add_argument("--density", type=float, default=0.007, help="of features in images")
+    parser.add_argument("--density", type=float, default=0.01, help="of features in images")
+    parser.add_argument(
+        "--dampings",
+        nargs="+",
+        type=float,
+        default=[0.3, 0.5, 0.7],
+        help="of the deconvolution, each tried with its share of the sweeps",
+    )
     parser.add_argument("--seed", type=int, default=0)
     _slices.add_arguments(parser)
 

@@ -26,6 +26,7 @@ import ebmlearn as ebm
 from ebmlearn import datasets
 
 from . import _slices
+from ._qt_images import about, border, EPOCH, frey, QUERIES
 from ._slices import Deadline, drive
 
 
@@ -39,14 +40,13 @@ NADE = {
     "rcv1": "rcv1",
     "web": "web",
 }
-HIDDEN = {"nips": 200, "web": 100, "frey": 200}
+OTHERS = {"frey": "grbm", "border": "gmrf"}
+# Units; of the grid, states that are clones of a contour.
+HIDDEN = {"nips": 200, "web": 100, "frey": 200, "border": 64}
 RATES = {"qt": (0.001, 0.003, 0.01, 0.03), "pcd": (0.03, 0.1, 0.3, 1.0)}
 SEEDS = (0, 1, 2)
 BATCH = 500
 LAYERS = 10
-# So many steps lie between two looks at the validation rows.
-EPOCH = 500
-QUERIES = ebm.RandomTargets(0.5)
 
 
 def load(task: str) -> datasets.Dataset:
@@ -143,19 +143,6 @@ def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
     return out
 
 
-def about(fitted: ebm.Fitted, began: float, epoch: int = EPOCH) -> dict[str, Any]:
-    """How a run went on the validation rows."""
-    curve = np.asarray(fitted.history.epochs["metric"])
-    return {
-        "valid": float(curve.min()),
-        "best_step": epoch * (fitted.best_epoch + 1),
-        "steps_done": epoch * len(curve),
-        "stopped": fitted.stopped,
-        "curve": [round(float(x), 5) for x in curve],
-        "seconds": time.monotonic() - began,
-    }
-
-
 def asked(model: Any, x: np.ndarray, inference: Any, key: jax.Array) -> dict[str, Any]:
     """The cross-entropy of queries on test rows, in bits, and by how many units were asked for."""
     found = ebm.nce(model, x, QUERIES, inference, key=key, batch_size=2000)
@@ -163,73 +150,6 @@ def asked(model: Any, x: np.ndarray, inference: Any, key: jax.Array) -> dict[str
     edges = [0, middle - 5, middle + 6, x.shape[1] + 1]
     sizes = {f"{a}-{b - 1}": round(v, 5) for (a, b), v in found.by_targets(edges).items()}
     return {"nce": found.value, "standard_error": found.standard_error, "by_targets": sizes}
-
-
-def frey(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
-    """A Gaussian RBM of faces, asked for random pixels and for blocks, in nats.
-
-    Pixels have their means taken away and are all divided by one number, so that a gain over the
-    trivial answer does not depend on their scale. That answer is one Gaussian for each image, with
-    the mean and variance of the pixels that are given.
-    """
-    data = datasets.frey_faces()
-    rows = data.train.x.astype(np.float32)
-    kept = len(rows) - 172
-    place = rows[:kept].mean(0)
-    unit = (rows[:kept] - place).std()
-    train, valid, test = ((x - place) / unit for x in (rows[:kept], rows[kept:], data.test.x))
-    one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
-    model = ebm.QueryModel(
-        ebm.GaussianRBM.init(560, run["hidden"], key=one, scale=run["scale"]), run["layers"]
-    )
-    began = time.monotonic()
-    metric = functools.partial(ebm.nce, queries=QUERIES, unit="nats", key=jax.random.key(0))
-    fitted = ebm.fit(
-        model,
-        ebm.QueryTraining(QUERIES),
-        np.asarray(train, np.float32),
-        optimizer=optax.adam(run["rate"]),
-        epochs=run["epochs"],
-        batch_size=run["batch"],
-        validation=np.asarray(valid, np.float32),
-        metric=lambda model, x, epoch: metric(model, x).value,
-        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
-        callbacks=[deadline],
-        key=two,
-        progress=False,
-    )
-    if fitted.stopped == "callback" and deadline.over:
-        return None
-    out = {**run, **about(fitted, began, len(train) // run["batch"])}
-    if run["stage"] != "row":
-        return out
-    x = np.asarray(test, np.float32)
-    for name, queries in (("random", QUERIES), ("blocks", ebm.BlockTargets((28, 20), (5, 5)))):
-        found = ebm.nce(fitted.model, x, queries, key=three, unit="nats", batch_size=len(x))
-        first, _ = jax.random.split(jax.random.fold_in(three, 0))
-        observed, targets = (np.asarray(m) for m in queries(model, len(x), key=first))
-        out[name] = {
-            "nce": found.value,
-            "standard_error": found.standard_error,
-            "trivial": trivial(x, observed, targets),
-        }
-        answers = ebm.query(fitted.model, x[:8], observed[:8])
-        grey = [x[:8] * unit + place, np.asarray(answers.mean) * unit + place]
-        out[name]["pictures"] = [
-            [np.clip(row, 0, 255).astype(np.uint8).tobytes().hex() for row in images]
-            for images in grey
-        ]
-        out[name]["observed"] = [np.packbits(row).tobytes().hex() for row in observed[:8]]
-    return out
-
-
-def trivial(x: np.ndarray, observed: np.ndarray, targets: np.ndarray) -> float:
-    """What one Gaussian for each image makes of its targets, in nats."""
-    count = observed.sum(1, keepdims=True)
-    mean = np.where(observed, x, 0).sum(1, keepdims=True) / count
-    variance = np.where(observed, (x - mean) ** 2, 0).sum(1, keepdims=True) / count
-    each = ((x - mean) ** 2 / variance + np.log(2 * np.pi * variance)) / 2
-    return float(each[targets].mean())
 
 
 def speed(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
@@ -296,8 +216,10 @@ def speed(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--task", choices=(*NADE, "digits", "frey", "speed"), default="mushrooms")
-    parser.add_argument("--model", choices=("rbm", "dbm", "grbm"), help="that of the task, or rbm")
+    parser.add_argument("--task", choices=(*NADE, "digits", *OTHERS, "speed"), default="mushrooms")
+    parser.add_argument(
+        "--model", choices=("rbm", "dbm", *OTHERS.values()), help="that of the task, or rbm"
+    )
     parser.add_argument("--method", choices=("qt", "pcd"), default="qt")
     parser.add_argument("--rates", nargs="+", type=float, help="learning rates to choose from")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
@@ -306,8 +228,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patience", type=int, default=10, help="of so many times 500 steps")
     parser.add_argument("--scale", type=float, default=0.01, help="of the first weights")
     parser.add_argument("--hidden", type=int, help="units; the paper's by default")
-    parser.add_argument("--layers", type=int, help="of the Gaussian RBM; the paper's by default")
-    parser.add_argument("--epochs", type=int, help="of the Gaussian RBM; the paper's by default")
+    parser.add_argument("--layers", type=int, help="of faces and borders; the paper's by default")
+    parser.add_argument("--epochs", type=int, help="of faces and borders; the paper's by default")
+    parser.add_argument("--rows", type=int, help="use only so many images of borders")
     parser.add_argument("--choices", action="store_true", help="compare what is learned")
     _slices.add_arguments(parser)
 
@@ -330,16 +253,24 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
             run |= {"batch": BATCH, "layers": LAYERS, "repeats": 11, "seed": 0}
             yield run, functools.partial(speed, run)
             return
-        own = {"frey": "grbm"}.get(args.task, "rbm")
-        base = {"task": args.task, "model": args.model or own, "method": args.method}
-        if (base["model"] == "grbm") != (args.task == "frey"):
-            raise SystemExit(f"{args.task} is for a model of another kind than {args.model}")
+        base = {"task": args.task, "method": args.method}
+        base["model"] = args.model or OTHERS.get(args.task, "rbm")
+        if OTHERS.get(args.task) not in (None, base["model"]) or (
+            base["model"] in OTHERS.values() and args.task not in OTHERS
+        ):
+            raise SystemExit(f"{args.task} is not for a {base['model']}")
         base |= {"hidden": args.hidden or HIDDEN.get(args.task, 50), "scale": args.scale}
-        if args.task == "frey":
-            base |= {"layers": args.layers or 50, "batch": 100, "epochs": args.epochs or 50}
+        if args.task in OTHERS:
+            if args.task == "frey":
+                train, rate = frey, 0.005
+                base |= {"layers": args.layers or 50, "batch": 100, "epochs": args.epochs or 50}
+            else:
+                train, rate = border, 0.01
+                base |= {"layers": args.layers or 15, "batch": 50, "epochs": args.epochs or 10}
+                base |= {"rows": args.rows, "held": 50 if args.rows else 1000}
             for seed in args.seeds:
-                run = {**base, "stage": "row", "rate": (args.rates or [0.005])[0], "seed": seed}
-                yield run, kept(frey, run)
+                run = {**base, "stage": "row", "rate": (args.rates or [rate])[0], "seed": seed}
+                yield run, kept(train, run)
             return
         train = {"qt": qt, "pcd": pcd}[args.method]
         if args.choices:
@@ -374,6 +305,8 @@ def show(run: dict[str, Any]) -> None:
         )
         return
     test = f", test {run['test']['nce']:.4f}" if "test" in run else ""
+    if "iou" in run:
+        test += f", test {run['nce']:.4f}, intersection over union {run['iou']:.2f}%"
     for name in ("random", "blocks"):
         if name in run:
             test += f", {name} {run[name]['nce']:.4f} (trivial {run[name]['trivial']:.4f})"

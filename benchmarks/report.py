@@ -413,7 +413,10 @@ PAPERS = {
         _pmp_report.pmp_toy,
         _pmp_report.pmp_logz,
         _pmp_report.pmp_zeros,
+        _pmp_report.pmp_known,
         _pmp_report.pmp_rbm,
+        _pmp_report.pmp_hidden,
+        _pmp_report.pmp_deconvolution,
         _pmp_report.pmp_speed,
     ),
     "nnbm": (
@@ -438,6 +441,7 @@ PICTURES = {
     "docs/pmp_logz.png": _pmp_report.draw_pmp_logz,
     "docs/pmp_zeros.png": _pmp_report.draw_pmp_zeros,
     "docs/pmp_rbm.png": _pmp_report.draw_pmp_rbm,
+    "docs/pmp_deconvolution.png": _pmp_report.draw_pmp_deconvolution,
     "docs/pmp_curves.png": _pmp_report.draw_pmp_curves,
 }
 

@@ -171,3 +171,23 @@ def test_robbins_monro():
     assert float(schedule(99)) == pytest.approx(0.01)
     assert float(schedule(100)) == pytest.approx(10 / 1000)
     assert float(schedule(1100)) == pytest.approx(10 / 2000)
+
+
+def test_models_trained_side_by_side_are_those_trained_alone(tmp_path):
+    """Also where the time is over after each slice, and they go on from a file."""
+    from benchmarks import _twins
+    from benchmarks._slices import Deadline
+    from benchmarks.pmp import BATCH, ising
+
+    rows = bits(np.random.default_rng(0), 2 * BATCH, 5)
+    run = {"sweeps": 2, "updates": 3, "seed": 1}
+    both, slices = None, 0
+    while both is None:
+        both = _twins.trained(run, rows, 0.1, 7, BATCH, tmp_path / "both.npz", Deadline(0))
+        slices += 1
+    assert slices == 2
+    for method, (model, updates) in both.items():
+        alone = ising({**run, "method": method}, rows, 0.1, 7, None, Deadline(1e6))
+        assert updates == len(alone.history.steps["gap"]) == 4
+        np.testing.assert_allclose(model.couplings, alone.last.couplings, atol=1e-5)
+        np.testing.assert_allclose(model.bias, alone.last.bias, atol=1e-5)

@@ -262,7 +262,7 @@ class GridView(AbstractGraphView):
         """Where the hidden states are held."""
         if instance.clamp is None:
             return None
-        return cut_states(instance.clamp, self.sizes)[0][..., None]
+        return jnp.asarray(cut_states(instance.clamp, self.sizes)[0][..., None])
 
     def _held(
         self, fields: Float[Array, "*more height width states"], instance: GraphInstance

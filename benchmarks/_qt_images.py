@@ -1,0 +1,171 @@
+"""Query training of faces and of borders: Lázaro-Gredilla et al. 2021, sections on the Gaussian RBM
+and on the grid MRF.
+"""
+
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import ebmlearn as ebm
+from ebmlearn import datasets
+
+from ._slices import Deadline
+
+
+QUERIES = ebm.RandomTargets(0.5)
+# So many steps lie between two looks at the validation rows of small data sets.
+EPOCH = 500
+
+
+def about(fitted: ebm.Fitted, began: float, epoch: int = EPOCH) -> dict[str, Any]:
+    """How a run went on the validation rows."""
+    curve = np.asarray(fitted.history.epochs["metric"])
+    return {
+        "valid": float(curve.min()),
+        "best_step": epoch * (fitted.best_epoch + 1),
+        "steps_done": epoch * len(curve),
+        "stopped": fitted.stopped,
+        "curve": [round(float(x), 5) for x in curve],
+        "seconds": time.monotonic() - began,
+    }
+
+
+def frey(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
+    """A Gaussian RBM of faces, asked for random pixels and for blocks, in nats.
+
+    Pixels have their means taken away and are all divided by one number, so that a gain over the
+    trivial answer does not depend on their scale. That answer is one Gaussian for each image, with
+    the mean and variance of the pixels that are given.
+    """
+    data = datasets.frey_faces()
+    rows = data.train.x.astype(np.float32)
+    kept = len(rows) - 172
+    place = rows[:kept].mean(0)
+    unit = (rows[:kept] - place).std()
+    train, valid, test = ((x - place) / unit for x in (rows[:kept], rows[kept:], data.test.x))
+    one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
+    model = ebm.QueryModel(
+        ebm.GaussianRBM.init(560, run["hidden"], key=one, scale=run["scale"]), run["layers"]
+    )
+    began = time.monotonic()
+    metric = functools.partial(ebm.nce, queries=QUERIES, unit="nats", key=jax.random.key(0))
+    fitted = ebm.fit(
+        model,
+        ebm.QueryTraining(QUERIES),
+        np.asarray(train, np.float32),
+        optimizer=optax.adam(run["rate"]),
+        epochs=run["epochs"],
+        batch_size=run["batch"],
+        validation=np.asarray(valid, np.float32),
+        metric=lambda model, x, epoch: metric(model, x).value,
+        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
+        callbacks=[deadline],
+        key=two,
+        progress=False,
+    )
+    if fitted.stopped == "callback" and deadline.over:
+        return None
+    out = {**run, **about(fitted, began, len(train) // run["batch"])}
+    if run["stage"] != "row":
+        return out
+    x = np.asarray(test, np.float32)
+    for name, queries in (("random", QUERIES), ("blocks", ebm.BlockTargets((28, 20), (5, 5)))):
+        found = ebm.nce(fitted.model, x, queries, key=three, unit="nats", batch_size=len(x))
+        first, _ = jax.random.split(jax.random.fold_in(three, 0))
+        observed, targets = (np.asarray(m) for m in queries(model, len(x), key=first))
+        out[name] = {
+            "nce": found.value,
+            "standard_error": found.standard_error,
+            "trivial": trivial(x, observed, targets),
+        }
+        answers = ebm.query(fitted.model, x[:8], observed[:8])
+        grey = [x[:8] * unit + place, np.asarray(answers.mean) * unit + place]
+        out[name]["pictures"] = [
+            [np.clip(row, 0, 255).astype(np.uint8).tobytes().hex() for row in images]
+            for images in grey
+        ]
+        out[name]["observed"] = [np.packbits(row).tobytes().hex() for row in observed[:8]]
+    return out
+
+
+def trivial(x: np.ndarray, observed: np.ndarray, targets: np.ndarray) -> float:
+    """What one Gaussian for each image makes of its targets, in nats."""
+    count = observed.sum(1, keepdims=True)
+    mean = np.where(observed, x, 0).sum(1, keepdims=True) / count
+    variance = np.where(observed, (x - mean) ** 2, 0).sum(1, keepdims=True) / count
+    each = ((x - mean) ** 2 / variance + np.log(2 * np.pi * variance)) / 2
+    return float(each[targets].mean())
+
+
+def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
+    """A grid of hidden states that learns which side of a noisy contour is the object."""
+    data = datasets.border_ownership()
+    rows = slice(run["rows"])
+    images, labels = data.train.images[rows], data.train.labels[rows]
+    one, two = jax.random.split(jax.random.key(run["seed"]))
+    label = np.repeat([0, 1, 2], [run["hidden"], 1, 1])
+    seen = data.p_contour
+    start = ebm.GridMRF.init(
+        (30, 30),
+        len(label),
+        {
+            "pixels": jnp.asarray(np.log(np.stack([1 - seen, seen], -1))[label], jnp.float32),
+            "labels": jnp.log(jax.nn.one_hot(label, 3)),
+        },
+        key=one,
+        scale=run["scale"],
+    )
+    model = ebm.QueryModel(start, run["layers"], temperature=None)
+    roles = ebm.FixedTargets(["pixels"], ["labels"])
+    kept = len(images) - run["held"]
+    began = time.monotonic()
+    fitted = ebm.fit(
+        model,
+        ebm.QueryTraining(roles, scale=False, evidence=False),
+        {"pixels": images[:kept], "labels": labels[:kept]},
+        optimizer=optax.adam(run["rate"]),
+        epochs=run["epochs"],
+        batch_size=run["batch"],
+        validation={"pixels": images[kept:], "labels": labels[kept:]},
+        metric=lambda model, x, epoch: (
+            ebm.nce(model, x, roles, key=jax.random.key(0), batch_size=run["batch"]).value
+        ),
+        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
+        callbacks=[deadline],
+        key=two,
+        progress=False,
+    )
+    if fitted.stopped == "callback" and deadline.over:
+        return None
+    test = {"pixels": data.test.images[rows], "labels": data.test.labels[rows]}
+    asked = jax.random.key(1)
+    found = ebm.nce(fitted.model, test, roles, key=asked, batch_size=run["batch"])
+    ask = jax.jit(lambda model, x: ebm.query(model, {"pixels": x}, targets="labels"))
+    parts = [
+        np.asarray(ask(fitted.model, part))
+        for part in np.split(test["pixels"], range(run["batch"], len(test["pixels"]), run["batch"]))
+    ]
+    p = np.concatenate(parts)
+    inside = p[..., 1] < 0.5
+    inside[:, [0, -1]] = False
+    inside[:, :, [0, -1]] = False
+    true = test["labels"] != 1
+    overlap = (inside & true).sum((1, 2)) / np.maximum((inside | true).sum((1, 2)), 1)
+    return {
+        **run,
+        **about(fitted, began, kept // run["batch"]),
+        "iou": 100 * float(overlap.mean()),
+        "nce": found.value,
+        "standard_error": found.standard_error,
+        "pictures": {
+            "noisy": [np.packbits(x).tobytes().hex() for x in test["pixels"][:10]],
+            "found": [bytes(x.argmax(-1).astype(np.uint8).reshape(-1)).hex() for x in p[:10]],
+            "true": [bytes(x.reshape(-1)).hex() for x in test["labels"][:10]],
+        },
+    }
