@@ -388,7 +388,8 @@ def draw_particles(path: Path) -> None:
     run from there.
     """
     import matplotlib.pyplot as plt
-    import numpy as np
+
+    from ebmlearn import plotting
 
     runs = {run["method"]: run for run in stored("sap", "semi-restricted")}
     figure, axes = plt.subplots(2, 2, figsize=(9, 2.6), layout="constrained")
@@ -396,11 +397,8 @@ def draw_particles(path: Path) -> None:
     for row, (method, run) in zip(axes, sorted(runs.items()), strict=True):
         titles = ("after 1000 Gibbs steps", "after one tempered run more")
         for ax, title, particles in zip(row, titles, run["particles"], strict=True):
-            packed = np.array([list(bytes.fromhex(p)) for p in particles], np.uint8)
-            tiles = np.unpackbits(packed, axis=1).reshape(2, 10, 28, 28)
-            ax.imshow(np.concatenate(np.concatenate(tiles, axis=1), axis=1), cmap="gray_r")
+            plotting.images(_pmp_report.unpacked(particles, 28, 28), (28, 28), gap=0, ax=ax)
             ax.set_title(f"{_STOCHASTIC[method]}, {title}", fontsize=10)
-            ax.set_axis_off()
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
 

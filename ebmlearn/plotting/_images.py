@@ -78,7 +78,6 @@ def images(
         cmap="RdBu_r" if signed else "gray_r",
         vmin=low,
         vmax=high,
-        interpolation="nearest",
     )
     drawn.set_cmap(drawn.get_cmap().with_extremes(bad=_FRAME))
     return _bare(ax, shape, len(rows), number, gap)
@@ -188,7 +187,7 @@ def marginals(
         shades = np.where(mask[..., None], _KNOWN(known)[..., :3], shades)
     mosaic = _mosaic(shades.reshape(-1, *shape, 3), number, gap, float(_FRAME))
     ax = on(ax, _size(mosaic))
-    ax.imshow(mosaic, interpolation="nearest")
+    ax.imshow(mosaic)
     return _bare(ax, shape, len(rows), number, gap)
 
 
