@@ -16,7 +16,7 @@ import ebmlearn as ebm
 
 ROOT = Path(__file__).parents[1]
 # Each room may use the rooms before it.
-ROOMS = ["models", "inference", "samplers", "estimate", "learners", "_fit", "numpyro"]
+ROOMS = ["models", "inference", "samplers", "estimate", "learners", "_fit", "numpyro", "plotting"]
 
 
 def run(code: str) -> str:
@@ -39,6 +39,27 @@ def test_rooms_use_only_rooms_before_them():
                 if isinstance(node, ast.ImportFrom) and node.level == 2 and node.module:
                     used = node.module.split(".")[0]
                     assert used not in ROOMS[k + 1 :], f"{path} uses {used}"
+
+
+def test_each_ecosystem_has_its_room():
+    rooms = {
+        "pgmax": {"pgmax"},
+        "numpyro": {"numpyro"},
+        "matplotlib": {"plotting", "__main__"},
+        "tqdm": {"_fit"},
+        "sklearn": {"datasets"},
+    }
+    for path in (ROOT / "ebmlearn").rglob("*.py"):
+        room = path.relative_to(ROOT / "ebmlearn").with_suffix("").parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            for name in names:
+                allowed = rooms.get(name.split(".")[0])
+                assert allowed is None or room in allowed, f"{path} imports {name}"
 
 
 @pytest.mark.parametrize(
