@@ -55,7 +55,15 @@ def run(path: Path, cells: list[Cell]) -> list[Output | None]:
 
     matplotlib.use("Agg")
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
-    return [_run(path, cell, names) if cell.kind == "code" else None for cell in cells]
+    outputs: list[Output | None] = []
+    for cell in cells:
+        try:
+            outputs.append(_run(path, cell, names) if cell.kind == "code" else None)
+        except BaseException:
+            # What had been printed until then may say why.
+            print("".join(output.text for output in outputs if output is not None), flush=True)
+            raise
+    return outputs
 
 
 def _run(path: Path, cell: Cell, names: dict[str, Any]) -> Output:

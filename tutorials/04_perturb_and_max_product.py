@@ -1,0 +1,134 @@
+# %% [markdown]
+# # Perturb-and-max-product: samples of what Gibbs cannot sample
+#
+# Add the right noise to a model's unary terms and maximise: the maximum is nearly a sample.
+# **Perturb-and-max-product** (PMP, Lázaro-Gredilla, Dedieu & George 2021) finds the maximum by
+# max-product belief propagation, all samples at once, in a fixed number of sweeps. It works on
+# every discrete model here, graphs of PGMax with logical factors among them.
+#
+# First a model where all is known, then one that would keep Gibbs sampling stuck for ever: taking
+# pictures apart into features that nobody has told.
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+from pgmax import fgraph, fgroup, vgroup
+
+import ebmlearn as ebm
+from ebmlearn import datasets
+from ebmlearn.pgmax import FactorGraphModel
+
+
+# %% [markdown]
+# ## Where samples are exact, and where not
+#
+# Without edges the samples are exact: this is the Gumbel trick. With edges they are not. Four
+# spins, all joined: PMP exaggerates what couples them.
+
+# %%
+key = jax.random.key(0)
+print(f"{'coupling':>8} {'exact':>8} {'PMP':>8}   share of rows with all four spins alike")
+shares = {}
+for coupling in (0.0, 0.1, 0.3, 0.5):
+    spins = ebm.BoltzmannMachine.from_spins(coupling * (1 - jnp.eye(4)), jnp.zeros(4))
+    drawn = np.asarray(ebm.sample(spins, ebm.PMP(100), 20_000, key=key).x)
+    s = 2 * np.array(np.meshgrid(*[[0, 1]] * 4)).reshape(4, -1).T - 1
+    p = np.exp(coupling * (s.sum(1) ** 2 - 4) / 2)
+    exact = p[np.abs(s.sum(1)) == 4].sum() / p.sum()
+    alike = np.mean(drawn.min(1) == drawn.max(1))
+    shares[coupling] = exact, alike
+    print(f"{coupling:8} {exact:8.3f} {alike:8.3f}")
+assert abs(shares[0.0][0] - shares[0.0][1]) < 0.01
+assert shares[0.5][1] > shares[0.5][0]
+
+# %% [markdown]
+# So PMP samples another model than the one it is given, and that is fine when it also **learns**
+# it: `PMPLearner` finds parameters whose PMP samples look like the data. At a coupling of 0.33
+# PMP's samples are those that Gibbs would draw at 0.5.
+#
+# ## Taking pictures apart
+#
+# Small pictures are made of features placed here and there; where they overlap, pixels are joined
+# by OR. Given pictures alone, what are the features, and where? Both answers are unknown at once,
+# features may be exchanged for each other, and each pixel hangs on all of them.
+
+# %%
+true = np.array([[[1, 1, 1], [0, 1, 0], [0, 1, 0]], [[1, 0, 1], [0, 1, 0], [1, 0, 1]]])
+data = datasets.binary_convolution(12, size=6, density=0.04, features=true)
+figure, axes = plt.subplots(1, 12, figsize=(9, 0.9), layout="constrained")
+for ax, image in zip(axes, data.images, strict=True):
+    ax.imshow(image, cmap="gray_r", vmin=0, vmax=1)
+    ax.set(xticks=[], yticks=[])
+
+# %% [markdown]
+# The graph says how pictures come about. A feature's pixel and a place are both 1 (AND): then the
+# feature lights that pixel of the picture. A picture's pixel is lit if anything lights it (OR).
+
+# %%
+COUNT, SIDE = 2, 3
+number, size, _ = data.images.shape
+room = size - SIDE + 1
+features = vgroup.NDVarArray(2, (COUNT, SIDE, SIDE))
+places = vgroup.NDVarArray(2, (number, COUNT, room, room))
+lights = vgroup.NDVarArray(2, (number, COUNT, room, room, SIDE, SIDE))
+images = vgroup.NDVarArray(2, (number, size, size))
+
+ands, ors = [], {}
+for at in np.ndindex(*lights.shape):
+    picture, feature, down, across, row, column = at
+    ands.append(
+        [places[picture, feature, down, across], features[feature, row, column], lights[at]]
+    )
+    ors.setdefault((picture, down + row, across + column), []).append(lights[at])
+graph = fgraph.FactorGraph([features, places, lights, images])
+graph.add_factors(fgroup.ANDFactorGroup(variables_for_factors=ands))
+graph.add_factors(
+    fgroup.ORFactorGroup(
+        variables_for_factors=[[*parents, images[at]] for at, parents in ors.items()]
+    )
+)
+
+# %% [markdown]
+# Priors enter as evidence: a feature's pixel is more likely dark than not, and a feature at a place
+# is costly, so that pictures are explained by few. Pixels are as they were seen, with hardly any
+# doubt.
+
+# %%
+doubt = 230.0 * (2.0 * data.images - 1)
+model = FactorGraphModel(graph).with_evidence(
+    {
+        features: np.array([0.0, -1.1]),
+        places: np.array([0.0, -172.0]),
+        images: np.stack([np.zeros(doubt.shape), doubt], -1),
+    }
+)
+print(f"{model.num_variables:,} variables")
+samples, info = ebm.sample(model, ebm.PMP(300), 10, key=key, with_info=True)
+found, where = np.asarray(samples[features]), np.asarray(samples[places])
+
+# %% [markdown]
+# Every sample explains all pictures without an error. Some have the features in one order and some
+# in the other: the posterior has both modes, and so have the samples.
+
+# %%
+figure, axes = plt.subplots(2, 10, figsize=(9, 2), layout="constrained")
+for k in range(10):
+    for f in range(2):
+        axes[f, k].imshow(found[k, f], cmap="gray_r", vmin=0, vmax=1)
+        axes[f, k].set(xticks=[], yticks=[])
+explained = [
+    bool((datasets.convolved(f, w, size) == data.images).all())
+    for f, w in zip(found, where, strict=True)
+]
+first = (found[:, 0] == true[0]).all((1, 2))
+print("explain all pictures:", sum(explained), "of 10; features in the first order:", first.sum())
+assert all(explained) and np.isfinite(info.energy).all()
+assert 0 < first.sum() < 10
+
+# %% [markdown]
+# `info` holds what is needed to trust a sample or not: its energy, which is infinite where a
+# logical factor is broken, whether any change of one variable would improve it, and how much the
+# last sweep still changed. The same graph with 100 pictures of 14×14 pixels and 1.5 million
+# variables is among the benchmarks, `python -m benchmarks pmp --task deconvolution`.
