@@ -259,20 +259,15 @@ def pmp_speed() -> str:
 
 
 def unpacked(texts: list[str], height: int, width: int) -> np.ndarray:
-    """Binary images from text."""
+    """Binary images, as rows of pixels, from text."""
     rows = np.array([list(bytes.fromhex(text)) for text in texts], np.uint8)
-    return np.unpackbits(rows, axis=1)[:, : height * width].reshape(-1, height, width)
-
-
-def tiled(images: np.ndarray, columns: int, gap: int = 2) -> np.ndarray:
-    """Images side by side, with a grey frame."""
-    framed = np.pad(images.astype(float), ((0, 0), (0, gap), (0, gap)), constant_values=0.15)
-    rows = [np.concatenate(framed[k : k + columns], axis=1) for k in range(0, len(framed), columns)]
-    return np.concatenate(rows)
+    return np.unpackbits(rows, axis=1)[:, : height * width]
 
 
 def _draw_samples(path: Path, task: str, side: int) -> None:
     import matplotlib.pyplot as plt
+
+    from ebmlearn import plotting
 
     kept = [run for run in runs(task) if run["pictures"]]
     found = sorted(kept, key=lambda run: list(NAMES).index(run["method"]))
@@ -281,12 +276,11 @@ def _draw_samples(path: Path, task: str, side: int) -> None:
     )
     for ax, run in zip(axes[:, 0], found, strict=True):
         images = unpacked(run["pictures"][:20], side, side)
-        ax.imshow(tiled(images, 20), cmap="gray_r", vmin=0, vmax=1)
+        plotting.images(images, (side, side), columns=20, gap=2, ax=ax)
         sweeps = 100 if task == "rbm" else 50
         value = run["log_mmd"][str(sweeps)]
         title = f"{NAMES[run['method']]}, {sweeps} sweeps, log MMD² {value:.2f}"
         ax.set_title(title, fontsize=10)
-        ax.set_axis_off()
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
 
@@ -365,18 +359,21 @@ def draw_pmp_deconvolution(path: Path) -> None:
     """The features that made the images, some images, and the features of each sample."""
     import matplotlib.pyplot as plt
 
+    from ebmlearn import plotting
+
     one = _deconvolutions()[0]
     figure, axes = plt.subplots(
         1, 3, figsize=(9, 3.4), layout="constrained", width_ratios=(1, 3, 3)
     )
-    true = unpacked(one["true_features"], 5, 5)
-    images = unpacked(one["images_drawn"][:9], one["size"], one["size"])
-    samples = [unpacked(features, one["side"], one["side"]) for features in one["pictures"]]
-    pictures = (tiled(true, 1, 1), tiled(images, 3, 1), tiled(np.concatenate(samples), 10, 1))
-    titles = ("features", "images", "features of samples, two a row")
-    for ax, picture, title in zip(axes, pictures, titles, strict=True):
-        ax.imshow(picture, cmap="gray_r", vmin=0, vmax=1)
+    size, side = one["size"], one["side"]
+    samples = [text for features in one["pictures"] for text in features]
+    pictures = {
+        "features": (one["true_features"], 5, 1),
+        "images": (one["images_drawn"][:9], size, 3),
+        "features of samples, two a row": (samples, side, 10),
+    }
+    for ax, (title, (texts, edge, columns)) in zip(axes, pictures.items(), strict=True):
+        plotting.images(unpacked(texts, edge, edge), (edge, edge), columns=columns, ax=ax)
         ax.set_title(title, fontsize=10)
-        ax.set_axis_off()
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)

@@ -388,7 +388,8 @@ def draw_particles(path: Path) -> None:
     run from there.
     """
     import matplotlib.pyplot as plt
-    import numpy as np
+
+    from ebmlearn import plotting
 
     runs = {run["method"]: run for run in stored("sap", "semi-restricted")}
     figure, axes = plt.subplots(2, 2, figsize=(9, 2.6), layout="constrained")
@@ -396,23 +397,17 @@ def draw_particles(path: Path) -> None:
     for row, (method, run) in zip(axes, sorted(runs.items()), strict=True):
         titles = ("after 1000 Gibbs steps", "after one tempered run more")
         for ax, title, particles in zip(row, titles, run["particles"], strict=True):
-            packed = np.array([list(bytes.fromhex(p)) for p in particles], np.uint8)
-            tiles = np.unpackbits(packed, axis=1).reshape(2, 10, 28, 28)
-            ax.imshow(np.concatenate(np.concatenate(tiles, axis=1), axis=1), cmap="gray_r")
+            plotting.images(_pmp_report.unpacked(particles, 28, 28), (28, 28), gap=0, ax=ax)
             ax.set_title(f"{_STOCHASTIC[method]}, {title}", fontsize=10)
-            ax.set_axis_off()
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
 
 
-# Which file holds which tables.
-TABLES = {
-    "README.md": (crbm, resume, bp, gibbs, pgmax, precision),
-    "docs/results.md": (
-        crbm_paper,
-        crbm_curves,
-        sap_toy,
-        sap_semi_restricted,
+# Which file holds which tables: those of a paper stand on its page too.
+PAPERS = {
+    "crbm": (crbm_paper, crbm_curves),
+    "sap": (sap_toy, sap_semi_restricted),
+    "pmp": (
         _pmp_report.pmp_toy,
         _pmp_report.pmp_logz,
         _pmp_report.pmp_zeros,
@@ -421,11 +416,21 @@ TABLES = {
         _pmp_report.pmp_hidden,
         _pmp_report.pmp_deconvolution,
         _pmp_report.pmp_speed,
+    ),
+    "nnbm": (
         _nnbm_tables.nnbm_grid,
         _nnbm_tables.nnbm_orientation,
         _nnbm_tables.nnbm_scaling,
         _nnbm_tables.nnbm_wine,
     ),
+}
+BESIDE = {"crbm": (crbm, bp, precision), "sap": (gibbs,)}
+TABLES = {
+    "README.md": (crbm, resume, bp, gibbs, pgmax, precision),
+    "docs/results.md": tuple(table for tables in PAPERS.values() for table in tables),
+    "docs/api/pgmax.md": (pgmax,),
+    "docs/api/fit.md": (resume,),
+    **{f"docs/papers/{name}.md": PAPERS[name] + BESIDE.get(name, ()) for name in PAPERS},
 }
 # Which pictures are drawn by what.
 PICTURES = {

@@ -16,7 +16,7 @@ import ebmlearn as ebm
 
 ROOT = Path(__file__).parents[1]
 # Each room may use the rooms before it.
-ROOMS = ["models", "inference", "samplers", "estimate", "learners", "_fit", "numpyro"]
+ROOMS = ["models", "inference", "samplers", "estimate", "learners", "_fit", "numpyro", "plotting"]
 
 
 def run(code: str) -> str:
@@ -41,28 +41,32 @@ def test_rooms_use_only_rooms_before_them():
                     assert used not in ROOMS[k + 1 :], f"{path} uses {used}"
 
 
+def test_each_ecosystem_has_its_room():
+    rooms = {
+        "pgmax": {"pgmax"},
+        "numpyro": {"numpyro"},
+        "matplotlib": {"plotting", "__main__"},
+        "tqdm": {"_fit"},
+        "sklearn": {"datasets"},
+    }
+    for path in (ROOT / "ebmlearn").rglob("*.py"):
+        room = path.relative_to(ROOT / "ebmlearn").with_suffix("").parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            for name in names:
+                allowed = rooms.get(name.split(".")[0])
+                assert allowed is None or room in allowed, f"{path} imports {name}"
+
+
 @pytest.mark.parametrize(
     "block", re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 )
 def test_readme_examples_run(block):
     assert run(block + "\nprint('it ran')").strip().endswith("it ran")
-
-
-def test_readme_gives_the_overrides_of_the_project():
-    readme = (ROOT / "README.md").read_text()
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]
-    blocks = [tomllib.loads(b) for b in re.findall(r"```toml\n(.*?)```", readme, re.DOTALL)]
-    assert settings["override-dependencies"] in [
-        b["tool"]["uv"]["override-dependencies"] for b in blocks
-    ]
-
-
-@pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
-def test_documents_hold_the_committed_figures(name):
-    from benchmarks import report
-
-    text = (ROOT / name).read_text()
-    assert report.filled(text, name) == text
 
 
 def test_demonstration(tmp_path):

@@ -120,7 +120,7 @@ class AbstractLayeredModel(eqx.Module):
 
 class AbstractPairwiseModel(AbstractLayeredModel):
     """Binary units in layers: $E(x) = -\\sum_i b_i x_i - \\sum_{i<j} W_{ij} x_i x_j$ with
-    $x_i \\in \\{0, 1\\}$. Every inference works on that alone.
+    $x_i \\in \\lbrace 0, 1 \\rbrace$. Every inference works on that alone.
     """
 
     def view(

@@ -14,7 +14,7 @@ from ._view import Block
 class BoltzmannMachine(AbstractPairwiseModel):
     """A fully visible Boltzmann machine, that is an Ising model on binary units:
 
-    $E(x) = -\\tfrac12 x^\\top W x - b^\\top x$ with $x \\in \\{0, 1\\}^n$,
+    $E(x) = -\\tfrac12 x^\\top W x - b^\\top x$ with $x \\in \\lbrace 0, 1 \\rbrace^n$,
 
     where $W$ is symmetric with zero diagonal. `from_spins` takes the parameters of the ±1 form.
 
@@ -70,7 +70,7 @@ class BoltzmannMachine(AbstractPairwiseModel):
         cls, couplings: Float[AnyArray, "n n"], field: Float[AnyArray, "*batch n"]
     ) -> "BoltzmannMachine":
         """The model whose energy, up to a constant, is $-\\tfrac12 s^\\top J s - f^\\top s$ on
-        spins $s \\in \\{-1, 1\\}^n$.
+        spins $s \\in \\lbrace -1, 1 \\rbrace^n$.
 
         **Arguments:**
 

@@ -89,7 +89,7 @@ class RBM(AbstractPairwiseModel):
         hidden_field: Float[AnyArray, "*#batch hidden"],
     ) -> "RBM":
         """The RBM whose energy, up to a constant, is $-s^\\top J t - f^\\top s - g^\\top t$ on
-        spins $s, t \\in \\{-1, 1\\}$.
+        spins $s, t \\in \\lbrace -1, 1 \\rbrace$.
 
         **Arguments:**
 

@@ -25,7 +25,7 @@ class GraphView(AbstractGraphView):
     everything at the same time, as PGMax does.
 
     A dense group keeps one number for each edge and direction, the log-odds of a message in centred
-    form, or its odds; see [`ebmlearn.models._messages`][].
+    form, or its odds; see `models/_messages.py`.
     """
 
     layout: Layout = eqx.field(static=True)

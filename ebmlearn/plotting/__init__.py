@@ -1,0 +1,16 @@
+"""Pictures of models, samples, training and chains, with Matplotlib.
+
+Each function draws onto the axes `ax`, or onto those of a new figure, and returns them; nothing is
+shown or saved, and titles are left to the caller.
+"""
+
+from ._curves import (
+    ais_bracket as ais_bracket,
+    convergence as convergence,
+    discrepancy as discrepancy,
+    history as history,
+    residuals as residuals,
+    spectra as spectra,
+)
+from ._images import filters as filters, images as images, marginals as marginals
+from ._tempering import round_trips as round_trips, swaps as swaps, walkers as walkers

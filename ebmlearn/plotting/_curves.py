@@ -1,0 +1,387 @@
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float, Real
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from .. import _checks
+from .._fit import History
+from .._types import AnyArray
+from ..estimate import AISEstimate
+from ..inference import AbstractBeliefs, AbstractGraphBeliefs, GaussianBeliefs, NNBMBeliefs
+from ._axes import named, numbers, on, places
+
+
+_ABOUT = {
+    "loss": "loss",
+    "gap": "energy of data less that of the model",
+    "converged": "share converged",
+    "iterations": "sweeps",
+    "accepted": "share accepted",
+    "metric": "validation metric",
+    "seconds": "seconds",
+}
+
+
+def history(
+    history: History | Mapping[str, History],
+    name: str = "loss",
+    *,
+    per: Literal["epochs", "steps"] = "epochs",
+    ax: Axes | None = None,
+) -> Axes:
+    """How a number went along in training.
+
+    !!! example
+
+        ```python
+        plotting.history(fitted.history, "metric")
+        plotting.history({"MLE": one.history, "CD": other.history}, "gap", per="steps")
+        ```
+
+    **Arguments:**
+
+    - `history`: a [`ebmlearn.History`][], or several by their names.
+    - `name`: `"loss"`, `"gap"`, `"converged"`, `"iterations"` or `"accepted"`; of epochs also
+      `"metric"` and `"seconds"`.
+    - `per`: `"epochs"`, counted from 1, or `"steps"`.
+    - `ax`: where to draw.
+
+    **Returns:**
+
+    The axes, with a line for each history.
+    """
+    _checks.choice("per", per, ("epochs", "steps"))
+    curves = {}
+    for label, one in named("history", history).items():
+        if not isinstance(one, History):
+            raise TypeError(
+                f"`history` must be what `fit` returns as `history`, got {type(one).__name__}."
+            )
+        values = getattr(one, per)
+        _checks.choice("name", name, values)
+        curves[label] = numbers(f"history.{per}[{name!r}]", values[name], 1)
+    ax = on(ax)
+    for label, values in curves.items():
+        marker = "." if per == "epochs" else None
+        ax.plot(places(None, len(values)), values, marker=marker, label=label)
+    ax.set_xlabel("epoch" if per == "epochs" else "step")
+    ax.set_ylabel(_ABOUT.get(name, name))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return _legend(ax)
+
+
+def convergence(beliefs: Any, *, ax: Axes | None = None) -> Axes:
+    """The share of instances on which an inference had converged after so many sweeps.
+
+    **Arguments:**
+
+    - `beliefs`: what [`ebmlearn.BP`][] or another inference says of a batch, with a tolerance `tol`
+      set; or several beliefs by their names.
+    - `ax`: where to draw.
+
+    **Returns:**
+
+    The axes, with a line for each.
+    """
+    kinds = (AbstractBeliefs, AbstractGraphBeliefs, GaussianBeliefs, NNBMBeliefs)
+    curves = {}
+    for label, one in named("beliefs", beliefs).items():
+        if not isinstance(one, kinds):
+            got = type(one).__name__
+            raise TypeError(f"`beliefs` must be what an inference returns, got {got}.")
+        iterations = np.asarray(one.iterations).ravel()
+        ended = iterations[np.asarray(one.converged).ravel()]
+        last = int(iterations.max(initial=1))
+        counts = np.bincount(ended, minlength=last + 1).cumsum()
+        curves[label] = counts / max(len(iterations), 1)
+    ax = on(ax)
+    for label, share in curves.items():
+        ax.step(np.arange(len(share)), share, where="post", label=label)
+    ax.set_xlabel("sweeps")
+    ax.set_ylabel("share converged")
+    ax.set_ylim(-0.02, 1.02)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return _legend(ax)
+
+
+def residuals(
+    residuals: Float[AnyArray, "sweeps *instances"] | Mapping[str, Float[AnyArray, "_ *_"]],
+    *,
+    tol: float | int | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """How the residual of an inference fell from sweep to sweep.
+
+    !!! example
+
+        ```python
+        sweeps = range(1, 31)
+        found = [ebmlearn.BP(iterations=k)(crbm.condition(x)).residual for k in sweeps]
+        plotting.residuals(jnp.stack(found), tol=1e-3)
+        ```
+
+    **Arguments:**
+
+    - `residuals`: the residual after each sweep, `[sweeps]`; of several instances
+      `[sweeps, instances]`, whose median is drawn as a line and all else as a band; or several of
+      these by their names.
+    - `tol`: a tolerance to mark.
+    - `ax`: where to draw.
+
+    **Returns:**
+
+    The axes, whose height is logarithmic.
+    """
+    curves = {
+        label: numbers("residuals", one, 1, 2)
+        for label, one in named("residuals", residuals).items()
+    }
+    if tol is not None:
+        _checks.number("tol", tol, 0, float("inf"), "(0, inf)")
+    ax = on(ax)
+    for label, values in curves.items():
+        x = places(None, len(values))
+        middle = values if values.ndim == 1 else np.median(values, axis=1)
+        (line,) = ax.plot(x, middle, label=label)
+        if values.ndim == 2 and values.shape[1] > 1:
+            colour = line.get_color()
+            low, high = values.min(1), values.max(1)
+            ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+    if tol is not None:
+        ax.axhline(tol, color="gray", linestyle=":", linewidth=1)
+    ax.set_yscale("log")
+    ax.set_xlabel("sweeps")
+    ax.set_ylabel("residual")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return _legend(ax)
+
+
+def ais_bracket(
+    forward: AISEstimate | Sequence[AISEstimate],
+    reverse: AISEstimate | Sequence[AISEstimate] | None = None,
+    *,
+    x: Real[AnyArray, " points"] | Sequence[float | int] | None = None,
+    unnormalised: float | int | Real[AnyArray, "*points"] | Sequence[float | int] | None = None,
+    exact: float | int | Real[AnyArray, "*points"] | Sequence[float | int] | None = None,
+    width: float | int = 2.0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Log Z, or the log-likelihood of data, as annealing brackets it: [`ebmlearn.ais`][] rather
+    underestimates log Z and [`ebmlearn.reverse_ais`][] rather overestimates it.
+
+    !!! example
+
+        ```python
+        score = -rbm.free_energy(data).mean()  # with log Z less, the log-likelihood
+        plotting.ais_bracket([forward], [reverse], unnormalised=[score])
+        ```
+
+    **Arguments:**
+
+    - `forward`: an estimate by `ais`, or several: of models along training, or with ever more
+      temperatures.
+    - `reverse`: as many estimates by `reverse_ais`, if there are any.
+    - `x`: where along the axis each of them stands: an epoch, or a number of temperatures. If not
+      given, 1, 2, ...
+    - `unnormalised`: the mean of $-F(v)$ over data, a number for each estimate. With it the
+      log-likelihood is drawn, without it log Z.
+    - `exact`: log Z itself, where it is known.
+    - `width`: how many standard errors the bars have on each side.
+    - `ax`: where to draw.
+
+    **Returns:**
+
+    The axes: estimates with bars for their standard errors, a band between forward and reverse.
+    """
+    ways = {"AIS": _estimates("forward", forward)}
+    number = len(ways["AIS"][0])
+    if reverse is not None:
+        ways["reverse AIS"] = _estimates("reverse", reverse)
+        if len(ways["reverse AIS"][0]) != number:
+            got = len(ways["reverse AIS"][0])
+            raise ValueError(f"`reverse` must hold {number} estimates, as `forward`, got {got}.")
+    where = places(x, number)
+    _checks.number("width", width, 0, float("inf"), "[0, inf)")
+    scores = None if unnormalised is None else _each("unnormalised", unnormalised, number)
+    truth = None if exact is None else _each("exact", exact, number)
+
+    def shown(log_z: np.ndarray) -> np.ndarray:
+        return log_z if scores is None else scores - log_z
+
+    ax = on(ax)
+    # One estimate alone stands beside the reverse one, several stand along a curve.
+    alone = x is None and number == 1
+    if len(ways) == 2:
+        low, high = (shown(values) for values, _ in ways.values())
+        span, repeats = ([-0.5, 1.5], 2) if alone else (where, 1)
+        low, high = low.repeat(repeats), high.repeat(repeats)
+        ax.fill_between(span, low, high, color="gray", alpha=0.25, linewidth=0)
+    for k, (label, (values, errors)) in enumerate(ways.items()):
+        # A single chain has no standard error.
+        bars = width * np.nan_to_num(errors)
+        here = np.array([float(k)]) if alone else where
+        style: dict[str, Any] = {"marker": "^v"[k], "markersize": 5, "capsize": 3, "label": label}
+        ax.errorbar(here, shown(values), bars, **style)
+    if truth is not None:
+        line: dict[str, Any] = {"color": "black", "linestyle": ":", "label": "exact"}
+        if alone:
+            ax.axhline(float(shown(truth)[0]), **line)
+        else:
+            ax.plot(where, shown(truth), **line)
+    if alone:
+        ax.set_xticks(range(len(ways)), list(ways))
+        ax.set_xlim(-0.5, len(ways) - 0.5)
+    ax.set_ylabel("log Z" if scores is None else "log-likelihood, nats")
+    return _legend(ax)
+
+
+def spectra(
+    values: Real[AnyArray, "times values"] | Sequence[Any],
+    *,
+    x: Real[AnyArray, " times"] | Sequence[float | int] | None = None,
+    block: int = 0,
+    log: bool = False,
+    ax: Axes | None = None,
+) -> Axes:
+    """The singular values of weights along training: those that grow out of the rest are what the
+    model has learned.
+
+    !!! example
+
+        ```python
+        seen = []
+
+
+        def look(report):
+            seen.append(ebmlearn.singular_values(report.model))
+
+
+        ebmlearn.fit(rbm, learner, data, callbacks=[look], **settings)
+        plotting.spectra(seen)
+        ```
+
+    **Arguments:**
+
+    - `values`: what [`ebmlearn.singular_values`][] returned at each time; or singular values of
+      shape `[times, values]`.
+    - `x`: the epochs or steps of these times; if not given, 1, 2, ...
+    - `block`: which block of weights, where a model has several.
+    - `log`: whether the height is logarithmic.
+    - `ax`: where to draw.
+
+    **Returns:**
+
+    The axes, with a line for each singular value.
+    """
+    rows = numbers("values", _block(values, block), 2)
+    where = places(x, len(rows))
+    ax = on(ax)
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, rows.shape[1]))
+    for column, colour in zip(rows.T[::-1], colours[::-1], strict=True):
+        ax.plot(where, column, color=colour, linewidth=1)
+    if log:
+        ax.set_yscale("log")
+    ax.set_xlabel("epoch")
+    ax.set_ylabel("singular values")
+    return ax
+
+
+def discrepancy(
+    curves: Mapping[str, Real[AnyArray, " points"] | Sequence[float | int]],
+    sweeps: Real[AnyArray, " points"] | Sequence[float | int],
+    *,
+    floor: float | int | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """How far samples are from data, by [`ebmlearn.mmd`][], against the sweeps made for them.
+
+    **Arguments:**
+
+    - `curves`: squared discrepancies by the names of samplers or learners, a number for each entry
+      of `sweeps`.
+    - `sweeps`: how many sweeps were made.
+    - `floor`: the discrepancy between data and data, to mark.
+    - `ax`: where to draw.
+
+    **Returns:**
+
+    The axes, both logarithmic, with a line for each name.
+    """
+    where = _positive("sweeps", numbers("sweeps", sweeps, 1))
+    if not isinstance(curves, Mapping):
+        got = type(curves).__name__
+        raise TypeError(f"`curves` must be a dictionary from names to numbers, got {got}.")
+    lines = {}
+    for label, one in named("curves", curves).items():
+        name = f"curves[{label!r}]"
+        lines[label] = _positive(name, numbers(name, one, 1))
+        if len(lines[label]) != len(where):
+            raise ValueError(
+                f"`{name}` must hold {len(where)} numbers, as `sweeps`, got {len(lines[label])}."
+            )
+    if floor is not None:
+        _checks.number("floor", floor, 0, float("inf"), "(0, inf)")
+    ax = on(ax)
+    for label, values in lines.items():
+        ax.plot(where, values, "o-", markersize=4, label=label)
+    if floor is not None:
+        ax.axhline(floor, color="gray", linestyle=":", linewidth=1, label="data and data")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("sweeps")
+    ax.set_ylabel("squared MMD")
+    return _legend(ax)
+
+
+def _legend(ax: Axes) -> Axes:
+    """A legend, where there is something to tell apart."""
+    if ax.get_legend_handles_labels()[1]:
+        ax.legend(fontsize="small")
+    return ax
+
+
+def _estimates(name: str, x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Log Z and its standard error, of each."""
+    found = [x] if isinstance(x, AISEstimate) else list(x)
+    wrong = [one for one in found if not isinstance(one, AISEstimate)]
+    if wrong:
+        got = type(wrong[0]).__name__
+        raise TypeError(f"`{name}` must hold what `ais` or `reverse_ais` returns, got {got}.")
+    if not found:
+        raise ValueError(f"`{name}` must not be empty, got {x!r}.")
+    log_z = np.array([float(one.log_partition) for one in found])
+    return log_z, np.array([float(one.standard_error) for one in found])
+
+
+def _each(name: str, x: Any, number: int) -> np.ndarray:
+    array = numbers(name, x, 0, 1)
+    if array.shape not in ((), (number,)):
+        raise ValueError(
+            f"`{name}` must be a number, or {number} of them, got {_checks.describe(array)}."
+        )
+    return np.broadcast_to(array, (number,))
+
+
+def _block(values: Any, block: int) -> Any:
+    """Singular values of one block, from arrays or from tuples of arrays."""
+    _checks.count("block", block, 0)
+    if hasattr(values, "shape"):
+        return values
+    rows = list(values)
+    if rows and isinstance(rows[0], tuple):
+        if any(block >= len(row) for row in rows):
+            raise ValueError(f"`block` must be below {min(map(len, rows))}, got {block}.")
+        rows = [row[block] for row in rows]
+    if len({np.shape(row) for row in rows}) > 1:
+        raise ValueError("`values` must hold as many singular values at each time, got others.")
+    return np.stack([np.asarray(row) for row in rows]) if rows else np.zeros((0, 0))
+
+
+def _positive(name: str, x: np.ndarray) -> np.ndarray:
+    if not (x > 0).all():
+        raise ValueError(f"`{name}` must be positive on a logarithmic scale, got {x.min()}.")
+    return x

@@ -1,0 +1,262 @@
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Shaped
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.patches import Rectangle
+
+from .. import _checks
+from .._types import AnyArray
+from ..models import AbstractLayeredModel, CRBM
+from ._axes import numbers, on
+
+
+_FRAME = "0.85"  # between images
+# 0 and 1 where they are known.
+_KNOWN = LinearSegmentedColormap.from_list("known", ["#cfe3f7", "#0b3c73"])
+
+
+def images(
+    x: Shaped[AnyArray, "*rows pixels"],
+    shape: tuple[int, int],
+    *,
+    columns: int | None = None,
+    signed: bool = False,
+    limits: tuple[float | int, float | int] | None = None,
+    gap: int = 1,
+    ax: Axes | None = None,
+) -> Axes:
+    """Images side by side: samples, data, reconstructions.
+
+    !!! example
+
+        ```python
+        from ebmlearn import plotting
+
+        ax = plotting.images(samples.visible[:50], (28, 28))
+        ax.figure.savefig("samples.png")
+        ```
+
+    **Arguments:**
+
+    - `x`: the pixels of an image, or of several: `[rows, pixels]`, row after row of the image.
+    - `shape`: height and width of an image.
+    - `columns`: how many stand side by side; ten at most if not given.
+    - `signed`: whether numbers may be negative. These are drawn in blue and red with white at 0,
+      others in grey with black at the highest.
+    - `limits`: what is drawn as the lowest and the highest number. If not given, 0 and 1 where all
+      numbers lie there, else the lowest and the highest of all; if `signed`, the largest
+      magnitude and its negative.
+    - `gap`: the width of the frame between images, in pixels.
+    - `ax`: where to draw.
+
+    **Returns:**
+
+    The axes, with one picture of all images.
+    """
+    rows = _rows("x", x, shape)
+    number = _columns(columns, len(rows))
+    _checks.count("gap", gap, 0)
+    finite = rows[np.isfinite(rows)]
+    if limits is not None:
+        low, high = limits
+        if not low < high:
+            raise ValueError(f"`limits` must be a lower and a higher number, got {limits}.")
+    elif signed:
+        high = float(np.abs(finite).max(initial=0)) or 1.0
+        low = -high
+    elif finite.min(initial=0) >= 0 and finite.max(initial=1) <= 1:
+        low, high = 0.0, 1.0
+    else:
+        low, high = float(finite.min()), float(finite.max())
+    mosaic = _mosaic(rows.reshape(-1, *shape), number, gap, np.nan)
+    ax = on(ax, _size(mosaic))
+    drawn = ax.imshow(
+        np.ma.masked_invalid(mosaic),
+        cmap="RdBu_r" if signed else "gray_r",
+        vmin=low,
+        vmax=high,
+    )
+    drawn.set_cmap(drawn.get_cmap().with_extremes(bad=_FRAME))
+    return _bare(ax, shape, len(rows), number, gap)
+
+
+def filters(
+    model: AbstractLayeredModel | CRBM,
+    shape: tuple[int, int],
+    *,
+    layer: int = 0,
+    number: int | None = None,
+    columns: int | None = None,
+    limits: tuple[float | int, float | int] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """The weights that join each hidden unit to the visible ones, as images.
+
+    **Arguments:**
+
+    - `model`: an RBM, a CRBM, a DBM, a SemiRestrictedBM or a GaussianRBM, whose visible units are
+      the pixels of an image.
+    - `shape`: height and width of the image.
+    - `layer`: of a DBM, which hidden layer: 0 is the first. The weights of the layers below it are
+      multiplied with its own.
+    - `number`: how many hidden units, those with the largest weights first; without it all, in
+      their order.
+    - `columns`, `limits`, `ax`: as for [`ebmlearn.plotting.images`][].
+
+    **Returns:**
+
+    The axes.
+    """
+    weights = getattr(model, "weights", None)
+    if weights is None:
+        got = type(model).__name__
+        raise TypeError(f"`model` must have weights to hidden units, got {_article(got)}.")
+    blocks = weights if isinstance(weights, tuple) else (weights,)
+    _checks.count("layer", layer, 0)
+    if layer >= len(blocks):
+        raise ValueError(f"`layer` must be below {len(blocks)}, got {layer}.")
+    product = np.asarray(blocks[0])
+    for block in blocks[1 : layer + 1]:
+        product = product @ np.asarray(block)
+    found = product.T
+    if found.shape[0] == 0:
+        raise ValueError("`model` must have hidden units, got none.")
+    if number is not None:
+        _checks.count("number", number)
+        found = found[np.argsort(-np.linalg.norm(found, axis=1), kind="stable")[:number]]
+    if found.shape[1] != math.prod(shape):
+        raise ValueError(
+            f"`shape` must have as many pixels as there are visible units, {found.shape[1]}, got"
+            f" {shape}."
+        )
+    return images(found, shape, columns=columns, signed=True, limits=limits, ax=ax)
+
+
+def marginals(
+    probabilities: Shaped[AnyArray, "*rows pixels"],
+    shape: tuple[int, int],
+    *,
+    observed: Bool[AnyArray, "... pixels"] | None = None,
+    evidence: Shaped[AnyArray, "... pixels"] | None = None,
+    columns: int | None = None,
+    gap: int = 1,
+    ax: Axes | None = None,
+) -> Axes:
+    """Probabilities of pixels in grey, and in blue what was known of them.
+
+    !!! example
+
+        ```python
+        answer = ebmlearn.query(rbm, image, observed, inference=ebmlearn.BP(iterations=20))
+        plotting.marginals(answer, (28, 28), observed=observed)
+        ```
+
+    **Arguments:**
+
+    - `probabilities`: of 1, of the pixels of one image or of several, `[rows, pixels]`, as
+      [`ebmlearn.query`][] gives them.
+    - `shape`: height and width of an image.
+    - `observed`: which pixels were known, in all images or in each.
+    - `evidence`: what was known of these, from 0 to 1; if not given, their probabilities say it.
+    - `columns`, `gap`, `ax`: as for [`ebmlearn.plotting.images`][].
+
+    **Returns:**
+
+    The axes, with one picture of all images.
+    """
+    rows = _unit("probabilities", _rows("probabilities", probabilities, shape))
+    number = _columns(columns, len(rows))
+    _checks.count("gap", gap, 0)
+    shades = np.repeat(1 - rows[..., None], 3, axis=-1)
+    if observed is None:
+        if evidence is not None:
+            raise ValueError("`observed` must say which pixels `evidence` is about, got None.")
+    else:
+        mask = np.asarray(observed)
+        if mask.dtype != np.bool_:
+            raise TypeError(f"`observed` must hold booleans, got {_checks.describe(mask)}.")
+        mask = _like("observed", mask, rows)
+        known = rows
+        if evidence is not None:
+            # What is not observed may be anything.
+            values = _like("evidence", numbers("evidence", evidence, 1, 2), rows)
+            known = _unit("evidence", np.where(mask, values, 0.0))
+        shades = np.where(mask[..., None], _KNOWN(known)[..., :3], shades)
+    mosaic = _mosaic(shades.reshape(-1, *shape, 3), number, gap, float(_FRAME))
+    ax = on(ax, _size(mosaic))
+    ax.imshow(mosaic)
+    return _bare(ax, shape, len(rows), number, gap)
+
+
+def _rows(name: str, x: Any, shape: Any) -> np.ndarray:
+    """Images as rows of pixels."""
+    if len(shape) != 2 or any(isinstance(n, bool) or int(n) != n or n < 1 for n in shape):
+        raise ValueError(f"`shape` must be height and width of an image, got {shape}.")
+    rows = np.atleast_2d(numbers(name, x, 1, 2))
+    if rows.shape[1] != math.prod(shape):
+        raise ValueError(
+            f"`{name}` must have {math.prod(shape)} pixels an image, as `shape` {tuple(shape)} has,"
+            f" got {_checks.describe(np.asarray(x))}."
+        )
+    return rows
+
+
+def _columns(columns: int | None, number: int) -> int:
+    if columns is None:
+        return min(number, 10)
+    _checks.count("columns", columns)
+    return min(columns, number)
+
+
+def _unit(name: str, x: np.ndarray) -> np.ndarray:
+    """Numbers from 0 to 1, up to rounding."""
+    if not ((x >= -1e-6) & (x <= 1 + 1e-6)).all():
+        raise ValueError(f"`{name}` must lie in [0, 1], got numbers from {x.min()} to {x.max()}.")
+    return x.clip(0, 1)
+
+
+def _like(name: str, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """`x` for each row, where it may have been given for all of them."""
+    if x.shape not in (rows.shape, rows.shape[1:]):
+        raise ValueError(
+            f"`{name}` must have shape {rows.shape[1:]} or {rows.shape}, got {_checks.describe(x)}."
+        )
+    return np.broadcast_to(x, rows.shape)
+
+
+def _mosaic(tiles: np.ndarray, columns: int, gap: int, frame: float) -> np.ndarray:
+    """Tiles `[number, height, width, ...]` side by side, with frames between them."""
+    number, height, width, *rest = tiles.shape
+    lines = -(-number // columns)
+    size = (lines * (height + gap) - gap, columns * (width + gap) - gap)
+    out = np.full((*size, *rest), frame, np.float64)
+    for k, tile in enumerate(tiles):
+        top, left = (k // columns) * (height + gap), (k % columns) * (width + gap)
+        out[top : top + height, left : left + width] = tile
+    return out
+
+
+def _bare(ax: Axes, shape: tuple[int, int], number: int, columns: int, gap: int) -> Axes:
+    """Takes away the axis, and the frame where the last line has no images."""
+    ax.set_axis_off()
+    height, width = shape
+    full, left = divmod(number, columns)
+    if left:
+        corner = (left * (width + gap) - gap - 0.5, full * (height + gap) - 0.5)
+        size = ((columns - left) * (width + gap), height)
+        ax.add_patch(Rectangle(corner, *size, facecolor="white", edgecolor="none"))
+    return ax
+
+
+def _size(mosaic: np.ndarray) -> tuple[float, float]:
+    """The size of a figure in inches: seven at most, an eighth for a pixel at most."""
+    height, width = mosaic.shape[:2]
+    scale = min(7 / max(height, width), 1 / 8)
+    return (max(width * scale, 1.0), max(height * scale, 1.0))
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[:1] in "AEIOUN" else f"a {name}"

@@ -1,0 +1,162 @@
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from jaxtyping import Int, Real
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from .. import _checks
+from .._types import AnyArray
+from ..samplers import ParallelTemperingInfo
+from ._axes import numbers, on
+
+
+def swaps(
+    info: ParallelTemperingInfo,
+    betas: Real[AnyArray, " betas"] | Sequence[float | int] | None = None,
+    *,
+    ax: Axes | None = None,
+) -> Axes:
+    """The share of swaps that parallel tempering accepted, between each two neighbouring
+    temperatures: a ladder is as good as its lowest rung.
+
+    !!! example
+
+        ```python
+        def step(state, key):
+            state, info = sampler.step(rbm, state, key=key)
+            return state, (info, state.walker)
+
+        _, (info, walker) = jax.lax.scan(step, state, jax.random.split(key, 1000))
+        plotting.swaps(info, sampler.betas)
+        plotting.walkers(walker)
+        plotting.round_trips(info)
+        ```
+
+    **Arguments:**
+
+    - `info`: what [`ebmlearn.ParallelTempering`][] says of its steps, with the steps as a leading
+      axis of all of it, as `jax.lax.scan` stacks them.
+    - `betas`: the inverse temperatures, to write below; if not given, pairs are counted.
+    - `ax`: where to draw.
+
+    **Returns:**
+
+    The axes, with a bar for each pair of neighbours.
+    """
+    tried, swapped = _steps(info)
+    pairs = tried.shape[1]
+    shares = np.full(pairs, np.nan)
+    times = tried.sum(0)
+    accepted = (swapped.mean(2) * tried).sum(0)
+    shares[times > 0] = accepted[times > 0] / times[times > 0]
+    labels = [str(k + 1) for k in range(pairs)]
+    if betas is not None:
+        ladder = numbers("betas", betas, 1)
+        if len(ladder) != pairs + 1:
+            raise ValueError(f"`betas` must hold {pairs + 1} numbers, got {len(ladder)}.")
+        labels = [f"{a:.3g}–{b:.3g}" for a, b in itertools.pairwise(ladder)]
+    ax = on(ax)
+    ax.bar(np.arange(pairs), shares, width=0.8)
+    # Not more words than there is room for.
+    every = -(-pairs // 12)
+    ax.set_xticks(np.arange(pairs)[::every], labels[::every])
+    if betas is not None:
+        ax.tick_params("x", labelrotation=60)
+    ax.set_ylim(0, 1)
+    ax.set_xlabel("neighbours" if betas is None else "inverse temperatures")
+    ax.set_ylabel("share of swaps accepted")
+    return ax
+
+
+def walkers(
+    walker: Int[AnyArray, "steps betas *chains"],
+    *,
+    chain: int = 0,
+    follow: Sequence[int] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Where each replica of a ladder went from step to step.
+
+    **Arguments:**
+
+    - `walker`: `walker` of [`ebmlearn.ParallelTemperingState`][] after each step: `[steps, betas]`,
+      or `[steps, betas, chains]`.
+    - `chain`: which chain, where there are several.
+    - `follow`: the replicas to draw in full colour, by their place at the start; all if not given.
+    - `ax`: where to draw.
+
+    **Returns:**
+
+    The axes, with a line for each replica: 0 is the hottest place.
+    """
+    array = numbers("walker", walker, 2, 3)
+    _checks.count("chain", chain, 0)
+    if array.ndim == 3:
+        if chain >= array.shape[2]:
+            raise ValueError(f"`chain` must be below {array.shape[2]}, got {chain}.")
+        array = array[:, :, chain]
+    number = array.shape[1]
+    if (np.sort(array, axis=1) != np.arange(number)).any():
+        raise ValueError(f"`walker` must hold each of 0 to {number - 1} once at each step.")
+    chosen = set(range(number)) if follow is None else set(follow)
+    if not chosen <= set(range(number)):
+        raise ValueError(f"`follow` must hold numbers from 0 to {number - 1}, got {follow}.")
+    # The place of each replica, from the replica of each place.
+    place = np.argsort(array, axis=1)
+    ax = on(ax, (7.0, 3.0))
+    colours = matplotlib.colormaps["coolwarm_r"](np.linspace(0, 1, number))
+    steps = np.arange(1, len(place) + 1)
+    for k in sorted(range(number), key=lambda k: k in chosen):
+        full = k in chosen
+        ax.plot(
+            steps,
+            place[:, k],
+            color=colours[k] if full else "0.85",
+            linewidth=1.2 if full else 0.6,
+            label=f"replica {k}" if full and follow is not None else None,
+        )
+    ax.set_xlabel("step")
+    ax.set_ylabel("place, hot to cold")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    if follow is not None:
+        ax.legend(fontsize="small")
+    return ax
+
+
+def round_trips(info: ParallelTemperingInfo, *, ax: Axes | None = None) -> Axes:
+    """How many replicas have come from the hot end to the cold one, against the steps made.
+
+    **Arguments:**
+
+    - `info`: as for [`ebmlearn.plotting.swaps`][].
+    - `ax`: where to draw.
+
+    **Returns:**
+
+    The axes: a thin line for each chain, a thick one for their mean.
+    """
+    _steps(info)
+    trips = numbers("info.trips", info.trips, 2)
+    ax = on(ax)
+    steps = np.arange(1, len(trips) + 1)
+    if trips.shape[1] > 1:
+        ax.plot(steps, trips, color="0.8", linewidth=0.8)
+    ax.plot(steps, trips.mean(1), linewidth=2)
+    ax.set_xlabel("step")
+    ax.set_ylabel("round trips")
+    return ax
+
+
+def _steps(info: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Which pairs were tried, `[steps, pairs]`, and swapped, `[steps, pairs, chains]`."""
+    if not isinstance(info, ParallelTemperingInfo):
+        got = type(info).__name__
+        raise TypeError(f"`info` must be that of parallel tempering, got {got}.")
+    if np.ndim(info.tried) != 2:
+        got = _checks.describe(np.asarray(info.tried))
+        raise ValueError(f"`info` must hold several steps, `tried` [steps, pairs], got {got}.")
+    return numbers("info.tried", info.tried, 2), numbers("info.swapped", info.swapped, 3)
