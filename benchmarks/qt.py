@@ -110,13 +110,22 @@ def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | Non
     return out
 
 
+def binarised(batch: jax.Array, *, key: jax.Array) -> jax.Array:
+    """Ones as often as grey levels say."""
+    return jax.random.bernoulli(key, batch).astype(jnp.uint8)
+
+
 def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
     """Maximum likelihood by persistent chains, stopped by what belief propagation makes of it."""
     data = load(run["task"])
     one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
     model = start(run, data.train.x.shape[1], one)
-    model = model.with_unary((ebm.base_rate(data.train.x), *model.unary()[1:]))
+    mean = np.clip(data.train.x.mean(0), 1e-3, 1 - 1e-3)
+    base = jnp.asarray(np.log(mean) - np.log1p(-mean), jnp.float32)
+    model = model.with_unary((base, *model.unary()[1:]))
     inference = ebm.BP(LAYERS // 2)
+    # Grey levels are the shares of ones.
+    drawn = None if run["task"] != "digits" else binarised
     began = time.monotonic()
     fitted = ebm.fit(
         model,
@@ -125,6 +134,7 @@ def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
         optimizer=optax.sgd(optax.linear_schedule(run["rate"], 0.0, run["steps"])),
         epochs=max(1, run["steps"] // EPOCH),
         batch_size=BATCH,
+        augment=drawn,
         validation=data.valid.x,
         metric=lambda model, x, epoch: (
             ebm.nce(model, x, QUERIES, inference, key=jax.random.key(0)).value

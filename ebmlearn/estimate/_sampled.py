@@ -31,7 +31,7 @@ def sampled_marginals(
     **Arguments:**
 
     - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM.
-    - `evidence`: 0 and 1 where observed.
+    - `evidence`: 0 and 1 fix a unit, a number between them is the likelihood of 1 against 0.
     - `observed`: booleans, which units are observed.
     - `key`: a typed key.
     - `sampler`: [`ebmlearn.Gibbs`][] if not given.
@@ -47,28 +47,26 @@ def sampled_marginals(
     problem = Problem(model, evidence, observed)
     if problem.evidence is None or problem.observed is None:
         raise ValueError("`evidence` and `observed` must be given, got None.")
-    shape = problem.shape
-    units = model.unary()[0].shape[-1]
-    mask = jnp.broadcast_to(jnp.asarray(problem.observed), (*shape, units)).reshape(-1, units)
-    x = jnp.broadcast_to(jnp.asarray(problem.evidence), (*shape, units)).reshape(-1, units)
-    if _checks.is_concrete((x, mask)):
-        _checks.binary_rows("evidence", jnp.where(mask, x, jnp.zeros_like(x)))
-    size = x.shape[0]
-    one, two = jax.random.split(key)
-    start_key, fill = jax.random.split(one)
-    random = jax.random.bernoulli(fill, 0.5, x.shape)
-    start = jnp.where(mask, x.astype(jnp.int32), random.astype(jnp.int32))
-    others = (None,) * (len(model.unary()) - 1)
+    unary, clamp = problem.instances()
+    held = clamp[0]
+    assert held is not None
+    rows, units = held.shape
+    start_key, fill, main = jax.random.split(key, 3)
+    random = jax.random.bernoulli(fill, 0.5, held.shape)
+    start = jnp.where(held == 0, random, held > 0).astype(jnp.int32)
+    others = (None,) * (len(unary) - 1)
+    # One model for each row, with what is likely of its units as biases.
+    each = model.with_unary(unary)
     state = sampler.init(
-        model,
-        size,
+        each,
+        rows,
         key=start_key,
         start=model.units((start, *others)),
-        clamped=model.units((mask, *others)),
+        clamped=model.units((held != 0, *others)),
     )
-    p = _mean(sampler, model, state, two, num_samples, jnp.asarray(burn_in))
-    p = jnp.where(mask, x.astype(p.dtype), p)
-    return p.reshape(*shape, units)
+    p = _mean(sampler, each, state, main, num_samples, jnp.asarray(burn_in))
+    p = jnp.where(held == 0, p, (held > 0).astype(p.dtype))
+    return p.reshape(*problem.shape, units)
 
 
 @eqx.filter_jit

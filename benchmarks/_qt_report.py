@@ -1,0 +1,229 @@
+"""Tables and pictures of query training, from the committed results."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._report import machine, RESULTS
+
+
+TASKS = ("adult", "connect4", "digits", "dna", "mushrooms", "nips", "ocr", "rcv1", "web")
+# Lázaro-Gredilla et al. 2021, table 1, in bits.
+PUBLISHED = {
+    ("rbm", "qt"): (0.167, 0.148, 0.472, 0.766, 0.124, 0.787, 0.377, 0.452, 0.133),
+    ("dbm", "qt"): (0.169, 0.146, 0.471, 0.765, 0.124, 0.787, 0.379, 0.453, 0.133),
+    ("rbm", "pcd"): (0.215, 0.285, 0.530, 0.763, 0.159, 0.801, 0.428, 0.457, 0.140),
+    ("rbm", "pcd_gibbs"): (0.218, 0.288, 0.516, 0.765, 0.159, 0.804, 0.427, 0.458, 0.144),
+}
+NAMES = {
+    ("rbm", "qt"): "query training, RBM",
+    ("dbm", "qt"): "query training, DBM",
+    ("rbm", "pcd"): "PCD, belief propagation",
+    ("rbm", "pcd_gibbs"): "PCD, Gibbs",
+}
+
+
+def runs(**wanted: Any) -> list[dict[str, Any]]:
+    """The committed runs with these settings."""
+    found = json.loads((RESULTS / "qt.json").read_text())["runs"]
+    return [run for run in found if all(run.get(k) == v for k, v in wanted.items())]
+
+
+def qt_table() -> str:
+    """All data sets of binary units beside the published table."""
+    rows = runs(stage="row")
+    shown = [t for t in TASKS if any(r["task"] == t for r in rows)]
+    missing = [t for t in TASKS if t not in shown]
+    one = next(r for r in rows if r["task"] in TASKS)
+    lines = [
+        "Normalised cross-entropy of test rows in bits, each unit a target with probability ½: mean"
+        " over seeds, and in brackets the published figure. Learning rate by validation on one seed"
+        " at 8,000 steps, then each seed stopped by validation; 50 hidden units (web 100), ten"
+        " layers, Adam, batches of 500"
+        + (f"; {', '.join(missing)} were not at hand" if missing else "")
+        + f" (`python -m benchmarks qt --task ...`; {machine(one)}):",
+        "",
+        f"| | {' | '.join(shown)} |",
+        f"|---|{'---|' * len(shown)}",
+    ]
+    for (model, method), name in NAMES.items():
+        cells = []
+        for task in shown:
+            own = [
+                r["test_gibbs" if method == "pcd_gibbs" else "test"]["nce"]
+                for r in rows
+                if (r["task"], r["model"], r["method"]) == (task, model, method.split("_")[0])
+            ]
+            printed = PUBLISHED[model, method][TASKS.index(task)]
+            value = f"{statistics.mean(own):.3f}" if own else "–"
+            bold = own and statistics.mean(own) <= printed
+            cells.append(f"{f'**{value}**' if bold else value} ({printed:.3f})")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    own = [r for r in rows if r["method"] == "qt" and r["task"] in shown]
+    spread = max(
+        statistics.stdev(values)
+        for task in shown
+        for model in ("rbm", "dbm")
+        if len(
+            values := [r["test"]["nce"] for r in own if (r["task"], r["model"]) == (task, model)]
+        )
+        > 1
+    )
+    rates = {
+        task: next(f"{r['rate']:g}" for r in own if r["task"] == task and r["model"] == "rbm")
+        for task in shown
+        if any(r["task"] == task and r["model"] == "rbm" for r in own)
+    }
+    steps = {
+        task: sorted(r["best_step"] for r in own if r["task"] == task and r["model"] == "rbm")
+        for task in rates
+    }
+    lines += [
+        "",
+        f"Seeds of one setting differ by at most {spread:.4f} (standard deviation). Learning rates"
+        " and the steps of the best model of each seed, RBMs: "
+        + "; ".join(
+            f"{task} {rate}, {', '.join(f'{s:,}' for s in steps[task])}"
+            for task, rate in rates.items()
+        )
+        + ".",
+    ]
+    return "\n".join(lines)
+
+
+def qt_choices() -> str:
+    """Which numbers beside the parameters are learned."""
+    found = runs(stage="choice")
+    tasks = sorted({r["task"] for r in found})
+    lines = [
+        "Which of the numbers beside the parameters are learned: best cross-entropy of the"
+        f" validation rows within {found[0]['steps']:,} steps, in bits. A scale that is not learned"
+        " is 1, evidence that is not learned ±1000, a temperature that is not learned 1"
+        f" (`python -m benchmarks qt --choices`; {machine(found[0])}, rate"
+        f" {found[0]['rate']:g}, seed 0):",
+        "",
+        f"| temperature | scale | evidence | {' | '.join(tasks)} |",
+        f"|---|---|---|{'---|' * len(tasks)}",
+    ]
+    kinds = {tuple(r["learned"]): r for r in found}
+    for learned in sorted(kinds, key=lambda names: (-len(names), names)):
+        marks = ["yes" if n in learned else "–" for n in ("temperature", "scale", "evidence")]
+        values = []
+        for task in tasks:
+            (own,) = (r for r in found if r["task"] == task and tuple(r["learned"]) == learned)
+            values.append(f"{own['valid']:.4f}")
+        lines.append(f"| {' | '.join((*marks, *values))} |")
+    return "\n".join(lines)
+
+
+def qt_speed() -> str:
+    """A step against the plain network."""
+    found = runs(task="speed")
+    parts = [
+        f"on {machine(run)} it takes {1 / run['times_faster']:.2f} times as long and needs"
+        f" {100 * run['memory']:.0f}% of the memory"
+        for run in sorted(found, key=lambda r: r["environment"]["platform"])
+    ]
+    one = found[0]
+    return (
+        f"A gradient of query training of an RBM of {one['visible']}×{one['hidden']} units, batch"
+        f" {one['batch']}, {one['layers']} layers, against that of the same network written plainly"
+        f" with `jax.nn.softplus`, in turns in one run: {'; '.join(parts)}"
+        " (`python -m benchmarks qt --task speed`)."
+    )
+
+
+def qt_frey() -> str:
+    """Faces."""
+    found = runs(task="frey", stage="row")
+    one = found[0]
+
+    def mean(kind: str, what: str) -> float:
+        return statistics.mean(r[kind][what] for r in found)
+
+    cells = [
+        f"{name}: {mean(kind, 'nce'):.3f} nats a pixel, where one Gaussian for each image, fitted"
+        f" to the pixels that are given, has {mean(kind, 'trivial'):.3f}: a gain of"
+        f" {mean(kind, 'trivial') - mean(kind, 'nce'):.3f} (published {gain})"
+        for kind, name, gain in (
+            ("random", "half of the pixels at random", "1.909 − 1.503 = 0.406"),
+            ("blocks", "blocks of 5×5", "1.889 − 1.493 = 0.396"),
+        )
+    ]
+    return (
+        f"A Gaussian RBM of the Frey faces with {one['hidden']} hidden units,"
+        f" {one['layers']} layers and learned scales, asked for test pixels. {cells[0]}."
+        f" {cells[1]}. No scaling of the pixels that we tried gives the published trivial figure,"
+        " so that the gains are what can"
+        f" be compared; they do not depend on it ({len(found)} seeds; `python -m benchmarks qt"
+        f" --task frey`; {machine(one)})."
+    )
+
+
+def qt_border() -> str:
+    """Borders."""
+    found = runs(task="border", stage="row")
+    one = found[0]
+    iou, nce = (statistics.mean(r[k] for r in found) for k in ("iou", "nce"))
+    return (
+        f"Border ownership by an 8-connected grid of {one['hidden'] + 2} hidden states,"
+        f" {one['layers']} layers, {one['epochs']} epochs: intersection over union of the"
+        f" foreground {iou:.2f}% (published 96.97), cross-entropy {nce:.4f} bits a pixel (published"
+        f" 0.0398) on 10,000 test images ({len(found)} seeds; `python -m benchmarks qt --task"
+        f" border`; {machine(one)})."
+    )
+
+
+def _bytes(text: str, *shape: int) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(text), np.uint8).reshape(shape)
+
+
+def _bits(text: str, *shape: int) -> np.ndarray:
+    return np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8))[
+        : shape[0] * shape[1]
+    ].reshape(shape)
+
+
+def draw_qt_frey(path: Path) -> None:
+    """Faces, what was given of them, and the answers."""
+    import matplotlib.pyplot as plt
+
+    one = runs(task="frey", stage="row")[0]
+    figure, axes = plt.subplots(6, 8, figsize=(7, 7), layout="constrained")
+    for k, kind in enumerate(("random", "blocks")):
+        faces, answers = ([_bytes(x, 28, 20) for x in part] for part in one[kind]["pictures"])
+        for column in range(8):
+            seen = _bits(one[kind]["observed"][column], 28, 20) == 1
+            given = np.where(seen, faces[column], np.nan)
+            for row, image in enumerate((faces[column], given, answers[column])):
+                ax = axes[3 * k + row, column]
+                ax.set_facecolor("#7fb3d5")
+                ax.imshow(image, cmap="gray", vmin=0, vmax=255)
+                ax.set(xticks=[], yticks=[])
+        for row, name in enumerate(("face", "given", "answer")):
+            axes[3 * k + row, 0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def draw_qt_border(path: Path) -> None:
+    """Noisy contours, and which side of them was found to be the object."""
+    import matplotlib.pyplot as plt
+
+    pictures = runs(task="border", stage="row")[0]["pictures"]
+    # Of contour, outside and inside.
+    colours = np.array([[192, 57, 43], [252, 243, 207], [174, 214, 241]], np.uint8)
+    figure, axes = plt.subplots(3, 10, figsize=(9, 3), layout="constrained")
+    for column in range(10):
+        axes[0, column].imshow(_bits(pictures["noisy"][column], 30, 30), cmap="gray_r")
+        for row, name in ((1, "found"), (2, "true")):
+            axes[row, column].imshow(colours[_bytes(pictures[name][column], 30, 30)])
+    for ax, name in zip(axes[:, 0], ("noisy", "found", "true"), strict=True):
+        ax.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+    for ax in axes.flat:
+        ax.set(xticks=[], yticks=[])
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
