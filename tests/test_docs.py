@@ -78,3 +78,54 @@ def test_installing_gives_the_overrides_of_the_project(name):
     assert settings["override-dependencies"] in [
         b["tool"]["uv"]["override-dependencies"] for b in blocks
     ]
+
+
+def test_notebooks_as_text(tmp_path):
+    """Cells, what they print and return, their pictures, errors with lines of the file, and the
+    pages and notebooks that are written.
+    """
+    import json
+    import traceback
+
+    from tutorials import _notebook
+
+    path = tmp_path / "1_small.py"
+    path.write_text(
+        "# %% [markdown]\n# # Title\n#\n# Words.\n\n# %%\nx = 2\nprint('two')\nx + 1\n\n"
+        "# %%\nimport matplotlib.pyplot as plt\n\nplt.plot([1, x])\n"
+    )
+    _notebook.make(path, tmp_path / "pages", tmp_path / "books")
+    page = (tmp_path / "pages" / "1_small.md").read_text()
+    assert page.startswith("# Title\n\nWords.\n\n```python\nx = 2\n")
+    assert "```text\ntwo\n3\n```" in page
+    assert "![figure 1](1_small_1.png)" in page
+    assert (tmp_path / "pages" / "1_small_1.png").read_bytes().startswith(b"\x89PNG")
+    book = json.loads((tmp_path / "books" / "1_small.ipynb").read_text())
+    assert [cell["cell_type"] for cell in book["cells"]] == ["markdown", "code", "code"]
+    assert book["cells"][1]["outputs"][0]["text"] == "two\n3\n"
+    assert "image/png" in book["cells"][2]["outputs"][0]["data"]
+
+    path.write_text("# %%\nx = 1\n\n# %%\nassert x == 2\n")
+    with pytest.raises(AssertionError) as caught:
+        _notebook.make(path, tmp_path / "failed", None)
+    assert any(
+        frame.filename == str(path) and frame.lineno == 5
+        for frame in traceback.extract_tb(caught.tb)
+    )
+    assert not (tmp_path / "failed").exists()
+    for text, error in (("x = 1\n", "begin with a cell"), ("# %% [raw]\n", "code or")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=error):
+            _notebook.read(path)
+
+
+def test_tutorials_are_notebooks():
+    from tutorials import _notebook
+
+    paths = sorted((ROOT / "tutorials").glob("[0-9]*.py"))
+    assert len(paths) >= 7
+    for path in paths:
+        cells = _notebook.read(path)
+        assert cells[0].source.startswith("# "), path
+        # Each tells what it claims, and checks it.
+        assert any("assert" in cell.source for cell in cells if cell.kind == "code"), path

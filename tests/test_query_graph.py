@@ -87,18 +87,23 @@ def test_joint_answers():
 
 
 def test_gradient_by_differences():
+    """Of all tables and evidence, the temperature, the scale and the strength of evidence, through
+    all layers, with hidden variables and some that are not known.
+    """
     rng = np.random.default_rng(0)
     with oracle.x64(True):
-        mixed = Mixed()
-        model = ebm.QueryModel(mixed.model(), 4, temperature=0.8, scale=1.5, evidence=3.0)
-        rows = {mixed.a: rng.integers(0, 2, (5, 2, 2)), mixed.d: rng.integers(0, 3, (5, 2))}
-        rows[mixed.d][0] = -1
+        plain, hidden, seen, steps = chain(length=4)
+        plain = plain.with_log_potentials({steps: jnp.asarray(rng.normal(size=(3, 3)))})
+        model = ebm.QueryModel(plain, 4, temperature=0.8, scale=1.5, evidence=3.0)
+        rows = {seen: rng.integers(0, 2, (5, 4)), hidden: rng.integers(-1, 3, (5, 4))}
+        rows[seen][0, 0] = -1
         learner = ebm.QueryTraining()
         gradient, _, info = learner.step(model, None, rows, key=KEY, epoch=0)
         assert np.isfinite(info.loss)
         parameters, rest = eqx.partition(model, eqx.is_inexact_array)
         leaves, shape = jax.tree.flatten(parameters)
         own = jax.tree.leaves(gradient)
+        assert len(own) == len(leaves) == 7
 
         @jax.jit
         def loss(leaves):
