@@ -35,7 +35,7 @@ print(train.shape, valid.shape, test.shape)
 
 # %%
 key = jax.random.key(0)
-start = ebm.QueryModel(ebm.RBM.init(visible=64, hidden=50, key=key), layers=10)
+start = ebm.QueryModel(ebm.RBM.init(visible=64, hidden=32, key=key), layers=10)
 queries = ebm.RandomTargets(0.5)
 
 trained = ebm.fit(
@@ -43,7 +43,7 @@ trained = ebm.fit(
     ebm.QueryTraining(queries),
     train,
     optimizer=optax.adam(0.01),
-    epochs=60,
+    epochs=40,
     batch_size=100,
     validation=valid,
     key=key,
@@ -71,14 +71,14 @@ plt.title("Queries on validation rows", fontsize=10)
 # propagation and by Gibbs sampling with the given pixels held.
 
 # %%
-rbm = ebm.RBM.init(visible=64, hidden=50, key=key)
+rbm = ebm.RBM.init(visible=64, hidden=32, key=key)
 rbm = rbm.with_unary((ebm.base_rate(train), *rbm.unary()[1:]))
 likelihood = ebm.fit(
     rbm,
     ebm.SAP(num_chains=100),
     train,
-    optimizer=optax.sgd(optax.linear_schedule(0.1, 0.0, 150 * 11)),
-    epochs=150,
+    optimizer=optax.sgd(optax.linear_schedule(0.1, 0.0, 80 * 11)),
+    epochs=80,
     batch_size=100,
     key=key,
     progress=False,
@@ -153,7 +153,7 @@ specialist = ebm.fit(
     ebm.QueryTraining(blocks),
     train,
     optimizer=optax.adam(0.01),
-    epochs=60,
+    epochs=40,
     batch_size=100,
     validation=valid,
     key=key,
