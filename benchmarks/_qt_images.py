@@ -64,10 +64,8 @@ def frey(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | N
         batch_size=run["batch"],
         validation=np.asarray(valid, np.float32),
         metric=lambda model, x, epoch: metric(model, x).value,
-        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
-        callbacks=[deadline],
         key=two,
-        progress=False,
+        **deadline.options(work),
     )
     if fitted.stopped == "callback" and deadline.over:
         return None
@@ -136,10 +134,8 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
         metric=lambda model, x, epoch: (
             ebm.nce(model, x, roles, key=jax.random.key(0), batch_size=run["batch"]).value
         ),
-        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
-        callbacks=[deadline],
         key=two,
-        progress=False,
+        **deadline.options(work),
     )
     if fitted.stopped == "callback" and deadline.over:
         return None

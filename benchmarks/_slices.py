@@ -27,6 +27,11 @@ class Deadline:
     def over(self) -> bool:
         return time.monotonic() + self.longest > self.end
 
+    def options(self, work: Path | None) -> dict[str, Any]:
+        """What `fit` is told: to stop in time, and where to keep what there is until then."""
+        checkpoint = None if work is None else ebm.Checkpoint(work, keep=1)
+        return {"checkpoint": checkpoint, "callbacks": [self], "progress": False}
+
     def __call__(self, report: ebm.EpochReport | None = None) -> bool:
         now = time.monotonic()
         self.longest, self.last = now - self.last, now

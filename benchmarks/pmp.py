@@ -168,10 +168,8 @@ def ising(
         optimizer=optax.adam(rate),
         epochs=-(-run["updates"] // (len(train) // BATCH)),
         batch_size=BATCH,
-        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
-        callbacks=[deadline],
         key=jax.random.key(run["seed"]),
-        progress=False,
+        **deadline.options(work),
     )
 
 
@@ -254,10 +252,8 @@ def rbm(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
         optimizer=optax.sgd(0.01),
         epochs=run["epochs"],
         batch_size=BATCH,
-        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
-        callbacks=[deadline],
         key=four,
-        progress=False,
+        **deadline.options(work),
     )
     if fitted.stopped == "callback" and deadline.over:
         return None

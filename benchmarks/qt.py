@@ -91,10 +91,8 @@ def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | Non
         batch_size=BATCH,
         validation=data.valid.x,
         patience=run.get("patience"),
-        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
-        callbacks=[deadline],
         key=two,
-        progress=False,
+        **deadline.options(work),
     )
     if fitted.stopped == "callback" and deadline.over:
         return None
@@ -139,10 +137,8 @@ def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
         metric=lambda model, x, epoch: (
             ebm.nce(model, x, QUERIES, inference, key=jax.random.key(0)).value
         ),
-        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
-        callbacks=[deadline],
         key=two,
-        progress=False,
+        **deadline.options(work),
     )
     if fitted.stopped == "callback" and deadline.over:
         return None
@@ -234,7 +230,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rates", nargs="+", type=float, help="learning rates to choose from")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--search", type=int, default=8000, help="steps for each learning rate")
-    parser.add_argument("--steps", type=int, default=32_000, help="steps at most, then")
+    parser.add_argument(
+        "--steps", type=int, help="steps at most, then; of pcd, whose rate falls to 0, as many"
+    )
     parser.add_argument("--patience", type=int, default=10, help="of so many times 500 steps")
     parser.add_argument("--scale", type=float, default=0.01, help="of the first weights")
     parser.add_argument("--hidden", type=int, help="units; the paper's by default")
@@ -299,7 +297,8 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
         tried = [r for r in found if all(r.get(k) == v for k, v in search.items())]
         best = min((r for r in tried if r["rate"] in rates), key=lambda r: r["valid"])["rate"]
         for seed in args.seeds:
-            run = {**base, "stage": "row", "steps": args.steps, "rate": best, "seed": seed}
+            steps = args.steps or (32_000 if args.method == "qt" else args.search)
+            run = {**base, "stage": "row", "steps": steps, "rate": best, "seed": seed}
             run["patience"] = args.patience
             yield run, kept(train, run)
 

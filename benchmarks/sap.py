@@ -110,10 +110,8 @@ def toy(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
         batch_size=BATCH,
         validation=train,
         metric=lambda model, rows, epoch: negative_log_probability(model, rows),
-        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
-        callbacks=[deadline],
         key=keys[3],
-        progress=False,
+        **deadline.options(work),
     )
     history = fitted.history
     if fitted.stopped == "callback" and deadline.over:
@@ -176,10 +174,8 @@ def semi_restricted(run: dict[str, Any], work: Path | None, deadline: Deadline) 
         epochs=-(-total // (len(grey) // BATCH)),
         batch_size=BATCH,
         augment=lambda batch, key: (drawn(batch[0], key=key), batch[1]),
-        checkpoint=None if work is None else ebm.Checkpoint(work, keep=1),
-        callbacks=[deadline],
         key=keys[3],
-        progress=False,
+        **deadline.options(work),
     )
     if fitted.stopped == "callback" and deadline.over:
         return None
