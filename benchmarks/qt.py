@@ -47,6 +47,7 @@ RATES = {"qt": (0.001, 0.003, 0.01, 0.03), "pcd": (0.03, 0.1, 0.3, 1.0)}
 SEEDS = (0, 1, 2)
 BATCH = 500
 LAYERS = 10
+SWEEPS = ebm.BP(LAYERS // 2)
 
 
 def load(task: str) -> datasets.Dataset:
@@ -73,20 +74,24 @@ def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | Non
     data = load(run["task"])
     learned = run.get("learned", ["temperature", "scale", "evidence"])
     one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
-    model = ebm.QueryModel(
-        start(run, data.train.x.shape[1], one),
-        LAYERS,
-        scale=5.0 if "scale" in learned else 1.0,
-        evidence=None if "evidence" in learned else 1000.0,
-    )
+    evidence = None if "evidence" in learned else 1000.0
+    began = time.monotonic()
+    if "start" in run:
+        first = by_chains(run, data, run["start"], 8000, progress=False).model
+        model = ebm.QueryModel(first, LAYERS, scale=1.0, evidence=evidence)
+    else:
+        first = start(run, data.train.x.shape[1], one)
+        scale = 5.0 if "scale" in learned else 1.0
+        model = ebm.QueryModel(first, LAYERS, scale=scale, evidence=evidence)
     names = ("temperature", "scale", "evidence")
     learner = ebm.QueryTraining(QUERIES, **{name: name in learned for name in names})
-    began = time.monotonic()
+    falls = run.get("decay", False)
+    rate = optax.cosine_decay_schedule(run["rate"], run["steps"]) if falls else run["rate"]
     fitted = ebm.fit(
         model,
         learner,
         repeated(data.train.x),
-        optimizer=optax.adam(run["rate"]),
+        optimizer=optax.adam(rate),
         epochs=max(1, run["steps"] // EPOCH),
         batch_size=BATCH,
         validation=data.valid.x,
@@ -113,39 +118,45 @@ def binarised(batch: jax.Array, *, key: jax.Array) -> jax.Array:
     return jax.random.bernoulli(key, batch).astype(jnp.uint8)
 
 
-def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
+def by_chains(
+    run: dict[str, Any], data: datasets.Dataset, rate: float, steps: int, **options: Any
+) -> ebm.Fitted:
     """Maximum likelihood by persistent chains, stopped by what belief propagation makes of it."""
-    data = load(run["task"])
-    one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
+    one, two, _ = jax.random.split(jax.random.key(run["seed"]), 3)
     model = start(run, data.train.x.shape[1], one)
     mean = np.clip(data.train.x.mean(0), 1e-3, 1 - 1e-3)
     base = jnp.asarray(np.log(mean) - np.log1p(-mean), jnp.float32)
     model = model.with_unary((base, *model.unary()[1:]))
-    inference = ebm.BP(LAYERS // 2)
-    # Grey levels are the shares of ones.
-    drawn = None if run["task"] != "digits" else binarised
-    began = time.monotonic()
-    fitted = ebm.fit(
+    return ebm.fit(
         model,
         ebm.SAP(num_chains=BATCH),
         repeated(data.train.x),
-        optimizer=optax.sgd(optax.linear_schedule(run["rate"], 0.0, run["steps"])),
-        epochs=max(1, run["steps"] // EPOCH),
+        optimizer=optax.sgd(optax.linear_schedule(rate, 0.0, steps)),
+        epochs=max(1, steps // EPOCH),
         batch_size=BATCH,
-        augment=drawn,
+        # Grey levels are the shares of ones.
+        augment=None if run["task"] != "digits" else binarised,
         validation=data.valid.x,
         metric=lambda model, x, epoch: (
-            ebm.nce(model, x, QUERIES, inference, key=jax.random.key(0)).value
+            ebm.nce(model, x, QUERIES, SWEEPS, key=jax.random.key(0)).value
         ),
         key=two,
-        **deadline.options(work),
+        **options,
     )
+
+
+def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
+    """A model by persistent chains, asked by belief propagation and by Gibbs sampling."""
+    data = load(run["task"])
+    key = jax.random.split(jax.random.key(run["seed"]), 3)[2]
+    began = time.monotonic()
+    fitted = by_chains(run, data, run["rate"], run["steps"], **deadline.options(work))
     if fitted.stopped == "callback" and deadline.over:
         return None
     out = {**run, **about(fitted, began)}
     if run["stage"] == "row":
-        out["test"] = asked(fitted.model, data.test.x, inference, three)
-        out["test_gibbs"] = asked(fitted.model, data.test.x, ebm.Gibbs(), three)
+        out["test"] = asked(fitted.model, data.test.x, SWEEPS, key)
+        out["test_gibbs"] = asked(fitted.model, data.test.x, ebm.Gibbs(), key)
     return out
 
 
@@ -234,11 +245,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=int, help="steps at most, then; of pcd, whose rate falls to 0, as many"
     )
     parser.add_argument("--patience", type=int, default=10, help="of so many times 500 steps")
+    parser.add_argument("--decay", action="store_true", help="let the rate fall to 0 over --steps")
+    parser.add_argument(
+        "--start", type=float, help="start at what persistent chains learn at this rate"
+    )
     parser.add_argument("--scale", type=float, default=0.01, help="of the first weights")
     parser.add_argument("--hidden", type=int, help="units; the paper's by default")
     parser.add_argument("--layers", type=int, help="of faces and borders; the paper's by default")
     parser.add_argument("--epochs", type=int, help="of faces and borders; the paper's by default")
     parser.add_argument("--rows", type=int, help="use only so many images of borders")
+    parser.add_argument("--held", type=int, help="faces for validation; 0: all epochs are done")
     parser.add_argument("--choices", action="store_true", help="compare what is learned")
     _slices.add_arguments(parser)
 
@@ -272,6 +288,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
             if args.task == "frey":
                 train, rate = frey, 0.005
                 base |= {"layers": args.layers or 50, "batch": 100, "epochs": args.epochs or 50}
+                base |= {} if args.held is None else {"held": args.held}
             else:
                 train, rate = border, 0.01
                 base |= {"layers": args.layers or 15, "batch": 50, "epochs": args.epochs or 10}
@@ -281,6 +298,8 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
                 yield run, kept(train, run)
             return
         train = {"qt": qt, "pcd": pcd}[args.method]
+        if args.start is not None:
+            base |= {"start": args.start}
         if args.choices:
             names = ("temperature", "scale", "evidence")
             for pick in itertools.product((True, False), repeat=3):
@@ -290,6 +309,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
                 yield run, kept(train, run)
             return
         search = {**base, "stage": "rate", "steps": args.search, "seed": 0}
+        search |= {"stage": "falling rate", "decay": True} if args.decay else {}
         rates = args.rates or RATES[args.method]
         for rate in rates:
             run = {**search, "rate": rate}
@@ -299,7 +319,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
         for seed in args.seeds:
             steps = args.steps or (32_000 if args.method == "qt" else args.search)
             run = {**base, "stage": "row", "steps": steps, "rate": best, "seed": seed}
-            run["patience"] = args.patience
+            run |= {"decay": True} if args.decay else {"patience": args.patience}
             yield run, kept(train, run)
 
     return drive(args, runs, show)

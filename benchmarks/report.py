@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import _nnbm_tables, _pmp_report, sap
+from . import _nnbm_tables, _pmp_report, _qt_report, sap
 from ._report import machine, RESULTS, ROOT, stored
 from .crbm import PUBLISHED, SIZES
 
@@ -417,6 +417,12 @@ PAPERS = {
         _pmp_report.pmp_deconvolution,
         _pmp_report.pmp_speed,
     ),
+    "qt": (
+        _qt_report.qt_table,
+        _qt_report.qt_choices,
+        _qt_report.qt_frey,
+        _qt_report.qt_speed,
+    ),
     "nnbm": (
         _nnbm_tables.nnbm_grid,
         _nnbm_tables.nnbm_orientation,
@@ -441,6 +447,7 @@ PICTURES = {
     "docs/pmp_rbm.png": _pmp_report.draw_pmp_rbm,
     "docs/pmp_deconvolution.png": _pmp_report.draw_pmp_deconvolution,
     "docs/pmp_curves.png": _pmp_report.draw_pmp_curves,
+    "docs/qt_frey.png": _qt_report.draw_qt_frey,
 }
 
 
