@@ -27,7 +27,10 @@ def main() -> None:
     if args.name == "report":
         report.write()
         return
-    result = importlib.import_module(f"benchmarks.{args.name}").main(args)
+    try:
+        result = importlib.import_module(f"benchmarks.{args.name}").main(args)
+    except FileNotFoundError as error:
+        raise SystemExit(f"Not run: {error}") from None
     if args.json is not None:
         _report.write(args.json, {"command": args.name, **_report.arguments(args), **result})
         print(f"wrote {args.json}")

@@ -13,6 +13,7 @@ import pytest
 import scipy.io
 import scipy.ndimage
 
+from benchmarks import __main__ as benchmarks
 from ebmlearn import datasets
 from ebmlearn.datasets.__main__ import main
 
@@ -276,3 +277,9 @@ def test_occlude(value):
         datasets.occlude(x, 6, key=KEY, shape=(6, 5))
     with pytest.raises(ValueError, match=r"`x` must have shape \(\.\.\., 784\)"):
         datasets.occlude(x, 6, key=KEY)
+
+
+def test_a_benchmark_without_its_data_is_not_run(folder, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "qt", "--task", "nips"])
+    with pytest.raises(SystemExit, match=r"^Not run: There is no .*nade_nips\.npz"):
+        benchmarks.main()
