@@ -3,24 +3,16 @@ import gc
 import os
 import tempfile
 
-import jax
-import jaxtyping
-import oracle
 import programs
 import pytest
-from jax._src import compiler
 
 
-jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_numpy_rank_promotion", "raise")
-# Nearly all the time of these tests is compilation. What optimisation may break, the reductions
-# and the programs as users start them, is tested with it.
-jax.config.update("jax_disable_most_optimizations", True)
 os.environ[programs.UNOPTIMISED] = "1"
 
 
 def quick(make):
     """Flags of XLA hold for a whole process, but some tests here do optimise."""
+    import jax
 
     @functools.wraps(make)
     def options(*args, env_options_overrides=None, **kwargs):
@@ -29,9 +21,6 @@ def quick(make):
         return make(*args, env_options_overrides=env_options_overrides, **kwargs)
 
     return options
-
-
-compiler.get_compile_options = quick(compiler.get_compile_options)
 
 
 def pytest_configure(config):
@@ -45,6 +34,18 @@ def pytest_configure(config):
         os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
         if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
             os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(config.compiled.name, "bytecode")
+    # What only hands out tests to workers needs no JAX, and starts them the sooner.
+    if not hasattr(config, "workerinput") and config.getoption("dist", "no") != "no":
+        return
+    import jax
+    from jax._src import compiler
+
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    # Nearly all the time of these tests is compilation. What optimisation may break, the
+    # reductions and the tutorials, which are programs as users start them, is tested with it.
+    jax.config.update("jax_disable_most_optimizations", True)
+    compiler.get_compile_options = quick(compiler.get_compile_options)
     jax.config.update("jax_compilation_cache_dir", os.environ[programs.COMPILED])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -64,6 +65,8 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(params=["float32", "float64"])
 def dtype(request):
+    import oracle
+
     with oracle.x64(request.param == "float64"):
         yield request.param
 
@@ -71,6 +74,8 @@ def dtype(request):
 @pytest.fixture
 def as_a_user():
     """Without the type checker of the other tests, which would speak first."""
+    import jaxtyping
+
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

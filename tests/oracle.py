@@ -6,10 +6,12 @@ Nothing here uses the library beyond the parameters of its models.
 import itertools
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.experimental
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import ebmlearn as ebm
 
@@ -119,6 +121,13 @@ def arrays(pairwise) -> list:
     return list(pairwise) if isinstance(pairwise, tuple) else [pairwise]
 
 
+def mapped(function, models) -> list:
+    """What `function` makes of each model: compiled once, for all of them together."""
+    stacked = jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *models)
+    found = jax.tree.map(np.asarray, eqx.filter_jit(eqx.filter_vmap(function))(stacked))
+    return [jax.tree.map(lambda x, k=k: x[k], found) for k in range(len(models))]
+
+
 def random_rbm(rng, visible=5, hidden=4, scale=1.0, bias=1.0, dtype="float32"):
     return ebm.RBM(
         jnp.asarray(scale * rng.normal(size=(visible, hidden)), dtype),
@@ -174,6 +183,14 @@ MODELS = {
     "boltzmann": random_boltzmann,
     "semi_restricted": random_semi,
 }
+
+
+# All of them in float64, where comparisons are sharp, and two in float32.
+every_model = pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [*((kind, "float64") for kind in MODELS), ("rbm", "float32"), ("semi_restricted", "float32")],
+    indirect=["dtype"],
+)
 
 
 def random_tree_edges(rng, n: int) -> list[tuple[int, int]]:

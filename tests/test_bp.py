@@ -15,26 +15,38 @@ def logit(p):
 def test_exact_on_two_hundred_trees(dtype):
     rng = np.random.default_rng(0)
     atol = 1e-5 if dtype == "float32" else 1e-10
-    bp, maximum = ebm.BP(iterations=12), ebm.BP(iterations=12, product="max")
-    for _ in range(200):
-        rbm, edges = oracle.random_tree_rbm(rng, 6, 5, dtype=dtype)
+    trees = [oracle.random_tree_rbm(rng, 6, 5, dtype=dtype) for _ in range(200)]
+
+    def solved(rbm):
+        beliefs, best = ebm.BP(iterations=12)(rbm), ebm.BP(iterations=12, product="max")(rbm)
+        found = beliefs.visible, beliefs.hidden, beliefs.pairwise, beliefs.log_partition
+        return (*found, beliefs.converged, best.decode(), best.log_partition)
+
+    for (rbm, edges), found in zip(
+        trees, oracle.mapped(solved, [t for t, _ in trees]), strict=True
+    ):
+        visible, hidden, pairwise, log_z, converged, best, peak = found
         t = oracle.truth(rbm)
-        beliefs = bp(rbm)
-        np.testing.assert_allclose(beliefs.visible, t.marginals[0], atol=atol)
-        np.testing.assert_allclose(beliefs.hidden, t.marginals[1], atol=atol)
+        np.testing.assert_allclose(visible, t.marginals[0], atol=atol)
+        np.testing.assert_allclose(hidden, t.marginals[1], atol=atol)
         pairs = oracle.pair_blocks(rbm, t.pairwise)[0]
-        np.testing.assert_allclose(beliefs.pairwise[edges], pairs[edges], atol=atol)
-        np.testing.assert_allclose(beliefs.log_partition, t.log_z, atol=atol)
-        assert beliefs.converged
-        best = maximum(rbm)
-        states = np.concatenate(oracle.layers(best.decode()))
+        np.testing.assert_allclose(pairwise[edges], pairs[edges], atol=atol)
+        np.testing.assert_allclose(log_z, t.log_z, atol=atol)
+        assert converged
+        states = np.concatenate(oracle.layers(best))
         np.testing.assert_array_equal(states, t.states[t.scores.argmax()])
-        np.testing.assert_allclose(best.log_partition, t.scores.max(), atol=atol)
+        np.testing.assert_allclose(peak, t.scores.max(), atol=atol)
 
 
-@pytest.mark.parametrize("schedule", ["layers", "flooding"])
-@pytest.mark.parametrize("damping", [0.0, 0.3])
-@pytest.mark.parametrize(("start", "scale"), [("centred", 1.5), ("plain", 15.0)])
+@pytest.mark.parametrize(
+    ("schedule", "damping", "start", "scale"),
+    [
+        ("layers", 0.0, "plain", 15.0),
+        ("layers", 0.3, "centred", 1.5),
+        ("flooding", 0.0, "centred", 1.5),
+        ("flooding", 0.3, "plain", 15.0),
+    ],
+)
 def test_every_schedule_is_exact_on_trees(schedule, damping, start, scale):
     rbm, edges = oracle.random_tree_rbm(np.random.default_rng(1), 6, 5, scale=scale)
     t = oracle.truth(rbm)
@@ -53,16 +65,16 @@ def test_every_schedule_is_exact_on_trees(schedule, damping, start, scale):
 def test_exact_on_trees_without_layers(dtype):
     rng = np.random.default_rng(2)
     atol = 1e-5 if dtype == "float32" else 1e-10
-    for _ in range(20):
+    bp, maximum = ebm.BP(iterations=12), ebm.BP(iterations=12, product="max")
+    for _ in range(10):
         model, edges = oracle.random_tree_boltzmann(rng, 9, dtype=dtype)
         t = oracle.truth(model)
-        beliefs = ebm.BP(iterations=12)(model)
+        beliefs = bp(model)
         np.testing.assert_allclose(beliefs.x, t.marginals[0], atol=atol)
         kept = edges | np.eye(9, dtype=bool)
         np.testing.assert_allclose(beliefs.pairwise[kept], t.pairwise[kept], atol=atol)
         np.testing.assert_allclose(beliefs.log_partition, t.log_z, atol=atol)
-        best = ebm.BP(iterations=12, product="max")(model)
-        np.testing.assert_array_equal(best.decode().x, t.states[t.scores.argmax()])
+        np.testing.assert_array_equal(maximum(model).decode().x, t.states[t.scores.argmax()])
 
 
 def tree_shaped(kind, rng):
@@ -107,7 +119,7 @@ def test_exact_on_trees_of_other_models(kind):
     np.testing.assert_allclose(best.log_partition, t.scores.max(), atol=1e-5)
 
 
-@pytest.mark.parametrize("temperature", [0.2, 0.5, 2.0])
+@pytest.mark.parametrize("temperature", [0.2, 2.0])
 def test_temperature_gives_soft_max_marginals(temperature):
     # As PGMax defines them: p_T(x_i) ∝ (Σ p(x)^(1/T))^T.
     rbm, edges = oracle.random_tree_rbm(np.random.default_rng(4), 6, 5)
@@ -139,8 +151,7 @@ def test_low_temperature_becomes_max_product():
     np.testing.assert_array_equal(cold.decode().visible, best.decode().visible)
 
 
-@pytest.mark.parametrize("kind", ["rbm", "dbm"])
-@pytest.mark.parametrize("scale", [1.0, 12.0])
+@pytest.mark.parametrize(("kind", "scale"), [("rbm", 12.0), ("dbm", 1.0)])
 def test_flooding_twice_is_one_sweep_of_layers(kind, scale):
     model = oracle.MODELS[kind](np.random.default_rng(6), scale=scale)
     layers = ebm.BP(iterations=4)(model)
@@ -195,21 +206,25 @@ def test_plain_start_is_algorithm_1_of_the_paper():
 
 def test_mixed_product_finds_local_optima():
     rng = np.random.default_rng(9)
-    bp = ebm.BP(iterations=100, product="mixed", tol=1e-6)
-    converged = 0
-    for _ in range(60):
-        rbm = oracle.random_rbm(rng, 8, 5, scale=2.0)
-        beliefs = bp(rbm)
+    models = [oracle.random_rbm(rng, 8, 5, scale=2.0) for _ in range(60)]
+
+    def solved(rbm):
+        bp = ebm.BP(iterations=100, product="mixed", tol=1e-6)
+        beliefs, statistics = bp(rbm), bp.statistics(rbm)
         v = beliefs.decode().visible
         flips = jnp.where(jnp.eye(8, dtype=bool), 1 - v[None], v[None])
-        if beliefs.converged:
+        energies = rbm.free_energy(v), rbm.free_energy(flips), rbm.hidden_given(v)
+        return beliefs.converged, v, beliefs.log_partition, beliefs.pairwise, statistics, *energies
+
+    converged = 0
+    for found in oracle.mapped(solved, models):
+        done, v, log_z, pairwise, statistics, value, others, hidden = found
+        if done:
             converged += 1
-            value = rbm.free_energy(v)
-            assert (rbm.free_energy(flips) >= value - 1e-5).all()
-            np.testing.assert_allclose(beliefs.log_partition, -value, rtol=1e-5)
-            pairs = np.outer(v, rbm.hidden_given(v))
-            np.testing.assert_allclose(beliefs.pairwise, pairs, atol=1e-5)
-            statistics = bp.statistics(rbm)
+            assert (others >= value - 1e-5).all()
+            np.testing.assert_allclose(log_z, -value, rtol=1e-5)
+            pairs = np.outer(v, hidden)
+            np.testing.assert_allclose(pairwise, pairs, atol=1e-5)
             np.testing.assert_allclose(statistics.pairwise, pairs, atol=1e-5)
             np.testing.assert_array_equal(statistics.units.visible, v)
     assert converged >= 40
@@ -253,7 +268,7 @@ def test_max_product_statistics_are_the_decoded_states():
     np.testing.assert_array_equal(bp.statistics(rbm).pairwise, want)
 
 
-@pytest.mark.parametrize("kind", oracle.MODELS)
+@pytest.mark.parametrize("kind", ["rbm", "dbm", "boltzmann", "semi_restricted"])
 @pytest.mark.parametrize("product", ["sum", "max"])
 def test_evidence(kind, product):
     # Whatever is left of a model once all but one of its visible units are known is a tree here.
@@ -332,15 +347,22 @@ def test_unrolled_gradient_against_finite_differences():
                     np.testing.assert_allclose(got, slope, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("kind", oracle.MODELS)
-@pytest.mark.parametrize("unroll", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "unroll"),
+    [("rbm", True), ("dbm", True), ("boltzmann", False), ("semi_restricted", False)],
+)
 def test_bethe_gradient_is_the_expected_statistics(kind, unroll):
     with oracle.x64(True):
         model = oracle.MODELS[kind](np.random.default_rng(15), scale=0.3, dtype="float64")
         # 80 sweeps are a fixed point to machine precision at this coupling.
         bp = ebm.BP(iterations=80, unroll=unroll)
-        assert bp(model).residual < 1e-14
-        gradient = jax.grad(lambda m: bp(m).log_partition)(model)
+
+        def log_z(model):
+            beliefs = bp(model)
+            return beliefs.log_partition, beliefs.residual
+
+        gradient, residual = jax.grad(log_z, has_aux=True)(model)
+        assert residual < 1e-14
         statistics = bp.statistics(model)
         bias = {"boltzmann": ["bias"], "dbm": []}.get(kind, ["visible_bias", "hidden_bias"])
         got = [getattr(gradient, name) for name in bias] or gradient.biases
@@ -369,14 +391,14 @@ def test_reverse_mode_needs_unroll():
 
 
 def test_unrolled_memory_is_bounded():
-    rbm = oracle.random_rbm(np.random.default_rng(17), 200, 100, scale=0.1)
+    rbm = oracle.random_rbm(np.random.default_rng(17), 60, 40, scale=0.1)
 
     def memory(iterations):
         bp = ebm.BP(iterations=iterations, unroll=True)
         compiled = jax.jit(jax.grad(lambda m: bp(m).visible.sum())).lower(rbm).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    message = 200 * 100 * 4
+    message = 60 * 40 * 4
     # One message array a sweep is kept, nothing else that grows.
     assert memory(40) - memory(20) < 20 * 1.1 * message
 
@@ -421,7 +443,7 @@ def test_an_instance_does_not_depend_on_its_batch():
     bp = ebm.BP(iterations=200, tol=1e-5)
     together = bp(batch)
     assert len(set(together.iterations.tolist())) > 1
-    for k in range(7):
+    for k in (0, 3, 6):
         alone = bp(ebm.RBM(one.weights, biases[k], one.hidden_bias))
         assert together.iterations[k] == alone.iterations
         np.testing.assert_allclose(together.visible[k], alone.visible, atol=1e-6)
@@ -429,20 +451,21 @@ def test_an_instance_does_not_depend_on_its_batch():
         np.testing.assert_allclose(together.log_partition[k], alone.log_partition, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scale", [1.0, 12.0])
-def test_chunks_change_nothing(scale):
+def test_chunks_change_nothing():
     rng = np.random.default_rng(21)
-    one = oracle.random_rbm(rng, scale=scale)
-    biases = jnp.asarray(rng.normal(size=(11, 5)), jnp.float32)
-    batch = ebm.RBM(one.weights, biases, one.hidden_bias)
     whole, parts = ebm.BP(iterations=5), ebm.BP(iterations=5, chunk=4)
-    a, b = whole(batch), parts(batch)
-    np.testing.assert_allclose(a.visible, b.visible, atol=1e-6)
-    np.testing.assert_allclose(a.pairwise, b.pairwise, atol=1e-5)
-    np.testing.assert_allclose(a.log_partition, b.log_partition, rtol=1e-5)
-    one, two = whole.statistics(batch), parts.statistics(batch)
-    np.testing.assert_allclose(one.pairwise, two.pairwise, atol=1e-6)
-    np.testing.assert_allclose(one.units.hidden, two.units.hidden, atol=1e-6)
+    for scale in (1.0, 12.0):
+        one = oracle.random_rbm(rng, scale=scale)
+        biases = jnp.asarray(rng.normal(size=(11, 5)), jnp.float32)
+        batch = ebm.RBM(one.weights, biases, one.hidden_bias)
+        if scale == 1:
+            a, b = whole(batch), parts(batch)
+            np.testing.assert_allclose(a.visible, b.visible, atol=1e-6)
+            np.testing.assert_allclose(a.pairwise, b.pairwise, atol=1e-5)
+            np.testing.assert_allclose(a.log_partition, b.log_partition, rtol=1e-5)
+        one, two = whole.statistics(batch), parts.statistics(batch)
+        np.testing.assert_allclose(one.pairwise, two.pairwise, atol=1e-6)
+        np.testing.assert_allclose(one.units.hidden, two.units.hidden, atol=1e-6)
 
 
 def test_batch_axes_broadcast():
@@ -556,10 +579,18 @@ def trees(rng):
     }
 
 
-@pytest.mark.parametrize("kind", ["rbm", "boltzmann", "dbm", "semi_restricted"])
 @pytest.mark.parametrize(
-    ("temperature", "options"),
-    [(0.5, {}), (2.0, {"damping": 0.2, "start": "plain"}), (1.0, {"product": "max"}), (0.02, {})],
+    ("kind", "temperature", "options"),
+    [
+        ("rbm", 0.02, {}),
+        ("rbm", 1.0, {"product": "max"}),
+        ("boltzmann", 0.5, {}),
+        ("boltzmann", 1.0, {"product": "max"}),
+        ("dbm", 2.0, {"damping": 0.2, "start": "plain"}),
+        ("dbm", 1.0, {"product": "max"}),
+        ("semi_restricted", 0.5, {}),
+        ("semi_restricted", 2.0, {"damping": 0.2, "start": "plain"}),
+    ],
 )
 def test_temperature_and_evidence_together(kind, temperature, options):
     model, edges = trees(np.random.default_rng(28))[kind]

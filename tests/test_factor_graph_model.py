@@ -123,7 +123,7 @@ def optimised():
     jax.config.update("jax_disable_most_optimizations", True)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
 def test_the_same_as_pgmax(temperature):
     from pgmax import infer
 
@@ -388,7 +388,7 @@ def test_graphs_of_one_shape_share_what_is_compiled():
     try:
         assert np.abs(one(1) - first).max() > 1e-3
         compiled.clear()
-        for seed in range(2, 200):
+        for seed in range(2, 60):
             one(seed)
         assert not compiled
     finally:
@@ -534,8 +534,8 @@ def test_fit_recovers_an_rbm_joined_to_a_chain():
         ebm.MLE(ebm.BP(15)),
         data,
         build=lambda free: eqx.combine(free, frozen),
-        optimizer=optax.adam(optax.cosine_decay_schedule(0.05, 600)),
-        epochs=60,
+        optimizer=optax.adam(optax.cosine_decay_schedule(0.05, 400)),
+        epochs=40,
         batch_size=300,
         key=jax.random.key(0),
         progress=False,

@@ -173,7 +173,7 @@ def test_a_stack_on_grey_digits():
     x, test = (x - mean) / scale, (test - mean) / scale
     lower = ebm.GaussianRBM.init(64, 10, key=KEY)
     options = dict(optimizer=optax.adam(1e-2), batch_size=63, key=KEY, progress=False)
-    fitted = ebm.fit(lower, ebm.SAP(num_chains=63), x, epochs=25, **options).model
+    fitted = ebm.fit(lower, ebm.SAP(num_chains=63), x, epochs=15, **options).model
 
     def log_probability(model):
         return float(ebm.log_likelihood(model, test, log_partition(model)).mean())
@@ -187,7 +187,7 @@ def test_a_stack_on_grey_digits():
     bits = ebm.Stack([fitted, upper]).activities(x, key=KEY)
     assert bits.dtype == jnp.int32
     assert bits.shape == (1197, 10)
-    top = ebm.fit(upper, ebm.SAP(num_chains=63), bits, epochs=25, **options).model
+    top = ebm.fit(upper, ebm.SAP(num_chains=63), bits, epochs=15, **options).model
     exact = [
         float(ebm.log_likelihood(m, bits, ebm.Exact()(m).log_partition).mean())
         for m in (upper, top)

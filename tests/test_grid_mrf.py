@@ -114,7 +114,6 @@ def test_fixed_points_are_those_of_pgmax():
             {},
             {"pixels": pixels},
             {"pixels": pixels, "labels": np.where(rng.uniform(size=(3, 4)) < 0.3, 1, -1)},
-            {"pixels": likely},
             {"labels": likely, "state": rng.integers(-1, 3, (2, 3, 4))},
         ):
             ours = inference(model, evidence or None)
@@ -133,8 +132,9 @@ def test_fixed_points_are_those_of_pgmax():
         np.testing.assert_allclose(model.energy(rows), same.energy(rows), atol=1e-9)
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (1, 1)])
-@pytest.mark.parametrize("product", ["sum", "max"])
+@pytest.mark.parametrize(
+    ("shape", "product"), [((1, 3), "sum"), ((3, 1), "sum"), ((1, 1), "sum"), ((1, 3), "max")]
+)
 def test_chains_are_exact(shape, product):
     with oracle.x64(True):
         model = grid(shape, scale=1.5, seed=3)
@@ -250,8 +250,7 @@ def test_gradients_through_all_sweeps(temperature):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_rounding_does_not_grow_in_gradients(temperature):
+def test_rounding_does_not_grow_in_gradients():
     """What is constant in a message cancels, in float32 and after many sweeps, in both forms."""
     found = {}
     for dtype in ("float32", "float64"):
@@ -266,9 +265,11 @@ def test_rounding_does_not_grow_in_gradients(temperature):
                 )
                 return (beliefs["labels"][..., 1] ** 2).sum()
 
-            given = jnp.asarray(temperature, dtype)
-            gradient, slope = jax.grad(loss, argnums=(0, 1))(model, given)
-            found[dtype] = [*gradient.log_potentials[:4], gradient.bias, slope]
+            slopes = jax.jit(jax.grad(loss, argnums=(0, 1)))
+            found[dtype] = []
+            for temperature in (1.0, 0.5):
+                gradient, slope = slopes(model, jnp.asarray(temperature, dtype))
+                found[dtype] += [*gradient.log_potentials[:4], gradient.bias, slope]
     for one, two in zip(found["float32"], found["float64"], strict=True):
         size = np.abs(two).max()
         np.testing.assert_allclose(one, two, atol=1e-3 * size)

@@ -164,8 +164,10 @@ def uneven(state, truth):
     return weight[None] * ((1 - state) * truth * 3 + state * (1 - truth))
 
 
-@pytest.mark.parametrize("cost", [ebm.hamming, uneven])
-@pytest.mark.parametrize("name", ["rbm", "crbm", "dbm"])
+@pytest.mark.parametrize(
+    ("name", "cost"),
+    [("rbm", uneven), ("crbm", ebm.hamming), ("crbm", uneven), ("dbm", ebm.hamming)],
+)
 def test_mssvm(name, cost):
     rng = np.random.default_rng(3)
     model, batch, rows, features = setting(name, rng)
@@ -196,8 +198,16 @@ def test_mssvm_at_the_mixed_product_point():
     assert_gradient(gradient, rows, sides, features)
 
 
-@pytest.mark.parametrize("cost", [ebm.hamming, uneven])
-@pytest.mark.parametrize("name", ["rbm", "crbm", "dbm", "boltzmann", "semi_restricted"])
+@pytest.mark.parametrize(
+    ("name", "cost"),
+    [
+        ("rbm", ebm.hamming),
+        ("crbm", uneven),
+        ("dbm", ebm.hamming),
+        ("boltzmann", uneven),
+        ("semi_restricted", ebm.hamming),
+    ],
+)
 def test_lssvm(name, cost):
     rng = np.random.default_rng(5)
     model, batch, rows, features = setting(name, rng)
@@ -234,7 +244,7 @@ def gibbs_matrix(model):
 
 @pytest.mark.parametrize(
     ("name", "k", "start"),
-    [("crbm", 1, "data"), ("crbm", 3, "random"), ("rbm", 2, "data"), ("dbm", 2, "random")],
+    [("crbm", 3, "random"), ("rbm", 2, "data"), ("dbm", 2, "random")],
 )
 def test_contrastive_divergence(name, k, start):
     """The chain of k steps, averaged over many keys, against its transition matrix."""
@@ -254,7 +264,7 @@ def test_contrastive_divergence(name, k, start):
             for weight, state in zip(last, states, strict=True)
         ]
         sides.append((statistics(held(m, v)), averaged(given)))
-    number = 20_000
+    number = 8_000
     keys = jax.random.split(KEY, number)
 
     @jax.jit
@@ -409,10 +419,17 @@ LEARNERS = {
 }
 
 
-@pytest.mark.parametrize("learner", LEARNERS.values(), ids=LEARNERS)
-@pytest.mark.parametrize("name", ["rbm", "crbm", "dbm"])
-def test_protocol(name, learner):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("crbm", kind) for kind in LEARNERS),
+        *(("rbm", kind) for kind in ("mle-bp", "percloss")),
+        *(("dbm", kind) for kind in ("mssvm", "cd", "percloss", "pmp")),
+    ],
+)
+def test_protocol(name, kind):
     """`init`, `step` and `predict` of every learner, and that nothing compiles anew."""
+    learner = LEARNERS[kind]
     rng = np.random.default_rng(14)
     model, batch, _, _ = setting(name, rng)
     if name == "dbm" and isinstance(learner, ebm.PercLoss):

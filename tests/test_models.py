@@ -20,7 +20,7 @@ def energy(model, x):
     return model.energy(layers[0], hidden)
 
 
-@pytest.mark.parametrize("kind", oracle.MODELS)
+@oracle.every_model
 def test_energy(kind, dtype):
     model = oracle.MODELS[kind](np.random.default_rng(0), dtype=dtype)
     t = oracle.truth(model)

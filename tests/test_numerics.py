@@ -20,7 +20,7 @@ def optimised():
     jax.config.update("jax_disable_most_optimizations", True)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (16, 33), (50, 100), (784, 500)])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (16, 33), (784, 500)])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_reductions_are_compiled_right(shape, axis):
     # Some releases of JAX get log1p(x) - log1p(-x) wrong under a sum on the CPU. These are the
@@ -71,7 +71,7 @@ def test_gradients_of_messages(w, t):
             np.testing.assert_allclose(got, slopes, atol=1e-6)
 
 
-@pytest.mark.parametrize("magnitude", [0.0, *MAGNITUDES])
+@pytest.mark.parametrize("magnitude", [0.0, *MAGNITUDES[::2]])
 @pytest.mark.parametrize("regime", ["half", "saturated", "clamped"])
 def test_float32_is_as_good_as_float64(magnitude, regime):
     beliefs = {}

@@ -62,11 +62,12 @@ def test_each_ecosystem_has_its_room():
                 assert allowed is None or room in allowed, f"{path} imports {name}"
 
 
-@pytest.mark.parametrize(
-    "block", re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-)
-def test_readme_examples_run(block):
-    assert run(block + "\nprint('it ran')").strip().endswith("it ran")
+def test_readme_examples_run():
+    """Each for itself, in one process."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 4
+    out = run(f"for block in {blocks!r}:\n    exec(block, {{}})\n    print('it ran')")
+    assert out.count("it ran") == len(blocks)
 
 
 def test_demonstration(tmp_path):
@@ -90,7 +91,7 @@ def test_benchmark_in_brief(tmp_path):
     path = tmp_path / "precision.json"
     command = [sys.executable, "-m", "benchmarks", "precision", "--seeds", "1", "--json", str(path)]
     out = subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=ROOT, env=programs.as_users()
+        command, check=True, capture_output=True, text=True, cwd=ROOT, env=programs.quickly()
     ).stdout
     assert "|W|" in out
     assert path.exists()

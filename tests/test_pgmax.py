@@ -49,29 +49,23 @@ def pgmax_log_odds(rbm, iterations, damping, temperature):
     return log_odds, [np.asarray(marginals[g][:, 1]) for g in (visible, hidden)]
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
-@pytest.mark.parametrize("damping", [0.0, 0.5])
+@pytest.mark.parametrize(("temperature", "damping"), [(0.3, 0.0), (1.0, 0.5), (2.5, 0.0)])
 def test_the_same_beliefs_at_every_step(temperature, damping):
     # Not only where it converges: the same schedule from the same start, step for step.
     rng = np.random.default_rng(0)
-    for scale in (0.5, 3.0):
+    for scale, iterations in ((3.0, 1), (0.5, 4), (3.0, 30)):
         rbm = oracle.random_rbm(rng, 7, 5, scale=scale)
-        for iterations in (1, 4, 30):
-            bp = ebm.BP(
-                iterations,
-                temperature=temperature,
-                damping=damping,
-                start="plain",
-                schedule="flooding",
-            )
-            beliefs = bp(rbm)
-            log_odds, marginals = pgmax_log_odds(rbm, iterations, damping, temperature)
-            np.testing.assert_allclose(beliefs.log_odds.visible, log_odds[0], atol=2e-4)
-            np.testing.assert_allclose(beliefs.visible, marginals[0], atol=1e-5)
-            np.testing.assert_allclose(beliefs.hidden, marginals[1], atol=1e-5)
+        bp = ebm.BP(
+            iterations, temperature=temperature, damping=damping, start="plain", schedule="flooding"
+        )
+        beliefs = bp(rbm)
+        log_odds, marginals = pgmax_log_odds(rbm, iterations, damping, temperature)
+        np.testing.assert_allclose(beliefs.log_odds.visible, log_odds[0], atol=2e-4)
+        np.testing.assert_allclose(beliefs.visible, marginals[0], atol=1e-5)
+        np.testing.assert_allclose(beliefs.hidden, marginals[1], atol=1e-5)
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("temperature", [0.3, 1.0])
 def test_the_same_fixed_point_from_the_default_settings(temperature):
     rbm = oracle.random_rbm(np.random.default_rng(1), 8, 6, scale=0.5)
     beliefs = ebm.BP(iterations=200, temperature=temperature, tol=1e-7)(rbm)

@@ -60,8 +60,7 @@ def ordered(values, graph):
     return [np.asarray(values[group]) for group in graph.variable_groups]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("logical", [False, True])
+@pytest.mark.parametrize(("temperature", "logical"), [(0.0, True), (0.5, False), (1.0, True)])
 def test_the_same_beliefs_as_pairwise_factors(temperature, logical):
     from pgmax import infer
 
@@ -71,7 +70,7 @@ def test_the_same_beliefs_as_pairwise_factors(temperature, logical):
         bp = infer.build_inferer(graph.bp_state, backend="bp")
         arrays = bp.init(evidence_updates=evidence)
         steps = []
-        for iterations, damping in ((1, 0.0), (4, 0.5), (60, 0.5)):
+        for iterations, damping in ((1, 0.0), (60, 0.5)):
             run = jax.jit(lambda a, n=iterations, d=damping: bp.run(a, n, d, temperature))  # noqa: B023
             beliefs = bp.get_beliefs(run(arrays))
             marginals = infer.get_marginals(beliefs)

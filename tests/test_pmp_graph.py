@@ -233,7 +233,7 @@ def test_blind_deconvolution():
     true = np.array([[[1, 1, 1], [0, 1, 0], [0, 1, 0]], [[1, 0, 1], [0, 1, 0], [1, 0, 1]]])
     data = datasets.binary_convolution(12, size=6, density=0.04, features=true)
     problem = built(data.images, 2, 3, -1.1, -172.7, 230.3)
-    samples, info = ebm.sample(problem.model, ebm.PMP(300), 10, key=KEY, with_info=True)
+    samples, info = ebm.sample(problem.model, ebm.PMP(150), 10, key=KEY, with_info=True)
     features, locations = (np.asarray(samples[g]) for g in (problem.features, problem.locations))
     assert np.isfinite(info.energy).all()
     for found, places in zip(features, locations, strict=True):
@@ -264,7 +264,7 @@ def test_partition_function_of_a_torus():
 
     for side in (3, 4):
         model = spins(torus(side, 0.3))
-        want = float(ebm.Exact()(model).log_partition)
+        want = oracle.truth(model).log_z
         got = log_partition_of_torus(side, 0.3) + exchanged(model)
         np.testing.assert_allclose(got, want, rtol=1e-5)
     s = np.array(list(itertools.product((-1, 1), repeat=9)))

@@ -20,12 +20,14 @@ def bits(rng, rows, columns):
     return rng.integers(0, 2, (rows, columns)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("name", ["dbm", "semi_restricted"])
 @pytest.mark.parametrize(
-    "learner",
+    ("name", "learner"),
     [
-        ebm.SAP(num_chains=20_000, inference=ebm.Exact()),
-        ebm.TransSAP([0.5, 0.8, 1.0], every=3, num_chains=20_000, inference=ebm.Exact()),
+        ("semi_restricted", ebm.SAP(num_chains=20_000, inference=ebm.Exact())),
+        (
+            "dbm",
+            ebm.TransSAP([0.5, 0.8, 1.0], every=3, num_chains=20_000, inference=ebm.Exact()),
+        ),
     ],
     ids=["sap", "trans-sap"],
 )
@@ -130,7 +132,7 @@ def test_persistent_chains_are_not_for_conditional_models():
             learner.init(crbm, key=KEY)
 
 
-@pytest.mark.parametrize("name", ["rbm", "boltzmann", "semi_restricted", "crbm"])
+@pytest.mark.parametrize("name", ["rbm", "semi_restricted", "crbm"])
 def test_pseudo_likelihood(name):
     """Against finite differences; of couplings, both places of an edge move together."""
     with oracle.x64(True):
@@ -145,9 +147,10 @@ def test_pseudo_likelihood(name):
         learner = ebm.PseudoLikelihood()
         gradient, _, info = learner.step(model, None, batch, key=KEY, epoch=0)
 
+        @eqx.filter_jit
         def loss(model):
             plain, v = (model.condition(batch[0]), batch[1]) if name == "crbm" else (model, batch)
-            return -float(ebm.pseudo_log_likelihood(plain, v).mean())
+            return -ebm.pseudo_log_likelihood(plain, v).mean()
 
         np.testing.assert_allclose(info.loss, loss(model), atol=1e-12)
         for field in (k for k in vars(model) if getattr(model, k).size):

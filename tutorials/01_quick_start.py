@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 import ebmlearn as ebm
-from ebmlearn import datasets
+from ebmlearn import datasets, plotting
 
 
 data = datasets.digits()  # 8x8 binary images, which come with scikit-learn
@@ -92,12 +92,10 @@ for name, guess in found.items():
 assert errors["CRBM"] < errors["logistic regression"] < errors["noisy"]
 
 # %%
-figure, axes = plt.subplots(4, 12, figsize=(9, 3.2), layout="constrained")
-for row, (name, images) in zip(axes, {"original": np.asarray(v), **found}.items(), strict=True):
-    for k, ax in enumerate(row):
-        ax.imshow(images[k].reshape(8, 8), cmap="gray_r")
-        ax.set(xticks=[], yticks=[])
-    row[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+figure, axes = plt.subplots(4, figsize=(9, 4), layout="constrained")
+for ax, (name, images) in zip(axes, {"original": np.asarray(v), **found}.items(), strict=True):
+    plotting.images(images[:12], (8, 8), columns=12, ax=ax)
+    ax.set_title(name, fontsize=9)
 
 # %% [markdown]
 # ## What an inference says

@@ -15,6 +15,7 @@ import optax
 from pgmax import fgraph, fgroup, infer, vgroup
 
 import ebmlearn as ebm
+from ebmlearn import plotting
 from ebmlearn.pgmax import FactorGraphModel, RBMFactorGroup
 
 
@@ -48,10 +49,7 @@ print(model.num_variables, "variables")
 bars = rng.integers(0, 2, (600, SIDE, 1))
 bars[:, 4] = bars[:, 0]
 pictures = np.repeat(bars, SIDE, axis=2) & (rng.random((600, SIDE, SIDE)) < 0.8)
-figure, axes = plt.subplots(1, 10, figsize=(9, 1), layout="constrained")
-for ax, picture in zip(axes, pictures, strict=False):
-    ax.imshow(picture, cmap="gray_r", vmin=0, vmax=1)
-    ax.set(xticks=[], yticks=[])
+plotting.images(pictures[:10].reshape(10, -1), (SIDE, SIDE))
 
 # %% [markdown]
 # ## Learning end to end
@@ -93,8 +91,7 @@ figure, axes = plt.subplots(1, len(questions), figsize=(9, 2), layout="constrain
 answers = {}
 for ax, (name, evidence) in zip(axes, questions.items(), strict=True):
     answers[name] = ebm.query(learned, evidence, inference=inference)
-    ax.imshow(answers[name][pixels][..., 1], cmap="gray_r", vmin=0, vmax=1)
-    ax.set(xticks=[], yticks=[])
+    plotting.marginals(answers[name][pixels][..., 1].ravel(), (SIDE, SIDE), ax=ax)
     ax.set_title(name, fontsize=9)
 lit = {name: np.asarray(answer[pixels][..., 1].mean(1)) for name, answer in answers.items()}
 for name, shares in lit.items():

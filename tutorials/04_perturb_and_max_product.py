@@ -12,12 +12,11 @@
 # %%
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 from pgmax import fgraph, fgroup, vgroup
 
 import ebmlearn as ebm
-from ebmlearn import datasets
+from ebmlearn import datasets, plotting
 from ebmlearn.pgmax import FactorGraphModel
 
 
@@ -57,10 +56,7 @@ assert shares[0.5][1] > shares[0.5][0]
 # %%
 true = np.array([[[1, 1, 1], [0, 1, 0], [0, 1, 0]], [[1, 0, 1], [0, 1, 0], [1, 0, 1]]])
 data = datasets.binary_convolution(12, size=6, density=0.04, features=true)
-figure, axes = plt.subplots(1, 12, figsize=(9, 0.9), layout="constrained")
-for ax, image in zip(axes, data.images, strict=True):
-    ax.imshow(image, cmap="gray_r", vmin=0, vmax=1)
-    ax.set(xticks=[], yticks=[])
+plotting.images(data.images.reshape(12, -1), (6, 6), columns=12)
 
 # %% [markdown]
 # The graph says how pictures come about. A feature's pixel and a place are both 1 (AND): then the
@@ -113,11 +109,7 @@ found, where = np.asarray(samples[features]), np.asarray(samples[places])
 # in the other: the posterior has both modes, and so have the samples.
 
 # %%
-figure, axes = plt.subplots(2, 10, figsize=(9, 2), layout="constrained")
-for k in range(10):
-    for f in range(2):
-        axes[f, k].imshow(found[k, f], cmap="gray_r", vmin=0, vmax=1)
-        axes[f, k].set(xticks=[], yticks=[])
+plotting.images(found.swapaxes(0, 1).reshape(20, -1), (3, 3), columns=10)
 explained = [
     bool((datasets.convolved(f, w, size) == data.images).all())
     for f, w in zip(found, where, strict=True)

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 import ebmlearn as ebm
-from ebmlearn import datasets
+from ebmlearn import datasets, plotting
 
 
 data = datasets.digits()
@@ -58,11 +58,8 @@ print(f"temperature {model.temperature:.2f}, scale {model.scale:.2f}, evidence {
 # knows.
 
 # %%
-plt.figure(figsize=(5, 2.6))
-plt.plot(trained.history.epochs["metric"])
-plt.xlabel("epoch")
-plt.ylabel("bits a pixel")
-plt.title("Queries on validation rows", fontsize=10)
+ax = plotting.history(trained.history, "metric")
+ax.set(ylabel="bits a pixel", title="Queries on validation rows")
 
 # %% [markdown]
 # ## Against maximum likelihood
@@ -111,21 +108,13 @@ masks = {
     "a block": ~((at // 8 >= 2) & (at // 8 < 6) & (at % 8 >= 2) & (at % 8 < 6)),
 }
 rows = test[[3, 15, 40, 77, 120, 200]]
-figure, axes = plt.subplots(1 + 2 * len(masks), len(rows), figsize=(6, 7), layout="constrained")
-for ax, row in zip(axes[0], rows, strict=True):
-    ax.imshow(row.reshape(8, 8), cmap="gray_r")
-axes[0, 0].set_ylabel("original", rotation=0, ha="right", va="center")
-for k, (name, mask) in enumerate(masks.items()):
+figure, axes = plt.subplots(1 + len(masks), figsize=(6, 5), layout="constrained")
+plotting.images(rows, (8, 8), ax=axes[0]).set_title("original", fontsize=9)
+for ax, (name, mask) in zip(axes[1:], masks.items(), strict=True):
     observed = jnp.asarray(mask.reshape(64))
-    answers = np.asarray(ebm.query(model, rows, observed=observed))
-    for column, (row, answer) in enumerate(zip(rows, answers, strict=True)):
-        seen = np.where(mask, row.reshape(8, 8), 0.5)
-        axes[1 + 2 * k, column].imshow(seen, cmap="gray_r", vmin=0, vmax=1)
-        axes[2 + 2 * k, column].imshow(answer.reshape(8, 8), cmap="gray_r", vmin=0, vmax=1)
-    axes[1 + 2 * k, 0].set_ylabel(name, rotation=0, ha="right", va="center")
-    axes[2 + 2 * k, 0].set_ylabel("answer", rotation=0, ha="right", va="center")
-for ax in axes.flat:
-    ax.set(xticks=[], yticks=[])
+    answers = ebm.query(model, rows, observed=observed)
+    plotting.marginals(answers, (8, 8), observed=observed, ax=ax)
+    ax.set_title(f"{name} asked for, the rest known (blue)", fontsize=9)
 
 # %% [markdown]
 # Grey pixels of an answer are honest: they say *either*. Each pixel is answered on its own; for

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 import ebmlearn as ebm
-from ebmlearn import datasets
+from ebmlearn import datasets, plotting
 
 
 # %% [markdown]
@@ -32,10 +32,7 @@ columns = rows.reshape(-1, SIDE, SIDE).swapaxes(1, 2).reshape(-1, SIDE**2)
 patterns = np.unique(np.concatenate([rows, columns]), axis=0)
 rng = np.random.default_rng(0)
 train = patterns[rng.integers(0, len(patterns), 1000)].astype(np.uint8)
-figure, axes = plt.subplots(2, 15, figsize=(9, 1.3), layout="constrained")
-for ax, picture in zip(axes.flat, patterns, strict=True):
-    ax.imshow(picture.reshape(SIDE, SIDE), cmap="gray_r")
-    ax.set(xticks=[], yticks=[])
+plotting.images(patterns, (SIDE, SIDE), columns=15)
 
 # %% [markdown]
 # ## Unconditional: how likely is a picture?

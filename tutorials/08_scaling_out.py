@@ -17,12 +17,11 @@ import tempfile
 from pathlib import Path
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 import optax
 
 import ebmlearn as ebm
-from ebmlearn import datasets
+from ebmlearn import datasets, plotting
 
 
 print(jax.devices())
@@ -94,12 +93,8 @@ print("the same in every bit:", same)
 assert same
 
 # %%
-plt.figure(figsize=(5, 2.4))
-plt.plot(alone.history.steps["gap"], label="never stopped", linewidth=3, alpha=0.4)
-plt.plot(resumed.history.steps["gap"], label="stopped and resumed", linewidth=1)
-plt.xlabel("step")
-plt.ylabel("gap of energies")
-plt.legend(fontsize=8)
+both = {"never stopped": alone.history, "stopped and resumed": resumed.history}
+plotting.history(both, "gap", per="steps")
 
 # %% [markdown]
 # A checkpoint remembers what it is of. Another model, learner or key in its folder is an error and
