@@ -100,6 +100,8 @@ def test_benchmark_in_brief(tmp_path):
 def test_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == ebm.__version__
+    assert f"\nversion: {ebm.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## [{ebm.__version__}] - " in (ROOT / "CHANGELOG.md").read_text()
 
 
 @pytest.mark.parametrize("name", [name for name in dir(ebm) if not name.startswith("_")])

@@ -1,6 +1,7 @@
 """Runs the tutorials, each in a process of its own, and writes them as pages or as notebooks."""
 
 import argparse
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -33,8 +34,13 @@ def main() -> None:
         if folder is not None
     ]
 
+    # Side by side they share the cores: to compile in several threads as well would only cost.
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_parallel_codegen_split_count=1"
+    environment = {**os.environ, "XLA_FLAGS": flags.strip()}
+
     def one(name: str) -> int:
-        return subprocess.run([sys.executable, "-m", "tutorials", name, *folders]).returncode
+        command = [sys.executable, "-m", "tutorials", name, *folders]
+        return subprocess.run(command, env=environment).returncode
 
     with ThreadPoolExecutor(args.at_once) as pool:
         failed = [name for name, code in zip(chosen, pool.map(one, chosen), strict=True) if code]
