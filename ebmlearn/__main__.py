@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("ebmlearn-demo.png"))
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     args = parser.parse_args()
     data = datasets.digits()
     valid_key, test_key = jax.random.split(jax.random.key(2))
@@ -102,7 +103,8 @@ def main() -> None:
     print(f"conditional RBMs with {HIDDEN} hidden units, {args.epochs} epochs\n")
     images = {"original": np.asarray(v), "noisy": np.asarray(x)}
     lines = []
-    for name, (learner, _, _) in LEARNERS.items():
+    for name in args.learners:
+        learner, _, _ = LEARNERS[name]
         began = time.perf_counter()
         fitted = train(name, data, valid, args.epochs, not args.quiet)
         found = learner.predict(fitted.model, x, epoch=fitted.best_epoch)

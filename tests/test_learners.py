@@ -424,7 +424,7 @@ LEARNERS = {
     [
         *(("crbm", kind) for kind in LEARNERS),
         *(("rbm", kind) for kind in ("mle-bp", "percloss")),
-        *(("dbm", kind) for kind in ("mssvm", "cd", "percloss", "pmp")),
+        *(("dbm", kind) for kind in ("cd", "percloss", "pmp")),
     ],
 )
 def test_protocol(name, kind):
@@ -451,7 +451,7 @@ def test_protocol(name, kind):
         for g, p in zip(jax.tree.leaves(gradient), jax.tree.leaves(model), strict=True):
             assert g.shape == p.shape
             assert g.dtype == p.dtype
-            assert jnp.isfinite(g).all()
+            assert np.isfinite(np.asarray(g)).all()
         assert 0 <= info.converged <= 1
     assert traces == 1
     if name == "crbm":

@@ -158,7 +158,7 @@ def initialised(dtype=None):
 
 def test_init(dtype):
     for model in initialised(dtype):
-        for leaf in jax.tree.leaves(model):
+        for leaf in map(np.asarray, jax.tree.leaves(model)):
             assert leaf.dtype == dtype
             if leaf.ndim == 1:
                 assert (leaf == 0).all()
