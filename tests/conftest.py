@@ -30,7 +30,7 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         config.compiled = tempfile.TemporaryDirectory(prefix="ebmlearn-tests-")
         os.environ[programs.COMPILED] = config.compiled.name
-        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
         os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
         if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
             os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(config.compiled.name, "bytecode")
@@ -47,7 +47,7 @@ def pytest_configure(config):
     jax.config.update("jax_disable_most_optimizations", True)
     compiler.get_compile_options = quick(compiler.get_compile_options)
     jax.config.update("jax_compilation_cache_dir", os.environ[programs.COMPILED])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 

@@ -268,8 +268,16 @@ def test_max_product_statistics_are_the_decoded_states():
     np.testing.assert_array_equal(bp.statistics(rbm).pairwise, want)
 
 
-@pytest.mark.parametrize("kind", ["rbm", "dbm", "boltzmann", "semi_restricted"])
-@pytest.mark.parametrize("product", ["sum", "max"])
+@pytest.mark.parametrize(
+    ("kind", "product"),
+    [
+        ("rbm", "sum"),
+        ("dbm", "max"),
+        ("boltzmann", "sum"),
+        ("semi_restricted", "sum"),
+        ("semi_restricted", "max"),
+    ],
+)
 def test_evidence(kind, product):
     # Whatever is left of a model once all but one of its visible units are known is a tree here.
     model = oracle.MODELS[kind](np.random.default_rng(12), scale=1.0)
