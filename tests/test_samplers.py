@@ -322,8 +322,8 @@ def bimodal():
     ("sampler", "cost", "low", "high"),
     [
         (ebm.Gibbs(), 1, 0.0, 0.02),
-        (ebm.TemperedTransitions(np.linspace(0.1, 1, 51)), 100, 0.35, 0.65),
-        (ebm.ParallelTempering(np.linspace(0.1, 1, 10)), 10, 0.35, 0.65),
+        (ebm.TemperedTransitions(np.linspace(0.1, 1, 51)), 100, 0.4, 0.6),
+        (ebm.ParallelTempering(np.linspace(0.1, 1, 10)), 10, 0.4, 0.6),
     ],
 )
 def test_tempering_reaches_the_other_mode(sampler, cost, low, high):
