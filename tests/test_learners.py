@@ -424,7 +424,7 @@ LEARNERS = {
     [
         *(("crbm", kind) for kind in LEARNERS),
         *(("rbm", kind) for kind in ("mle-bp", "percloss")),
-        *(("dbm", kind) for kind in ("cd", "percloss", "pmp")),
+        *(("dbm", kind) for kind in ("mssvm", "cd", "percloss", "pmp")),
     ],
 )
 def test_protocol(name, kind):

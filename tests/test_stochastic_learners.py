@@ -132,7 +132,7 @@ def test_persistent_chains_are_not_for_conditional_models():
             learner.init(crbm, key=KEY)
 
 
-@pytest.mark.parametrize("name", ["rbm", "semi_restricted", "crbm"])
+@pytest.mark.parametrize("name", ["rbm", "boltzmann", "semi_restricted", "crbm"])
 def test_pseudo_likelihood(name):
     """Against finite differences; of couplings, both places of an edge move together."""
     with oracle.x64(True):
