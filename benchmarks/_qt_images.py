@@ -114,7 +114,12 @@ def independent(train: np.ndarray, x: np.ndarray, targets: np.ndarray) -> float:
 
 
 def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
-    """A grid of hidden states that learns which side of a noisy contour is the object."""
+    """A grid of hidden states that learns which side of a noisy contour is the object.
+
+    The published table has a guess without knowledge at 1 bit and an intersection over union of
+    16.39%: a coin that says object or not for each of all pixels (16.41% of these images). So its
+    bits are about that, and they are measured here beside those of the three labels.
+    """
     data = datasets.border_ownership()
     rows = slice(run["rows"])
     images, labels = data.train.images[rows], data.train.labels[rows]
@@ -135,22 +140,30 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     roles = ebm.FixedTargets(["pixels"], ["labels"])
     kept = len(images) - run["held"]
     began = time.monotonic()
-    fitted = ebm.fit(
-        model,
-        ebm.QueryTraining(roles, scale=False, evidence=False),
-        {"pixels": images[:kept], "labels": labels[:kept]},
-        optimizer=optax.adam(run["rate"]),
-        epochs=run["epochs"],
-        batch_size=run["batch"],
-        validation={"pixels": images[kept:], "labels": labels[kept:]},
-        metric=lambda model, x, epoch: (
-            ebm.nce(model, x, roles, key=jax.random.key(0), batch_size=run["batch"]).value
-        ),
-        key=two,
-        **deadline.options(work),
-    )
+    steps = run["epochs"] * (kept // run["batch"])
+    falls = run.get("decay", False)
+    rate = optax.cosine_decay_schedule(run["rate"], steps) if falls else run["rate"]
+    # As precise as products of matrices are by default: on a GPU a quarter faster.
+    with jax.default_matmul_precision("default"):
+        fitted = ebm.fit(
+            model,
+            ebm.QueryTraining(roles, scale=False, evidence=False),
+            {"pixels": images[:kept], "labels": labels[:kept]},
+            optimizer=optax.adam(rate),
+            epochs=run["epochs"],
+            batch_size=run["batch"],
+            validation={"pixels": images[kept:], "labels": labels[kept:]},
+            metric=lambda model, x, epoch: (
+                ebm.nce(model, x, roles, key=jax.random.key(0), batch_size=run["batch"]).value
+            ),
+            key=two,
+            **deadline.options(work),
+        )
     if fitted.stopped == "callback" and deadline.over:
         return None
+    out = {**run, **about(fitted, began, kept // run["batch"])}
+    if run["stage"] != "row":
+        return out
     test = {"pixels": data.test.images[rows], "labels": data.test.labels[rows]}
     asked = jax.random.key(1)
     found = ebm.nce(fitted.model, test, roles, key=asked, batch_size=run["batch"])
@@ -165,12 +178,15 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     inside[:, :, [0, -1]] = False
     true = test["labels"] != 1
     overlap = (inside & true).sum((1, 2)) / np.maximum((inside | true).sum((1, 2)), 1)
+    known = np.where(true, p[..., [0, 2]].sum(-1), p[..., 1])
+    object_bits = -np.log2(known).mean((1, 2))
     return {
-        **run,
-        **about(fitted, began, kept // run["batch"]),
+        **out,
         "iou": 100 * float(overlap.mean()),
         "nce": found.value,
         "standard_error": found.standard_error,
+        "object_nce": float(object_bits.mean()),
+        "object_standard_error": float(object_bits.std() / np.sqrt(len(object_bits))),
         "pictures": {
             "noisy": [np.packbits(x).tobytes().hex() for x in test["pixels"][:10]],
             "found": [bytes(x.argmax(-1).astype(np.uint8).reshape(-1)).hex() for x in p[:10]],

@@ -13,7 +13,7 @@ import argparse
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,13 +156,16 @@ def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
     out = {**run, **about(fitted, began)}
     if run["stage"] == "row":
         out["test"] = asked(fitted.model, data.test.x, SWEEPS, key)
-        out["test_gibbs"] = asked(fitted.model, data.test.x, ebm.Gibbs(), key)
+        chains = {"num_samples": run["samples"]}
+        out["test_gibbs"] = asked(fitted.model, data.test.x, ebm.Gibbs(), key, **chains)
     return out
 
 
-def asked(model: Any, x: np.ndarray, inference: Any, key: jax.Array) -> dict[str, Any]:
+def asked(
+    model: Any, x: np.ndarray, inference: Any, key: jax.Array, **options: Any
+) -> dict[str, Any]:
     """The cross-entropy of queries on test rows, in bits, and by how many units were asked for."""
-    found = ebm.nce(model, x, QUERIES, inference, key=key, batch_size=2000)
+    found = ebm.nce(model, x, QUERIES, inference, key=key, batch_size=2000, **options)
     middle = x.shape[1] // 2
     edges = [0, middle - 5, middle + 6, x.shape[1] + 1]
     sizes = {f"{a}-{b - 1}": round(v, 5) for (a, b), v in found.by_targets(edges).items()}
@@ -249,6 +252,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start", type=float, help="start at what persistent chains learn at this rate"
     )
+    parser.add_argument("--samples", type=int, default=1000, help="of a chain for each test row")
     parser.add_argument("--scale", type=float, default=0.01, help="of the first weights")
     parser.add_argument("--hidden", type=int, help="units; the paper's by default")
     parser.add_argument("--layers", type=int, help="of faces and borders; the paper's by default")
@@ -271,6 +275,11 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
 
         return do
 
+    def preferred(search: dict[str, Any], rates: Sequence[float]) -> float:
+        """The learning rate that validation prefers."""
+        tried = [r for r in found if all(r.get(k) == v for k, v in search.items())]
+        return min((r for r in tried if r["rate"] in rates), key=lambda r: r["valid"])["rate"]
+
     def runs() -> Iterator[tuple[dict[str, Any], Callable]]:
         if args.task == "speed":
             run = {"task": "speed", "method": "qt", "visible": 128, "hidden": args.hidden or 50}
@@ -286,15 +295,23 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
         base |= {"hidden": args.hidden or HIDDEN.get(args.task, 50), "scale": args.scale}
         if args.task in OTHERS:
             if args.task == "frey":
-                train, rate = frey, 0.005
+                train, rates = frey, [0.005]
                 base |= {"layers": args.layers or 50, "batch": 100, "epochs": args.epochs or 50}
                 base |= {} if args.held is None else {"held": args.held}
             else:
-                train, rate = border, 0.01
+                train, rates = border, [0.01]
                 base |= {"layers": args.layers or 15, "batch": 50, "epochs": args.epochs or 10}
                 base |= {"rows": args.rows, "held": 50 if args.rows else 1000}
+                base |= {"decay": True} if args.decay else {}
+            rates = args.rates or rates
+            # A fifth of the epochs is enough to choose one.
+            search = {**base, "stage": "rate", "epochs": max(1, base["epochs"] // 5), "seed": 0}
+            for rate in rates if len(rates) > 1 else ():
+                run = {**search, "rate": rate}
+                yield run, kept(train, run)
+            best = preferred(search, rates) if len(rates) > 1 else rates[0]
             for seed in args.seeds:
-                run = {**base, "stage": "row", "rate": (args.rates or [rate])[0], "seed": seed}
+                run = {**base, "stage": "row", "rate": best, "seed": seed}
                 yield run, kept(train, run)
             return
         train = {"qt": qt, "pcd": pcd}[args.method]
@@ -314,12 +331,12 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
         for rate in rates:
             run = {**search, "rate": rate}
             yield run, kept(train, run)
-        tried = [r for r in found if all(r.get(k) == v for k, v in search.items())]
-        best = min((r for r in tried if r["rate"] in rates), key=lambda r: r["valid"])["rate"]
+        best = preferred(search, rates)
         for seed in args.seeds:
             steps = args.steps or (32_000 if args.method == "qt" else args.search)
             run = {**base, "stage": "row", "steps": steps, "rate": best, "seed": seed}
             run |= {"decay": True} if args.decay else {"patience": args.patience}
+            run |= {"samples": args.samples} if args.method == "pcd" else {}
             yield run, kept(train, run)
 
     return drive(args, runs, show)
@@ -335,7 +352,8 @@ def show(run: dict[str, Any]) -> None:
         return
     test = f", test {run['test']['nce']:.4f}" if "test" in run else ""
     if "iou" in run:
-        test += f", test {run['nce']:.4f}, intersection over union {run['iou']:.2f}%"
+        test += f", test {run['nce']:.4f}, of the object {run['object_nce']:.4f}"
+        test += f", intersection over union {run['iou']:.2f}%"
     for name in ("random", "blocks"):
         if name in run:
             test += f", {name} {run[name]['nce']:.4f} (trivial {run[name]['trivial']:.4f})"

@@ -421,6 +421,7 @@ PAPERS = {
         _qt_report.qt_table,
         _qt_report.qt_choices,
         _qt_report.qt_frey,
+        _qt_report.qt_border,
         _qt_report.qt_speed,
     ),
     "nnbm": (
@@ -448,6 +449,7 @@ PICTURES = {
     "docs/pmp_deconvolution.png": _pmp_report.draw_pmp_deconvolution,
     "docs/pmp_curves.png": _pmp_report.draw_pmp_curves,
     "docs/qt_frey.png": _qt_report.draw_qt_frey,
+    "docs/qt_border.png": _qt_report.draw_qt_border,
 }
 
 
