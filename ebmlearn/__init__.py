@@ -48,6 +48,7 @@ from .inference import (
     NNBMBeliefs as NNBMBeliefs,
     Query as Query,
     query as query,
+    QueryReport as QueryReport,
     RandomTargets as RandomTargets,
     Statistics as Statistics,
     SusP as SusP,

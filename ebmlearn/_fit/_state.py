@@ -102,6 +102,13 @@ def _step(
     # Optax mixes dtypes, which a user may have forbidden.
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer = training.optimizer.update(gradient, state.optimizer, state.parameters)
+    if training.build is None:
+        updates = jax.tree.map(
+            lambda x, trained: x if x is None or trained else jnp.zeros_like(x),
+            updates,
+            training.learner.trained(model),
+            is_leaf=lambda x: x is None,
+        )
     parameters = eqx.apply_updates(state.parameters, updates)
     if training.project is not None:
         parameters = eqx.filter(training.project(training.free(parameters)), eqx.is_inexact_array)

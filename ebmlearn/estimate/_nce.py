@@ -147,7 +147,8 @@ def cross_entropy(
         known = data >= 0
         observed, targets = asked.observed & known, asked.targets & known
         if isinstance(model, QueryModel):
-            scores, settled = graph_answer(model, data, observed, layers=layers)
+            found = graph_answer(model, data, observed, layers=layers)
+            scores, settled = found.value, found.settled
         else:
             assert inference is not None
             beliefs = inference(model, jnp.where(observed, data, jnp.full_like(data, -1)))
@@ -155,7 +156,8 @@ def cross_entropy(
         return *_graph_cross_entropy(plain, scores, data, targets), settled
     value: Any
     if isinstance(model, QueryModel):
-        value, settled = answer(model, data, asked.observed, layers)
+        found = answer(model, data, asked.observed, layers)
+        value, settled = found.value, found.settled
     else:
         assert inference is not None
         beliefs = inference(model, data, asked.observed)

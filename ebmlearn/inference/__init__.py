@@ -1,3 +1,4 @@
+from ._answers import QueryReport as QueryReport
 from ._base import (
     AbstractBeliefs as AbstractBeliefs,
     AbstractInference as AbstractInference,

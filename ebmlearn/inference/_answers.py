@@ -15,13 +15,45 @@ from ._gaussian import Gaussian, GaussianProblem
 from ._graph import GraphProblem
 
 
+class QueryReport(NamedTuple):
+    """How the inference went that answered a query, for each instance of the batch.
+
+    - `converged`: whether it did; `iterations`: after how many sweeps; `residual`: how much the
+      last one changed. A [`ebmlearn.QueryModel`][] that was trained with few layers answers well
+      without.
+    - `guarded`: of Gaussian units, the share whose precision came out impossible and was replaced,
+      see [`ebmlearn.GaussianBeliefs`][]; None for others.
+    """
+
+    converged: Bool[Array, "*batch"]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    guarded: Float[Array, "*batch"] | None
+
+
+def report_of(beliefs: Any) -> QueryReport:
+    """What beliefs say of the inference."""
+    guarded = getattr(beliefs, "guarded", None)
+    return QueryReport(beliefs.converged, beliefs.iterations, beliefs.residual, guarded)
+
+
 class Answer(NamedTuple):
     """Of binary units the log-odds, of variables the scores of all states by group, of Gaussian
-    units means and variances; and the share of instances whose messages had settled.
+    units means and variances; and how the inference went.
     """
 
     value: Any
-    converged: Float[Array, ""]
+    report: QueryReport
+
+    @property
+    def settled(self) -> Float[Array, ""]:
+        """The share of instances whose messages had settled, and needed no guard: answers that did
+        are not to be trusted.
+        """
+        good = self.report.converged
+        if self.report.guarded is not None:
+            good = good & (self.report.guarded == 0)
+        return good.mean(dtype=self.report.residual.dtype)
 
 
 def network(model: QueryModel, layers: int | None = None) -> BP:
@@ -57,15 +89,13 @@ def answer(
         problem = GaussianProblem(plain, evidence, observed, trusted=True)
         beliefs: Any = inference._beliefs(problem)
         value = Gaussian(beliefs.mean, beliefs.variance / model.scale)
-        # Answers that needed a guard are not to be trusted.
-        settled = beliefs.converged & (beliefs.guarded == 0)
-        return Answer(value, settled.mean(dtype=evidence.dtype))
+        return Answer(value, report_of(beliefs))
     first, *others = plain.unary()
     bias = jnp.broadcast_to(first, evidence.shape)
     given = jnp.where(observed, _log_odds(model, evidence), jnp.zeros_like(evidence))
     beliefs = inference(plain.with_unary((bias + given, *others)))
     value = model.scale * jax.tree.leaves(beliefs.log_odds)[0]
-    return Answer(value, beliefs.converged.mean(dtype=bias.dtype))
+    return Answer(value, report_of(beliefs))
 
 
 def graph_answer(
@@ -92,7 +122,7 @@ def graph_answer(
     problem = GraphProblem(graph).with_likelihood(scores)
     beliefs: Any = network(model, layers)._beliefs(problem)
     value = _each(lambda x: model.scale * x, beliefs.scores)
-    return Answer(value, beliefs.converged.mean(dtype=scores.dtype))
+    return Answer(value, report_of(beliefs))
 
 
 def softmax(scores: Any) -> Any:
@@ -100,10 +130,23 @@ def softmax(scores: Any) -> Any:
     return _each(jax.nn.softmax, scores)
 
 
-def places_of(graph: AbstractGraphModel, group: Any) -> Int[np.ndarray, "..."]:
-    """Where the variables of a group stand among all variables of the graph."""
+def places_of(
+    graph: AbstractGraphModel, group: Any, name: str = "targets"
+) -> Int[np.ndarray, "..."]:
+    """Where the variables of a group stand among all variables of the graph; or an error that names
+    the argument.
+    """
     places: Any = np.arange(len(graph.num_states))
-    return np.asarray(graph.configuration(places)[group])
+    return np.asarray(member(graph.configuration(places), group, name))
+
+
+def member(groups: Any, group: Any, name: str = "targets") -> Any:
+    """What belongs to a group, or an error that names the argument."""
+    try:
+        return groups[group]
+    except (KeyError, TypeError) as error:
+        message = str(error.args[0]).replace("the index", f"`{name}`", 1)
+        raise KeyError(message) from None
 
 
 def _each(fn: Callable[[Array], Array], named: Any) -> Any:

@@ -225,7 +225,7 @@ def gaussian_bp(settings: GaussianSettings, problem: GaussianProblem) -> Gaussia
 
     # Messages of two arrays, or three, in 256 MiB of float32.
     arrays = 2 if settings.schedule == "layers" else 3
-    chunk = settings.chunk or max(1, 2**26 // (arrays * weights.size))
+    chunk = settings.chunk or max(1, 2**26 // max(1, arrays * weights.size))
     out = each(one, problem.instances(), problem.shape, chunk)
     mean, variance, log_odds, iterations, residual, guarded = out
     return problem.beliefs(

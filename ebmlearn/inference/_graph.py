@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .. import _checks
@@ -34,6 +35,23 @@ class GraphProblem(eqx.Module):
         evidence, self.log_likelihood = model.likelihood(evidence)
         if not isinstance(evidence, Mapping) or evidence:
             self.held = model.rows(evidence, "evidence")
+
+    def checked(self) -> "GraphProblem":
+        """The same, whose evidence raises at run time what could not be found before."""
+        out = self
+        if out.held is not None and not _checks.is_concrete(out.held):
+            held = jnp.asarray(out.held).astype(jnp.int32)
+            most = jnp.asarray(self.model.num_states, jnp.int32)
+            wrong = (held < -1) | (held >= jnp.broadcast_to(most, held.shape))
+            message = "`evidence` must hold states of its variables, or -1 where not known."
+            out = eqx.tree_at(lambda p: p.held, out, eqx.error_if(held, wrong, message))
+        soft = out.log_likelihood
+        if soft is not None and not _checks.is_concrete(soft):
+            message = "`evidence` must hold finite likelihoods >= 0."
+            # Logarithms of what is infinite, or below 0.
+            soft = eqx.error_if(soft, jnp.isnan(soft) | (soft == jnp.inf), message)
+            out = out.with_likelihood(soft)
+        return out
 
     def with_likelihood(
         self, log_likelihood: Float[Array, "*#batch states"] | None
@@ -71,7 +89,7 @@ def pose(
     inferences that work on them.
     """
     if isinstance(model, AbstractGraphModel):
-        return GraphProblem(model, evidence, observed)
+        return GraphProblem(model, evidence, observed).checked()
     if isinstance(model, NNBM) and nonnegative:
         for name, x in (("evidence", evidence), ("observed", observed)):
             if x is not None:
@@ -139,12 +157,22 @@ def _masked(evidence: Any, observed: Any) -> Any:
             raise ValueError("`observed` must hold groups that `evidence` holds, got another one.")
         if getattr(mask, "dtype", None) != jnp.bool_:
             raise TypeError(f"`observed` must hold booleans, got {_checks.describe(mask)}.")
+        if not hasattr(out[group], "dtype"):
+            got = _checks.describe(out[group])
+            raise TypeError(f"`evidence` must hold arrays, got {got}.")
         given, mask = jnp.asarray(out[group]), jnp.asarray(mask)
         if jnp.issubdtype(given.dtype, jnp.floating):
             mask, nothing = mask[..., None], jnp.ones((), given.dtype)
         else:
             given = given.astype(jnp.int32)
             nothing = jnp.asarray(-1, jnp.int32)
+        try:
+            np.broadcast_shapes(mask.shape, given.shape)
+        except ValueError:
+            raise ValueError(
+                f"`observed` must have the shape of the states of a group, {given.shape}, got"
+                f" {_checks.describe(mask)}."
+            ) from None
         with jax.numpy_rank_promotion("allow"):
             out[group] = jnp.where(mask, given, nothing)
     return out

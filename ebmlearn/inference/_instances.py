@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Num, PyTree
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel, CRBM, GaussianRBM, NNBM
+from ..models import AbstractPairwiseModel, CRBM, GaussianRBM, NNBM, QueryModel
 from ..models._graph import AbstractGraphModel
 from ..models._view import Instance
 
@@ -49,6 +49,11 @@ class Problem(eqx.Module):
             raise TypeError(
                 "`model` must have binary units for this inference, got an NNBM: take"
                 " `NaiveMeanField`, `TAP`, `SusP`, `ISusP` or `Exact()`."
+            )
+        if isinstance(self.model, QueryModel):
+            raise TypeError(
+                "`model` must be a plain one: ask a QueryModel by `query`, or take"
+                " `model.to_model()`, got a QueryModel."
             )
         if not isinstance(self.model, AbstractPairwiseModel):
             raise TypeError(

@@ -1,7 +1,8 @@
 import itertools
-from collections.abc import Sequence
+import operator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,11 +12,19 @@ from .. import _checks
 from ..models import AbstractLayeredModel, Layers, QueryModel
 from ..models._gaussian_rbm import GaussianRBM
 from ..models._graph import AbstractGraphModel
-from ._answers import answer, graph_answer, places_of, softmax
+from ._answers import (
+    answer,
+    graph_answer,
+    member,
+    places_of,
+    QueryReport,
+    report_of,
+    softmax,
+)
 from ._base import AbstractInference, Evidence, Observed
 from ._gaussian import GaussianProblem
 from ._graph import GraphProblem
-from ._instances import Problem
+from ._instances import check_evidence, Problem
 
 
 def query(
@@ -24,6 +33,7 @@ def query(
     observed: Observed | None = None,
     inference: AbstractInference | None = None,
     targets: Any = None,
+    report: bool = False,
 ) -> Any:
     """The probability that each visible unit is 1, given the observed ones; of a graph, that of
     each state of each variable; of Gaussian units, their means and variances.
@@ -48,13 +58,15 @@ def query(
     - `inference`: for instance [`ebmlearn.BP`][], [`ebmlearn.MeanField`][] or [`ebmlearn.Exact`][].
     - `targets`: what to answer for: indices of units, or one group of a graph. Everything, if not
       given.
+    - `report`: whether to say how the inference went, too.
 
     **Returns:**
 
     Probabilities of 1 of the visible units (`x` of a BoltzmannMachine), 0 or 1 where they were
-    fixed; of a graph, those of all states, `answer[group]`; of Gaussian units a
-    [`ebmlearn.Gaussian`][]. To see whether the inference converged, or the hidden units, call
-    `inference(model, evidence, observed)`: it takes the same arguments.
+    fixed; of a graph, those of all states, `answer[group]`, for which the evidence of a
+    [`ebmlearn.QueryModel`][] is as strong as it has learned; of Gaussian units a
+    [`ebmlearn.Gaussian`][]. With `report` a pair of that and a [`ebmlearn.QueryReport`][]. For the
+    hidden units call `inference(model, evidence, observed)`: it takes the same arguments.
     """
     if isinstance(model, QueryModel):
         if inference is not None:
@@ -62,15 +74,20 @@ def query(
                 "`inference` must be None for a QueryModel, which brings its own; ask"
                 f" `model.to_model()` by another one, got {inference!r}."
             )
-        out = _asked(model, evidence, observed)
+        out, went = _asked(model, evidence, observed)
     else:
-        out = _inferred(model, evidence, observed, inference)
-    if targets is None:
-        return out
-    if isinstance(_plain(model), AbstractGraphModel):
-        return out[targets]
+        out, went = _inferred(model, evidence, observed, inference)
+    if targets is not None:
+        out = _chosen(_plain(model), out, targets)
+    return (out, went) if report else out
+
+
+def _chosen(plain: Any, out: Any, targets: Any) -> Any:
+    """The answers for some targets."""
+    if isinstance(plain, AbstractGraphModel):
+        return member(out, targets)
     targets = np.asarray(targets)
-    units = _plain(model).unary()[0].shape[-1]
+    units = plain.unary()[0].shape[-1]
     if not np.issubdtype(targets.dtype, np.integer) or (np.abs(targets + 0.5) > units).any():
         raise ValueError(f"`targets` must be indices below {units}, got {targets}.")
     return jax.tree.map(lambda x: x[..., targets], out)
@@ -78,7 +95,7 @@ def query(
 
 def joint_query(
     model: AbstractLayeredModel | AbstractGraphModel | QueryModel,
-    targets: Sequence[Any],
+    targets: Any,
     evidence: Evidence,
     observed: Observed | None = None,
     inference: AbstractInference | None = None,
@@ -109,10 +126,21 @@ def joint_query(
     plain = _plain(model)
     if isinstance(plain, GaussianRBM):
         raise TypeError("`model` must be discrete, got a GaussianRBM.")
+    if isinstance(targets, str) or not hasattr(targets, "__iter__"):
+        got = _checks.describe(targets)
+        raise TypeError(f"`targets` must be a list of what to ask for, got {got}.")
     targets = list(targets)
     if not targets:
         raise ValueError("`targets` must hold one at least, got none.")
-    ask = _ask_graph if isinstance(plain, AbstractGraphModel) else _ask_units
+    if isinstance(plain, AbstractGraphModel):
+        ask = _ask_graph
+    else:
+        ask = _ask_units
+        units = plain.unary()[0].shape[-1]
+        check_evidence(evidence, observed, units)
+        targets = [_unit(target, units) for target in targets]
+        if len(set(targets)) < len(targets):
+            raise ValueError(f"`targets` must differ from each other, got {targets}.")
     known: list[tuple[int, ...]] = [()]
     out: list[Array] = [jnp.ones(())]
     sizes = []
@@ -137,20 +165,15 @@ def _ask_units(
     model: Any, targets: list, states: tuple[int, ...], evidence: Any, observed: Any, inference: Any
 ) -> Float[Array, "*batch 2"]:
     """The distribution of the last target given the states of those before it."""
-    units = _plain(model).unary()[0].shape[-1]
-    for unit in targets:
-        if isinstance(unit, bool) or not isinstance(unit, (int, np.integer)) or unit >= units:
-            raise ValueError(f"`targets` must be indices below {units}, got {unit!r}.")
-    if len(set(targets)) < len(targets):
-        raise ValueError(f"`targets` must differ from each other, got {targets}.")
-    if observed is None:
-        raise ValueError("`evidence` and `observed` go together, got no `observed`.")
+    if evidence is None or observed is None:
+        raise ValueError("`evidence` and `observed` must be given, got None.")
     given = np.array(targets[:-1], int)
     x = jnp.asarray(evidence).astype(_plain(model).unary()[0].dtype)
     mask = jnp.asarray(observed)
     if _checks.is_concrete(mask) and bool(mask[..., np.array(targets)].any()):
         raise ValueError("`targets` must not be observed, got some that are.")
-    shape = np.broadcast_shapes(x.shape, mask.shape)
+    batch = _checks.broadcastable(evidence=x.shape[:-1], observed=mask.shape[:-1])
+    shape = (*batch, x.shape[-1])
     x, mask = jnp.broadcast_to(x, shape), jnp.broadcast_to(mask, shape)
     x = x.at[..., given].set(jnp.asarray(states, x.dtype))
     p = query(model, x, mask.at[..., given].set(True), inference)[..., targets[-1]]
@@ -173,10 +196,26 @@ def _ask_graph(
         found = softmax(graph_answer(model, rows, rows >= 0, likelihood).value)
     else:
         _check_inference(inference)
-        problem = GraphProblem(graph, rows).with_likelihood(likelihood)
+        problem = GraphProblem(graph, rows).with_likelihood(likelihood).checked()
         found = inference._beliefs(problem).marginals
     group, index = targets[-1]
     return found[group][(..., *np.atleast_1d(index), slice(None))]
+
+
+def _unit(target: Any, units: int) -> int:
+    """The index of a unit, counted from the first."""
+    unit = _whole(target)
+    if unit is None or not -units <= unit < units:
+        raise ValueError(f"`targets` must be indices below {units}, got {target!r}.")
+    return unit % units
+
+
+def _whole(x: Any) -> int | None:
+    """An integer of any kind, or None."""
+    try:
+        return None if getattr(x, "dtype", type(x)) in (bool, np.bool_) else operator.index(x)
+    except TypeError:
+        return None
 
 
 def _place(graph: AbstractGraphModel, target: Any) -> int:
@@ -185,17 +224,20 @@ def _place(graph: AbstractGraphModel, target: Any) -> int:
         raise ValueError(f"`targets` must be pairs of a group and an index, got {target!r}.")
     group, index = target
     places = places_of(graph, group)
-    index = tuple(np.atleast_1d(index))
-    if len(index) != places.ndim or any(
-        not -n <= k < n for k, n in zip(index, places.shape, strict=True)
+    numbers = tuple(_whole(k) for k in np.atleast_1d(index))
+    if len(numbers) != places.ndim or any(
+        k is None or not -n <= k < n for k, n in zip(numbers, places.shape, strict=True)
     ):
-        raise ValueError(f"`targets` must hold indices of shape {places.shape}, got {index}.")
-    return int(places[index])
+        raise ValueError(
+            f"`targets` must hold indices of variables in a group of shape {places.shape}, got"
+            f" {index!r}."
+        )
+    return int(places[numbers])
 
 
 def _graph_rows(graph: AbstractGraphModel, evidence: Any, observed: Any) -> tuple[Array, Any]:
     """Evidence on a graph, checked: states, -1 where not known, and likelihoods."""
-    problem = GraphProblem(graph, evidence, observed)
+    problem = GraphProblem(graph, evidence, observed).checked()
     size = len(graph.num_states)
     held = problem.held
     if held is None:
@@ -214,23 +256,26 @@ def _check_inference(inference: Any) -> None:
         )
 
 
-def _inferred(model: Any, evidence: Any, observed: Any, inference: Any) -> Any:
+def _inferred(model: Any, evidence: Any, observed: Any, inference: Any) -> tuple[Any, QueryReport]:
     """What an inference answers."""
     _check_inference(inference)
     beliefs = inference(model, evidence, observed)
     if isinstance(model, AbstractGraphModel | GaussianRBM):
-        return beliefs.marginals
-    return beliefs.visible if isinstance(beliefs.log_odds, Layers) else beliefs.x
+        out = beliefs.marginals
+    else:
+        out = beliefs.visible if isinstance(beliefs.log_odds, Layers) else beliefs.x
+    return out, report_of(beliefs)
 
 
-def _asked(model: QueryModel, evidence: Any, observed: Any) -> Any:
+def _asked(model: QueryModel, evidence: Any, observed: Any) -> tuple[Any, QueryReport]:
     """What a `QueryModel` answers."""
     graph = model.centred
     if isinstance(graph, AbstractGraphModel):
         rows, likelihood = _graph_rows(graph, evidence, observed)
         if _checks.is_concrete(rows) and bool((rows >= 0).all()):
             raise ValueError("`evidence` must leave a variable to be asked for, got all of them.")
-        return softmax(graph_answer(model, rows, rows >= 0, likelihood).value)
+        found = graph_answer(model, rows, rows >= 0, likelihood)
+        return softmax(found.value), found.report
     gaussian = isinstance(graph, GaussianRBM)
     problem = (GaussianProblem if gaussian else Problem)(model.to_model(), evidence, observed)
     if problem.observed is None or problem.evidence is None:
@@ -241,5 +286,13 @@ def _asked(model: QueryModel, evidence: Any, observed: Any) -> Any:
     shape = (*problem.shape, graph.unary()[0].shape[-1])
     x = jnp.broadcast_to(jnp.asarray(problem.evidence).astype(dtype), shape)
     mask = jnp.broadcast_to(jnp.asarray(problem.observed), shape)
-    found = answer(model, x, mask).value
-    return found if gaussian else jnp.where(mask, x, jax.nn.sigmoid(found))
+    if not problem.verified:
+        good = jnp.isfinite(x) if gaussian else (x >= 0) & (x <= 1)
+        wanted = "be finite" if gaussian else "lie in [0, 1]"
+        x = eqx.error_if(x, mask & ~good, f"`evidence` must {wanted} where observed.")
+    found = answer(model, x, mask)
+    if gaussian:
+        return found.value, found.report
+    # Of what is known by a likelihood alone, the answer says more.
+    sure = mask & ((x == 0) | (x == 1))
+    return jnp.where(sure, x, jax.nn.sigmoid(found.value)), found.report

@@ -85,6 +85,13 @@ class AbstractLearner(eqx.Module):
         The gradient, shaped as the model; the new state; a [`ebmlearn.StepInfo`][].
         """
 
+    def trained(self, model: Any) -> PyTree[bool]:
+        """Which arrays of a model are trained, a boolean for each: [`ebmlearn.fit`][] leaves the
+        others alone, whatever the optimiser does, such as weight decay. By default those of which
+        the model says so, `model.trained()`, or all.
+        """
+        return model.trained() if hasattr(model, "trained") else jax.tree.map(lambda _: True, model)
+
     @abc.abstractmethod
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """The inference that goes with a model trained by this learner."""

@@ -1,13 +1,17 @@
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from ..estimate._nce import as_rows, cross_entropy
-from ..inference import BP, RandomTargets
+from ..inference import BP, FixedTargets, RandomTargets
+from ..inference._answers import places_of
 from ..inference._queries import AbstractQueries, as_queries
 from ..models import QueryModel
 from ._base import AbstractLearner, StepInfo
@@ -19,7 +23,7 @@ class QueryTraining(AbstractLearner):
     as belief propagation answers for them. The model that comes out is trained for that inference,
     and may be asked for any unit given any others.
 
-    With one target and no hidden units this is pseudo-likelihood.
+    With one target, no hidden units, `scale=1` and strong evidence this is pseudo-likelihood.
 
     !!! example
 
@@ -94,10 +98,26 @@ class QueryTraining(AbstractLearner):
         """
         _check_model(model)
         _checks.typed_key(key)
+        _check_told(model, self.queries, batch)
         gradient, loss, settled = _step(self, model, as_rows(model, batch, "batch"), key)
         nan = jnp.full_like(loss, jnp.nan)
         layers = jnp.full_like(loss, self.layers or model.layers)
         return gradient, state, StepInfo(loss, nan, settled, layers, nan)
+
+    def trained(self, model: QueryModel) -> PyTree[bool]:
+        out = super().trained(model)
+        for name, learned in self._numbers().items():
+            if getattr(model, name) is not None:
+                out = eqx.tree_at(lambda m, n=name: getattr(m, n), out, learned)
+        return out
+
+    def _numbers(self) -> dict[str, bool]:
+        """Which of the numbers beside the parameters are learned."""
+        return {
+            "log_temperature": self.temperature,
+            "log_scale": self.scale,
+            "log_strength": self.evidence,
+        }
 
     def decoder(self, epoch: int = 0) -> BP:
         """Belief propagation of as many layers. A [`ebmlearn.QueryModel`][] brings its own, which
@@ -108,6 +128,8 @@ class QueryTraining(AbstractLearner):
     def loss(self, model: QueryModel, batch: Any, *, key: PRNGKeyArray) -> Float[Array, ""]:
         """The cross-entropy of the targets of a batch in nats, on average over them."""
         _check_model(model)
+        _checks.typed_key(key)
+        _check_told(model, self.queries, batch)
         return _loss(model, self, as_rows(model, batch, "batch"), key)[0]
 
 
@@ -115,6 +137,19 @@ def _check_model(model: Any) -> None:
     if not isinstance(model, QueryModel):
         got = _checks.describe(model)
         raise TypeError(f"`model` must be a QueryModel, such as `QueryModel(rbm)`, got {got}.")
+
+
+def _check_told(model: QueryModel, queries: AbstractQueries, batch: Any) -> None:
+    """Raises if data never tell what is always asked for."""
+    if not isinstance(queries, FixedTargets) or not isinstance(batch, Mapping):
+        return
+    told = np.zeros(len(model.centred.num_states), bool)
+    for group in batch:
+        told[places_of(model.centred, group, "batch")] = True
+    with jax.ensure_compile_time_eval():
+        asked = np.asarray(queries(model, 1, key=jax.random.key(0)).targets[0])
+    if not (asked & told).any():
+        raise ValueError("`queries` must ask for what `batch` tells, got no such target.")
 
 
 @eqx.filter_jit
@@ -134,12 +169,7 @@ def _step(
     (loss, settled), gradient = eqx.filter_value_and_grad(_loss, has_aux=True)(
         model, learner, rows, key
     )
-    kept = {
-        "log_temperature": learner.temperature,
-        "log_scale": learner.scale,
-        "log_strength": learner.evidence,
-    }
-    for name, learned in kept.items():
+    for name, learned in learner._numbers().items():
         value = getattr(gradient, name)
         if not learned and value is not None:
             gradient = eqx.tree_at(lambda g, n=name: getattr(g, n), gradient, jnp.zeros_like(value))

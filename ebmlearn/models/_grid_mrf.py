@@ -325,6 +325,14 @@ class GridMRF(AbstractGraphModel):
             out = out - (table * x).sum()
         return out
 
+    def trained(self) -> "GridMRF":
+        """Booleans in the place of arrays: of the tables of channels that are not learned,
+        False.
+        """
+        out = jax.tree.map(lambda _: True, self)
+        tables = tuple(name in self.learned for name in self.channels)
+        return eqx.tree_at(lambda model: model.channel_tables, out, tables)
+
     @property
     def _names(self) -> tuple[str, ...]:
         return (_STATE, *self.channels)

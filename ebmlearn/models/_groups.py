@@ -46,6 +46,11 @@ def rows_of(
     `[*batch, *shape]`; checked. Such an array may be given too.
     """
     if not isinstance(data, Mapping):
+        if not hasattr(data, "shape") or not hasattr(data, "dtype"):
+            raise TypeError(
+                f"`{name}` must be a dictionary of groups of variables, or an array of all states,"
+                f" got {_checks.describe(data)}."
+            )
         _checks.trailing(name, data, (len(counts),), "one state a variable")
         if not np.issubdtype(data.dtype, np.integer):
             raise TypeError(f"`{name}` must hold integers, got {_checks.describe(data)}.")
@@ -88,6 +93,9 @@ def likelihoods_of(
     """
     if not isinstance(data, Mapping):
         return data, None
+    for x in data.values():
+        if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+            raise TypeError(f"`evidence` must hold arrays, got {_checks.describe(x)}.")
     soft = {g: x for g, x in data.items() if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)}
     if not soft:
         return data, None
@@ -96,8 +104,16 @@ def likelihoods_of(
         k = index(group, "`evidence`")
         shape, states = sizes[k]
         _checks.trailing("evidence", x, (*shape, states), "a likelihood for each state")
-        if _checks.is_concrete(x) and not (np.isfinite(x).all() and (np.asarray(x) >= 0).all()):
-            raise ValueError("`evidence` must hold likelihoods that are finite and >= 0.")
+        if _checks.is_concrete(x):
+            values = np.asarray(x)
+            wrong = ~(np.isfinite(values) & (values >= 0))
+            if wrong.any():
+                got = values[wrong][0]
+                raise ValueError(f"`evidence` must hold finite likelihoods >= 0, got {got}.")
+            if not values.any(-1).all():
+                raise ValueError(
+                    "`evidence` must leave a state to each variable, got likelihoods all 0."
+                )
         given[k] = jnp.log(jnp.asarray(x))
         shapes[f"evidence[{k}]"] = x.shape[: x.ndim - len(shape) - 1]
     batch = _checks.broadcastable(**shapes)

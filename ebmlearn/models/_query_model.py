@@ -4,9 +4,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
+from .._types import AnyArray
 from ._base import AbstractPairwiseModel
 from ._gaussian_rbm import GaussianRBM
 from ._graph import AbstractGraphModel
@@ -49,15 +51,18 @@ class QueryModel(eqx.Module):
         *,
         temperature: float | None = 1.0,
         scale: float | None = None,
-        evidence: float | tuple[float, float] | None = None,
+        evidence: float | tuple[float, float] | Float[AnyArray, "..."] | None = None,
     ):
         """**Arguments:**
 
         - `model`: an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without label units, a
           GaussianRBM, or a graph: a [`ebmlearn.GridMRF`][] or a
           [`ebmlearn.pgmax.FactorGraphModel`][]. It may be untrained.
-        - `layers`: how often messages are sent. Where layers of units take turns, half of the
-          messages of a layer would not reach the answer, and are not computed.
+        - `layers`: how often messages are sent. Where layers of binary units take turns, half of
+          the messages of a layer would not reach the answer, and are not computed. A GaussianRBM
+          answers an even number of layers by half as many sweeps, units and hidden units in turns,
+          which for few layers is another answer than all messages at the same time, as for an odd
+          number; with more they agree.
         - `temperature`: where it starts. None is 1 for good, as for a GaussianRBM.
         - `scale`: where it starts: by default 5 for binary units, else 1.
         - `evidence`: where it starts. For binary units a pair, how far the log-odds of an observed
@@ -81,14 +86,14 @@ class QueryModel(eqx.Module):
             kind = type(model).__name__
             raise TypeError(f"`model` must have binary units alone, got a {kind} with label units.")
         _checks.count("layers", layers)
-        if temperature is not None:
-            _checks.number("temperature", temperature, 0, math.inf, "(0, inf)")
+        dtype = model.unary()[0].dtype
+        for name, x in (("temperature", temperature), ("scale", scale)):
+            if x is not None:
+                _positive(name, x, dtype)
         if gaussian and (temperature not in (None, 1) or evidence is not None):
             name = "evidence" if evidence is not None else "temperature"
             raise ValueError(f"`{name}` must not be given for a GaussianRBM, got {locals()[name]}.")
         scale = (5.0 if binary else 1.0) if scale is None else scale
-        _checks.number("scale", scale, 0, math.inf, "(0, inf)")
-        dtype = model.unary()[0].dtype
         self.centred = _centred(model) if binary else model
         fixed = gaussian or temperature is None
         self.log_temperature = None if fixed else jnp.log(jnp.asarray(temperature, dtype))
@@ -121,6 +126,15 @@ class QueryModel(eqx.Module):
         plain = isinstance(self.centred, AbstractPairwiseModel)
         return _uncentred(self.centred) if plain else self.centred
 
+    def trained(self) -> "QueryModel":
+        """Booleans in the place of arrays: of those that the plain model does not want trained,
+        False.
+        """
+        out = jax.tree.map(lambda _: True, self)
+        if not hasattr(self.centred, "trained"):
+            return out
+        return eqx.tree_at(lambda model: model.centred, out, self.centred.trained())
+
     def project(self) -> "QueryModel":
         """The model with its parameters made what they must be, where the plain model asks for
         that.
@@ -130,19 +144,30 @@ class QueryModel(eqx.Module):
         return eqx.tree_at(lambda model: model.centred, self, self.centred.project())
 
 
+def _positive(name: str, x: Any, dtype: Any) -> None:
+    """Raises unless a number is positive, in a dtype too."""
+    _checks.number(name, x, 0, math.inf, "(0, inf)")
+    if _checks.is_concrete(x) and not 0 < float(np.asarray(x, dtype)) < math.inf:
+        raise ValueError(f"`{name}` must lie in (0, inf) as {dtype}, got {float(x)}.")
+
+
 def _log_strength(evidence: Any, binary: bool, dtype: Any) -> Float[Array, "*states"]:
     if not binary:
         evidence = 1000.0 if evidence is None else evidence
-        _checks.number("evidence", evidence, 0, math.inf, "(0, inf)")
+        _positive("evidence", evidence, dtype)
         return jnp.log(jnp.asarray(evidence, dtype))
-    pair = (1000.0, 9.21) if evidence is None else evidence
-    pair = (pair, pair) if isinstance(pair, (int, float)) else pair
+    pair: Any = (1000.0, 9.21) if evidence is None else evidence
+    shape = getattr(pair, "shape", None)
+    if shape == (2,):
+        pair = tuple(pair)
+    elif isinstance(pair, (int, float)) or shape == ():
+        pair = (pair, pair)
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         got = _checks.describe(evidence)
         raise TypeError(f"`evidence` must be a pair of numbers, of 0 and of 1, got {got}.")
     for k, x in enumerate(pair):
-        _checks.number(f"evidence[{k}]", x, 0, math.inf, "(0, inf)")
-    return jnp.log(jnp.asarray(pair, dtype))
+        _positive(f"evidence[{k}]", x, dtype)
+    return jnp.log(jnp.stack([jnp.asarray(x, dtype) for x in pair]))
 
 
 def _centred(model: AbstractPairwiseModel) -> AbstractPairwiseModel:

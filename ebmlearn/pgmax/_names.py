@@ -45,6 +45,9 @@ class Names(eqx.Module):
         else:
             ids = [(int(a) << 32) + int(b) for a, b in np.asarray(self.tokens)]
         try:
+            # A variable of PGMax begins with the number that is its group's hash.
+            if isinstance(group, (int, np.integer)):
+                raise TypeError
             return ids.index(hash(group))
         except (ValueError, TypeError):
             raise KeyError(

@@ -1,0 +1,211 @@
+"""What answers to queries say of themselves, and what they refuse."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import oracle
+import pytest
+from pgmax import fgraph, fgroup, vgroup
+
+import ebmlearn as ebm
+from ebmlearn.inference._instances import Problem
+from ebmlearn.pgmax import FactorGraphModel
+
+
+NONE = jnp.zeros(4, bool)
+SOME = jnp.asarray([True, True, False, False])
+
+
+@pytest.fixture(autouse=True)
+def as_pgmax():
+    """PGMax is not written for strict promotion."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def rbm():
+    return ebm.RBM(jnp.full((4, 1), 2.0), jnp.full(4, -1.0), jnp.full(1, -2.0))
+
+
+def query_model(**options):
+    return ebm.QueryModel(rbm(), scale=1.0, evidence=1000.0, **options)
+
+
+def chain():
+    """A graph of four variables of three states in a line, seen through two states each."""
+    rng = np.random.default_rng(0)
+    hidden = vgroup.NDVarArray(3, (4,))
+    seen = vgroup.NDVarArray(2, (4,))
+    graph = fgraph.FactorGraph([hidden, seen])
+    pairs: Any = [[hidden[i], hidden[i + 1]] for i in range(3)]
+    graph.add_factors(fgroup.PairwiseFactorGroup(pairs, rng.normal(size=(3, 3))))
+    pairs = [[hidden[i], seen[i]] for i in range(4)]
+    graph.add_factors(fgroup.PairwiseFactorGroup(pairs, rng.normal(size=(3, 2))))
+    return FactorGraphModel(graph), hidden, seen
+
+
+def test_likelihoods_leave_something_to_answer():
+    """0.5 says nothing of a unit, and what is known of it by the others is the answer."""
+    with oracle.x64(True):
+        model = query_model()
+        for value in (0.5, 0.6):
+            evidence = jnp.asarray([value, 1.0, 0.0, 0.0])
+            found = ebm.query(model, evidence, SOME)
+            exact = ebm.query(rbm(), evidence, SOME, ebm.Exact())
+            np.testing.assert_allclose(found, exact, atol=1e-10)
+            assert found[0] > value + 0.1 and found[1] == 1
+
+
+def test_how_the_inference_went():
+    p, report = ebm.query(query_model(), jnp.ones(4), SOME, report=True)
+    assert p.shape == (4,) and bool(report.converged) and report.guarded is None
+    many = jnp.ones((3, 4))
+    _, report = ebm.query(rbm(), many, SOME, ebm.BP(50, tol=1e-6), report=True)
+    assert report.converged.shape == report.residual.shape == (3,)
+    strong = ebm.GaussianRBM(jnp.full((2, 2), 3.0), *jnp.zeros((3, 2)))
+    free = jnp.asarray([False, False])
+    plain = ebm.BP(5)(strong, jnp.zeros(2), free)
+    _, report = ebm.query(ebm.QueryModel(strong), jnp.zeros(2), free, report=True)
+    assert report.guarded == plain.guarded
+    model, hidden, seen = chain()
+    q, report = ebm.query(
+        ebm.QueryModel(model), {seen: jnp.zeros(4, int)}, targets=hidden, report=True
+    )
+    assert q.shape == (4, 3) and bool(report.converged)
+
+
+@pytest.mark.parametrize("value", [2.0, np.nan])
+def test_evidence_is_checked_when_compiled(value):
+    model = query_model()
+    evidence = jnp.full(4, value)
+    with pytest.raises(Exception, match="evidence` must lie in"):
+        jax.block_until_ready(jax.jit(lambda e: ebm.query(model, e, SOME))(evidence))
+    # What is not observed is not looked at.
+    assert jnp.isfinite(jax.jit(lambda e: ebm.query(model, e, NONE))(evidence)).all()
+
+
+def test_evidence_of_other_kinds_is_checked_when_compiled():
+    gaussian = ebm.QueryModel(
+        ebm.GaussianRBM(jnp.ones((2, 1)), jnp.zeros(2), jnp.zeros(1), jnp.zeros(2))
+    )
+    mask = jnp.asarray([True, False])
+    with pytest.raises(Exception, match="evidence` must be finite"):
+        jax.block_until_ready(
+            jax.jit(lambda e: ebm.query(gaussian, e, mask))(jnp.asarray([jnp.nan, 0.0]))
+        )
+    model, hidden, seen = chain()
+    for asked, inference in ((ebm.QueryModel(model), None), (model, ebm.BP(5))):
+        ask = jax.jit(
+            lambda x, m=asked, i=inference: ebm.query(m, {seen: x}, inference=i, targets=hidden)
+        )
+        assert ask(jnp.asarray([0, 1, -1, 0])).shape == (4, 3)
+        with pytest.raises(Exception, match="evidence` must hold states"):
+            jax.block_until_ready(ask(jnp.asarray([0, 7, 0, 0])))
+        with pytest.raises(Exception, match="evidence` must hold finite likelihoods"):
+            jax.block_until_ready(ask(jnp.full((4, 2), jnp.nan)))
+
+
+def test_joint_targets_of_units():
+    model = query_model()
+    x = jnp.zeros(4)
+    joint = ebm.joint_query(model, [jnp.asarray(0), -1], x, NONE)
+    np.testing.assert_allclose(joint, ebm.joint_query(model, [0, 3], x, NONE), atol=1e-7)
+    cases = [
+        ([-5], "indices below 4, got -5"),
+        ([4], "indices below 4, got 4"),
+        ([True], "indices below 4, got True"),
+        ([0.5], "indices below 4, got 0.5"),
+        ([-1, 3], "differ from each other"),
+    ]
+    for targets, message in cases:
+        with pytest.raises(ValueError, match=message):
+            ebm.joint_query(model, targets, x, NONE)
+    with pytest.raises(TypeError, match="`targets` must be a list"):
+        ebm.joint_query(model, 2, x, NONE)
+    with pytest.raises(ValueError, match=r"`evidence` must have shape \(..., 4\)"):
+        ebm.joint_query(model, [0], x[:3], NONE[:3])
+
+
+def test_targets_of_a_graph():
+    """A variable of PGMax is a pair too, but not of a group and an index."""
+    model, hidden, seen = chain()
+    evidence = {seen: jnp.asarray([0, 1, 1, 0])}
+    p = ebm.joint_query(ebm.QueryModel(model), [(hidden, 0)], evidence)
+    assert p.shape == (3,)
+    for target in (hidden[0], seen[0]):
+        with pytest.raises(KeyError, match="`targets` must be a group of the graph"):
+            ebm.joint_query(ebm.QueryModel(model), [target], evidence)
+    for index in (1.5, True, 4, (0, 0)):
+        with pytest.raises(ValueError, match="`targets` must hold indices of variables"):
+            ebm.joint_query(ebm.QueryModel(model), [(hidden, index)], evidence)
+    with pytest.raises(KeyError, match="`targets` must be a group of the graph"):
+        ebm.query(ebm.QueryModel(model), evidence, targets="hidden")
+
+
+def test_evidence_of_a_graph():
+    model, _, seen = chain()
+    asked = ebm.QueryModel(model)
+    with pytest.raises(ValueError, match="`observed` must have the shape of the states"):
+        ebm.query(asked, {seen: jnp.zeros(4, int)}, {seen: jnp.ones(3, bool)})
+    with pytest.raises(TypeError, match="`evidence` must hold arrays, got"):
+        ebm.query(asked, {seen: [0, 1, 0, 1]})
+    with pytest.raises(ValueError, match="leave a state to each variable"):
+        ebm.query(asked, {seen: jnp.zeros((4, 2))})
+    with pytest.raises(ValueError, match=r"finite likelihoods >= 0, got -1\.0"):
+        ebm.query(asked, {seen: jnp.full((4, 2), -1.0)})
+
+
+def test_numbers_of_a_query_model():
+    model = ebm.QueryModel(rbm(), evidence=(3.0, 4.0))
+    again = ebm.QueryModel(rbm(), evidence=model.evidence)
+    np.testing.assert_allclose(np.asarray(again.evidence), [3.0, 4.0], rtol=1e-6)
+    for name in ("temperature", "scale", "evidence"):
+        with pytest.raises(ValueError, match=f"`{name}.* as float32, got 1e-50"):
+            ebm.QueryModel(rbm(), **{name: 1e-50})  # pyright: ignore
+    with pytest.raises(TypeError, match="ask a QueryModel by `query`, or take `model.to_model"):
+        Problem(query_model())
+    with pytest.raises(TypeError, match="typed key"):
+        ebm.QueryTraining().loss(model, jnp.zeros((2, 4)), key=jax.random.PRNGKey(0))
+
+
+def test_units_without_hidden_ones():
+    model = ebm.GaussianRBM(jnp.zeros((2, 0)), jnp.asarray([1.0, 2.0]), jnp.zeros(0), jnp.zeros(2))
+    found = ebm.query(ebm.QueryModel(model), jnp.zeros(2), jnp.zeros(2, bool))
+    np.testing.assert_allclose(found.mean, [1.0, 2.0])
+    np.testing.assert_allclose(found.variance, 1.0)
+
+
+def test_nothing_to_learn_from():
+    model, hidden, seen = chain()
+    learner = ebm.QueryTraining(ebm.FixedTargets([seen], [hidden]))
+    with pytest.raises(ValueError, match="must ask for what `batch` tells"):
+        learner.loss(ebm.QueryModel(model), {seen: jnp.zeros((2, 4), int)}, key=jax.random.key(0))
+
+
+def test_weight_decay_leaves_alone_what_is_not_learned():
+    key = jax.random.key(0)
+    emissions = {
+        "pixels": jnp.log(jnp.asarray([[0.8, 0.2], [0.3, 0.7]])),
+        "labels": jnp.log(jnp.eye(2)),
+    }
+    grid = ebm.GridMRF.init((2, 2), 2, emissions, key=key, learned=("pixels",))
+    model = ebm.QueryModel(grid, 2, evidence=20.0)
+    learner = ebm.QueryTraining(ebm.FixedTargets(["pixels"], ["labels"]), evidence=False)
+    data = np.random.default_rng(0).integers(0, 2, (20, 2, 2))
+    last = ebm.fit(
+        model,
+        learner,
+        {"pixels": data, "labels": data},
+        optimizer=optax.adamw(0.1, weight_decay=0.1),
+        epochs=2,
+        batch_size=10,
+        progress=False,
+        key=key,
+    ).model
+    np.testing.assert_array_equal(last.evidence, model.evidence)
+    np.testing.assert_array_equal(last.centred.emissions["labels"], grid.emissions["labels"])
+    assert not jnp.allclose(last.centred.emissions["pixels"], grid.emissions["pixels"])
+    assert last.temperature != 1 and last.scale != 1
