@@ -1,16 +1,17 @@
 import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, Num, PRNGKeyArray
 
 from .. import _checks
-from ..models import QueryModel
+from .._types import AnyArray
+from ..models import GridMRF, QueryModel
 from ..models._graph import AbstractGraphModel
 from ._answers import places_of
 
@@ -39,6 +40,11 @@ class AbstractQueries(eqx.Module):
           data do not tell can be neither evidence nor target.
         - `rows`: how many queries.
         - `key`: a typed key.
+
+        **Returns:**
+
+        A pair of arrays of booleans `[rows, units]`: which units are observed, and which are
+        targets. No unit is both.
         """
 
 
@@ -46,50 +52,82 @@ class RandomTargets(AbstractQueries):
     """Each unit is a target with the same probability, on its own, and else observed."""
 
     probability: float
+    groups: tuple[Any, ...] | None
 
-    def __init__(self, probability: float = 0.5):
+    def __init__(self, probability: float = 0.5, *, groups: Sequence[Any] | None = None):
         """**Arguments:**
 
         - `probability`: of being a target.
+        - `groups`: of a graph, the groups of variables that are targets or observed; those of other
+          groups are neither. All groups if not given. What data do not tell is neither anyhow.
         """
         self.probability = probability
+        self.groups = _as_groups(groups)
 
     def __check_init__(self):
         _checks.number("probability", self.probability, 0, 1, "(0, 1]")
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
         targets = jax.random.bernoulli(key, self.probability, (rows, num_units(model)))
-        return Query(~targets, targets)
+        return _among(_chosen(model, self.groups), targets)
 
 
 class TargetCount(AbstractQueries):
     """So many targets, each set of them as likely as another, and all other units observed."""
 
     number: int = eqx.field(static=True)
+    groups: tuple[Any, ...] | None
 
-    def __init__(self, number: int):
+    def __init__(self, number: int, *, groups: Sequence[Any] | None = None):
         """**Arguments:**
 
         - `number`: of targets.
+        - `groups`: of a graph, the groups of variables that are targets or observed; those of other
+          groups are neither. All groups if not given: of a graph with hidden variables, `groups`
+          should name what data tell, or some of the targets will be hidden, and not count.
         """
         self.number = number
+        self.groups = _as_groups(groups)
 
     def __check_init__(self):
         _checks.count("number", self.number)
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
         units = num_units(model)
-        if self.number > units:
-            raise ValueError(f"`number` must be at most the {units} units, got {self.number}.")
-        order = jax.random.uniform(key, (rows, units)).argsort(-1).argsort(-1)
-        return Query(order >= self.number, order < self.number)
+        members = _chosen(model, self.groups)
+        most, what = units, "units"
+        if members is not None:
+            most, what = int(members.sum()), "variables of `groups`"
+        if self.number > most:
+            raise ValueError(f"`number` must be at most the {most} {what}, got {self.number}.")
+        place = jax.random.uniform(key, (rows, units))
+        if members is not None:
+            # All others come last.
+            place = jnp.where(members[None, :], place, jnp.full_like(place, 2))
+        order = place.argsort(-1).argsort(-1)
+        return _among(members, order < self.number)
 
 
 class LeaveOneOut(AbstractQueries):
-    """One target, all other units observed. Without hidden units this is pseudo-likelihood."""
+    """One target, all other units observed. To train without hidden units by these queries, with a
+    scale of 1 and evidence so strong that it is sure, is pseudo-likelihood; a
+    [`ebmlearn.QueryModel`][] of binary units starts with another scale and weaker evidence, unless
+    it is told these.
+    """
+
+    groups: tuple[Any, ...] | None
+
+    def __init__(self, *, groups: Sequence[Any] | None = None):
+        """**Arguments:**
+
+        - `groups`: of a graph, the groups of variables that are targets or observed; those of other
+          groups are neither. All groups if not given: of a graph with hidden variables, `groups`
+          should name what data tell, or the target of many rows will be hidden, and not count.
+        """
+        self.groups = _as_groups(groups)
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        return TargetCount(1)(model, rows, key=key)
+        return TargetCount(1, groups=self.groups)(model, rows, key=key)
 
 
 class BlockTargets(AbstractQueries):
@@ -97,15 +135,28 @@ class BlockTargets(AbstractQueries):
 
     image: tuple[int, int] = eqx.field(static=True)
     block: tuple[int, int] = eqx.field(static=True)
+    groups: tuple[Any, ...] | None
 
-    def __init__(self, image: tuple[int, int], block: tuple[int, int]):
+    def __init__(
+        self,
+        image: tuple[int, int],
+        block: tuple[int, int],
+        *,
+        groups: Sequence[Any] | None = None,
+    ):
         """**Arguments:**
 
         - `image`: the height and width of an image, whose rows follow one another in the data.
         - `block`: the height and width of the block.
+        - `groups`: of a graph, groups of variables of which each has one a pixel, such as channels
+          of a [`ebmlearn.GridMRF`][]: the same block of each is asked for given the rest of them;
+          variables of other groups are neither targets nor observed. If not given, all variables
+          together are one image. Of a graph with hidden variables, `groups` should name what data
+          tell.
         """
-        self.image = image[0], image[1]
-        self.block = block[0], block[1]
+        self.image = _height_and_width("image", image)
+        self.block = _height_and_width("block", block)
+        self.groups = _as_groups(groups)
 
     def __check_init__(self):
         for name, x in (("image", self.image), ("block", self.block)):
@@ -116,17 +167,35 @@ class BlockTargets(AbstractQueries):
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
         units = num_units(model)
-        if math.prod(self.image) != units:
-            raise ValueError(
-                f"`image` must have as many pixels as units, {units}, got {self.image}."
-            )
+        pixels = math.prod(self.image)
+        places = None
+        if self.groups is None:
+            if pixels != units:
+                graph = isinstance(_plain(model), AbstractGraphModel)
+                hint = ", or `groups` must be given" if graph else ""
+                raise ValueError(
+                    f"`image` must have as many pixels as units, {units}{hint}, got {self.image}."
+                )
+        else:
+            places = _places(model, self.groups)
+            for own in places:
+                if own.size != pixels:
+                    raise ValueError(
+                        "`image` must have as many pixels as each of `groups` has variables,"
+                        f" {own.size}, got {self.image}."
+                    )
         inside = []
         for own, length, size in zip(jax.random.split(key), self.image, self.block, strict=True):
             first = jax.random.randint(own, (rows, 1), 0, length - size + 1)
             at = jnp.arange(length)[None, :]
             inside.append((at >= first) & (at < first + size))
-        targets = (inside[0][:, :, None] & inside[1][:, None, :]).reshape(rows, units)
-        return Query(~targets, targets)
+        block = (inside[0][:, :, None] & inside[1][:, None, :]).reshape(rows, pixels)
+        if places is None:
+            return _among(None, block)
+        targets = jnp.zeros((rows, units), bool)
+        for own in places:
+            targets = targets.at[:, own].set(block)
+        return _among(_chosen(model, self.groups), targets)
 
 
 class FixedTargets(AbstractQueries):
@@ -141,6 +210,7 @@ class FixedTargets(AbstractQueries):
         - `observed`, `targets`: booleans `[units]`, which units are given and which asked for; of a
           graph, lists of groups of its variables.
         """
+        observed, targets = _mask(observed), _mask(targets)
         if hasattr(observed, "dtype") and hasattr(targets, "dtype"):
             for name, x in (("observed", observed), ("targets", targets)):
                 if x.dtype != np.bool_ or x.ndim != 1:
@@ -151,6 +221,10 @@ class FixedTargets(AbstractQueries):
             self.observed, self.targets = np.asarray(observed), np.asarray(targets)
             return
         for name, x in (("observed", observed), ("targets", targets)):
+            if hasattr(x, "dtype"):
+                other = "targets" if name == "observed" else "observed"
+                got = _checks.describe(x)
+                raise TypeError(f"`{name}` must be a list of groups, as `{other}` is, got {got}.")
             if not isinstance(x, (list, tuple)):
                 got = _checks.describe(x)
                 raise TypeError(
@@ -163,11 +237,14 @@ class FixedTargets(AbstractQueries):
         masks = []
         for name, x in (("observed", self.observed), ("targets", self.targets)):
             if isinstance(x, tuple):
-                plain = model.to_model() if isinstance(model, QueryModel) else model
+                plain = _plain(model)
                 if not isinstance(plain, AbstractGraphModel):
                     kind = type(plain).__name__
-                    raise TypeError(f"`{name}` must be booleans, one a unit, for a {kind}.")
-                x = _members(plain, x)
+                    raise TypeError(
+                        f"`{name}` must be booleans, one a unit, for a model of type {kind}, got"
+                        f" {_names(x)}."
+                    )
+                x = _members(model, x, name)
             _checks.exact_shape(name, x, (units,), "one value a unit")
             masks.append(x)
         if isinstance(self.targets, tuple):
@@ -181,14 +258,29 @@ class MixedTargets(AbstractQueries):
     parts: tuple[AbstractQueries, ...]
     weights: tuple[float, ...] = eqx.field(static=True)
 
-    def __init__(self, parts: Sequence[Any], weights: Sequence[float | int] | None = None):
+    def __init__(
+        self,
+        parts: Iterable[Any],
+        weights: Sequence[float | int] | Num[AnyArray, " parts"] | None = None,
+    ):
         """**Arguments:**
 
         - `parts`: distributions of queries, or functions.
         - `weights`: how often each is drawn, in any unit; all alike if not given.
         """
+        if isinstance(parts, AbstractQueries) or not isinstance(parts, Iterable):
+            got = _checks.describe(parts)
+            raise TypeError(f"`parts` must be a list of distributions of queries, got {got}.")
         self.parts = tuple(as_queries(part, "parts") for part in parts)
-        self.weights = tuple(map(float, weights or [1.0] * len(self.parts)))
+        each = [1.0] * len(self.parts) if weights is None else weights
+        try:
+            each = list(each)
+        except TypeError:
+            got = _checks.describe(weights)
+            raise TypeError(f"`weights` must be a list of numbers, got {got}.") from None
+        for x in each:
+            _checks.number("weights", x, 0, math.inf, "(0, inf)")
+        self.weights = tuple(map(float, each))
 
     def __check_init__(self):
         if not self.parts or len(self.parts) != len(self.weights):
@@ -196,12 +288,10 @@ class MixedTargets(AbstractQueries):
                 "`parts` must hold a distribution at least, and `weights` as many numbers, got"
                 f" {len(self.parts)} and {len(self.weights)}."
             )
-        for x in self.weights:
-            _checks.number("weights", x, 0, math.inf, "(0, inf)")
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
         choose, *own = jax.random.split(key, len(self.parts) + 1)
-        drawn = [part(model, rows, key=k) for part, k in zip(self.parts, own, strict=True)]
+        drawn = [draw(part, model, rows, key=k) for part, k in zip(self.parts, own, strict=True)]
         which = jax.random.categorical(choose, jnp.log(jnp.asarray(self.weights)), shape=(rows,))
         at = jnp.arange(rows)
         return Query(*(jnp.stack(masks)[which, at] for masks in zip(*drawn, strict=True)))
@@ -215,20 +305,18 @@ class _Function(AbstractQueries):
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
         shape = (rows, num_units(model))
         drawn = self.function(shape, key=key)
-        pair = drawn if isinstance(drawn, tuple) else (drawn, None)
-        if len(pair) != 2:
-            raise ValueError(f"`queries` must give booleans, or a pair of them, got {len(pair)}.")
-        for name, x in zip(("observed", "targets"), pair, strict=True):
-            if x is None:
-                continue
-            if getattr(x, "dtype", None) != np.bool_ or x.shape != shape:
-                got = _checks.describe(x)
-                raise ValueError(f"`queries` must give {name} as booleans {shape}, got {got}.")
-        observed = jnp.asarray(pair[0])
-        targets = ~observed if pair[1] is None else jnp.asarray(pair[1])
+        if hasattr(drawn, "dtype"):
+            drawn = drawn, None
+        if not isinstance(drawn, tuple) or len(drawn) != 2:
+            raise TypeError(
+                f"`queries` must give booleans {shape}, or a pair of such arrays, got"
+                f" {_came(drawn)}."
+            )
+        observed = _booleans("observed", drawn[0], shape)
+        targets = ~observed if drawn[1] is None else _booleans("targets", drawn[1], shape)
         wrong = (observed & targets).any() | ~targets.any()
-        message = "`queries` must give targets, and none that are observed."
-        return Query(observed, eqx.error_if(targets, wrong, message))
+        message = "`queries` must give targets, and none that are observed"
+        return Query(observed, _error_if(targets, wrong, message))
 
 
 def as_queries(queries: Any, name: str = "queries") -> AbstractQueries:
@@ -244,21 +332,141 @@ def as_queries(queries: Any, name: str = "queries") -> AbstractQueries:
     return _Function(queries)
 
 
+def draw(queries: AbstractQueries, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
+    """A query for each row, checked."""
+    drawn = queries(model, rows, key=key)
+    shape = (rows, num_units(model))
+    if not isinstance(drawn, tuple) or len(drawn) != 2:
+        raise TypeError(
+            f"`queries` must give a pair of booleans {shape}, observed and targets, got"
+            f" {_came(drawn)}."
+        )
+    observed = _booleans("observed", drawn[0], shape)
+    targets = _booleans("targets", drawn[1], shape)
+    # What stands in this module is right, or has looked for itself.
+    if type(queries).__module__ != __name__:
+        message = "`queries` must give no targets that are observed"
+        targets = _error_if(targets, (observed & targets).any(), message)
+    return Query(observed, targets)
+
+
 def num_units(model: Any) -> int:
     """How many units can be given or asked for."""
-    if isinstance(model, QueryModel):
-        model = model.centred
+    model = _plain(model)
     if isinstance(model, AbstractGraphModel):
         return len(model.num_states)
     return model.unary()[0].shape[-1]
 
 
-def _members(graph: AbstractGraphModel, groups: tuple[Any, ...]) -> Bool[np.ndarray, " variables"]:
-    """Which variables belong to some groups."""
-    out = np.zeros(len(graph.num_states), bool)
+def _plain(model: Any) -> Any:
+    return model.centred if isinstance(model, QueryModel) else model
+
+
+def _booleans(name: str, x: Any, shape: tuple[int, int]) -> Bool[Array, "rows units"]:
+    if not hasattr(x, "dtype"):
+        raise TypeError(f"`queries` must give {name} as booleans {shape}, got {_came(x)}.")
+    if x.dtype != np.bool_ or x.shape != shape:
+        got = _checks.describe(x)
+        raise ValueError(f"`queries` must give {name} as booleans {shape}, got {got}.")
+    return jnp.asarray(x)
+
+
+def _error_if(
+    x: Bool[Array, "rows units"], wrong: Bool[Array, ""], message: str
+) -> Bool[Array, "rows units"]:
+    """An error at once where values are known, at run time else."""
+    if _checks.is_concrete(wrong):
+        if bool(wrong):
+            raise ValueError(f"{message}, got other ones.")
+        return x
+    return eqx.error_if(x, wrong, f"{message}.")
+
+
+def _came(x: Any) -> str:
+    """What a function returned, without the values of what is being traced."""
+    if x is None:
+        return "None"
+    if isinstance(x, (list, tuple)):
+        return f"a {type(x).__name__} of length {len(x)}"
+    return _checks.describe(x) if hasattr(x, "dtype") else f"a value of type {type(x).__name__}"
+
+
+def _mask(x: Any) -> Any:
+    """A list of booleans as an array."""
+    listed = isinstance(x, (list, tuple)) and len(x) > 0
+    return np.array(x) if listed and all(isinstance(k, (bool, np.bool_)) for k in x) else x
+
+
+def _height_and_width(name: str, x: Any) -> tuple[int, int]:
+    if not isinstance(x, (list, tuple, np.ndarray)) or np.ndim(x) != 1:
+        got = _checks.describe(x)
+        raise TypeError(f"`{name}` must be a pair, a height and a width, got {got}.")
+    if len(x) != 2:
+        raise ValueError(f"`{name}` must be a pair, a height and a width, got {len(x)} numbers.")
+    return x[0], x[1]
+
+
+def _as_groups(groups: Any) -> tuple[Any, ...] | None:
+    if groups is None:
+        return None
+    if not isinstance(groups, (list, tuple)):
+        got = _checks.describe(groups)
+        raise TypeError(f"`groups` must be a list of groups of variables, got {got}.")
+    if not groups:
+        raise ValueError("`groups` must hold a group at least, got none.")
+    return tuple(groups)
+
+
+def _names(groups: tuple[Any, ...]) -> str:
+    """Groups in an error."""
+    names = (repr(x) if isinstance(x, str) else type(x).__name__ for x in groups)
+    return f"groups {', '.join(names)}"
+
+
+def _places(
+    model: Any, groups: tuple[Any, ...], name: str = "groups"
+) -> list[Int[np.ndarray, " own"]]:
+    """Where the variables of each group stand among all."""
+    graph = _plain(model)
+    if not isinstance(graph, AbstractGraphModel):
+        kind = type(graph).__name__
+        raise TypeError(
+            f"`{name}` must not be given for a model that is no graph, of type {kind}, got"
+            f" {_names(groups)}."
+        )
+    places = []
     for group in groups:
-        out[places_of(graph, group).reshape(-1)] = True
+        try:
+            places.append(places_of(graph, group).reshape(-1))
+        except KeyError as error:
+            grid = isinstance(graph, GridMRF)
+            known = f", {_names(('state', *graph.channels))}" if grid else ""
+            got = _checks.describe(group)
+            raise KeyError(f"`{name}` must hold groups of this graph{known}, got {got}.") from error
+    return places
+
+
+def _chosen(model: Any, groups: tuple[Any, ...] | None) -> Bool[np.ndarray, " variables"] | None:
+    """Which variables `groups` names, None if it is not given."""
+    return None if groups is None else _members(model, groups, "groups")
+
+
+def _members(model: Any, groups: tuple[Any, ...], name: str) -> Bool[np.ndarray, " variables"]:
+    """Which variables belong to some groups."""
+    out = np.zeros(num_units(model), bool)
+    for own in _places(model, groups, name):
+        out[own] = True
     return out
+
+
+def _among(
+    members: Bool[np.ndarray, " variables"] | None, targets: Bool[Array, "rows units"]
+) -> Query:
+    """Targets, and all others observed; of some variables alone, if these are named."""
+    if members is None:
+        return Query(~targets, targets)
+    own = members[None, :]
+    return Query(~targets & own, targets & own)
 
 
 def _check_apart(observed: Bool[np.ndarray, " n"], targets: Bool[np.ndarray, " n"]) -> None:
