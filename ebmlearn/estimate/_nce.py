@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .. import _checks
 from ..inference import AbstractInference
 from ..inference._answers import answer, graph_answer
-from ..inference._queries import as_queries, num_units, Query
-from ..models import GaussianRBM, QueryModel
+from ..inference._queries import as_queries, draw, num_units, Query
+from ..models import AbstractPairwiseModel, GaussianRBM, QueryModel
 from ..models._graph import AbstractGraphModel
 from ..samplers import AbstractSampler
 from ._sampled import sampled_marginals
@@ -71,10 +71,11 @@ def nce(
     - `data`: rows of visible units, from 0 to 1 (a number between them is a share of rows with 1),
       any numbers for Gaussian units; of a graph, a dictionary from groups of variables to states.
     - `queries`: a distribution such as [`ebmlearn.RandomTargets`][], or a function.
-    - `inference`: what answers for a plain model: an inference, or a sampler.
-    - `key`: a typed key, for the queries.
+    - `inference`: what answers for a plain model: an inference, or for binary units a sampler.
+    - `key`: a typed key, for the queries. The same key and the same `batch_size` ask the same
+      queries of any model; with another batch size, others are asked.
     - `unit`: `"bits"` or `"nats"`.
-    - `batch_size`: how many rows are treated at once.
+    - `batch_size`: how many rows are treated at once, and have their queries drawn together.
     - `num_samples`, `burn_in`: steps of a sampler's chain, one for each row, that count and that
       do not.
     """
@@ -82,6 +83,12 @@ def nce(
     _checks.typed_key(key)
     _checks.choice("unit", unit, ("bits", "nats"))
     _checks.count("batch_size", batch_size)
+    if not isinstance(model, (QueryModel, AbstractPairwiseModel, GaussianRBM, AbstractGraphModel)):
+        got = _checks.describe(model)
+        raise TypeError(
+            "`model` must be a QueryModel, an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a"
+            f" GaussianRBM, a GridMRF or a FactorGraphModel, got {got}."
+        )
     if isinstance(model, QueryModel):
         if inference is not None:
             raise ValueError(f"`inference` must be None for a QueryModel, got {inference!r}.")
@@ -90,12 +97,20 @@ def nce(
             "`inference` must be an inference such as `BP(iterations=10)`, or a sampler, for a"
             f" plain model, got {inference!r}."
         )
+    elif isinstance(inference, AbstractSampler) and not isinstance(model, AbstractPairwiseModel):
+        kind = type(model).__name__
+        raise TypeError(
+            "`inference` must be an inference such as `BP(iterations=10)` for a model of type"
+            f" {kind}, since samplers answer for binary units alone, got {inference!r}."
+        )
     x = as_rows(model, data)
+    if not x.shape[0]:
+        raise ValueError(f"`data` must hold a row at least, got {_checks.describe(x)}.")
     sums, counts = [], []
     for k, first in enumerate(range(0, x.shape[0], batch_size)):
         one, two = jax.random.split(jax.random.fold_in(key, k))
         part = x[first : first + batch_size]
-        asked = queries(model, part.shape[0], key=one)
+        asked = draw(queries, model, part.shape[0], key=one)
         if isinstance(inference, AbstractSampler):
             out = _by_sampling(model, part, asked, inference, num_samples, burn_in, two)
         else:

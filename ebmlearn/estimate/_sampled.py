@@ -8,7 +8,8 @@ from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 from .. import _checks
 from .._types import AnyArray
 from ..inference._instances import Problem
-from ..models import AbstractPairwiseModel
+from ..models import AbstractPairwiseModel, GaussianRBM
+from ..models._graph import AbstractGraphModel
 from ..samplers import AbstractSampler, Gibbs
 from ..samplers._base import as_layers
 from ..samplers._sweep import field
@@ -41,6 +42,11 @@ def sampled_marginals(
     if not isinstance(sampler, AbstractSampler):
         got = _checks.describe(sampler)
         raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+    if isinstance(model, (GaussianRBM, AbstractGraphModel)):
+        raise TypeError(
+            "`model` must have binary units: an RBM, a DBM, a BoltzmannMachine or a"
+            f" SemiRestrictedBM, got a model of type {type(model).__name__}."
+        )
     _checks.typed_key(key)
     _checks.count("num_samples", num_samples)
     _checks.count("burn_in", burn_in, 0)
