@@ -1,5 +1,5 @@
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -112,8 +112,13 @@ class GridMRF(AbstractGraphModel):
             got = _checks.describe(emissions)
             raise TypeError(f"`emissions` must be a dictionary from names to tables, got {got}.")
         self.channels = tuple(emissions)
-        self.channel_tables = tuple(_table("emissions", x) for x in emissions.values())
+        self.channel_tables = tuple(
+            _table(f"emissions[{name!r}]", x) for name, x in emissions.items()
+        )
         self.shape = tuple(shape) if isinstance(shape, list) else shape  # pyright: ignore
+        if not isinstance(learned, Iterable):
+            got = _checks.describe(learned)
+            raise TypeError(f"`learned` must hold names of channels, got {got}.")
         self.learned = (learned,) if isinstance(learned, str) else tuple(learned)
 
     def __check_init__(self):
@@ -176,7 +181,7 @@ class GridMRF(AbstractGraphModel):
         tables = gaussian((4, states, states), scale, dtype, key)
         given = {} if emissions is None else emissions
         if isinstance(given, Mapping):
-            given = {k: jnp.asarray(x, tables.dtype) for k, x in given.items()}
+            given = {k: _converted(k, x, tables.dtype) for k, x in given.items()}
         return cls(*tables, shape=shape, emissions=given, learned=learned)
 
     @property
@@ -358,6 +363,16 @@ def _energy(model: GridMRF, rows: Int[Array, "*batch variables"]) -> Float[Array
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
     met = unary[rows + jnp.broadcast_to(starts, rows.shape)]
     return -model.log_potential(rows) - met.sum(-1)
+
+
+def _converted(channel: Any, x: Any, dtype: Any) -> Float[Array, "..."]:
+    try:
+        return jnp.asarray(x, dtype)
+    except (TypeError, ValueError) as error:
+        got = _checks.describe(x)
+        raise TypeError(
+            f"`emissions[{channel!r}]` must be an array of floats, got {got}."
+        ) from error
 
 
 def _table(name: str, x: Any) -> Float[Array, "..."]:
