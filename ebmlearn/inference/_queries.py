@@ -403,7 +403,8 @@ def _height_and_width(name: str, x: Any) -> tuple[int, int]:
         raise TypeError(f"`{name}` must be a pair, a height and a width, got {got}.")
     if len(x) != 2:
         raise ValueError(f"`{name}` must be a pair, a height and a width, got {len(x)} numbers.")
-    return x[0], x[1]
+    height, width = (int(k) if isinstance(k, np.integer) else k for k in x)
+    return height, width
 
 
 def _as_groups(groups: Any) -> tuple[Any, ...] | None:
