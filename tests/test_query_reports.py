@@ -75,6 +75,8 @@ def test_how_the_inference_went():
         ebm.QueryModel(model), {seen: jnp.zeros(4, int)}, targets=hidden, report=True
     )
     assert q.shape == (4, 3) and bool(report.converged)
+    bits = ebm.nce(query_model(), jnp.ones((3, 4)), ebm.RandomTargets(), key=jax.random.key(0))
+    assert bits.converged == 1
 
 
 @pytest.mark.parametrize("value", [2.0, np.nan])
@@ -165,7 +167,7 @@ def test_numbers_of_a_query_model():
     for name in ("temperature", "scale", "evidence"):
         with pytest.raises(ValueError, match=f"`{name}.* as float32, got 1e-50"):
             ebm.QueryModel(rbm(), **{name: 1e-50})  # pyright: ignore
-    with pytest.raises(TypeError, match="ask a QueryModel by `query`, or take `model.to_model"):
+    with pytest.raises(TypeError, match="ask a QueryModel by `query`"):
         Problem(query_model())
     with pytest.raises(TypeError, match="typed key"):
         ebm.QueryTraining().loss(model, jnp.zeros((2, 4)), key=jax.random.PRNGKey(0))

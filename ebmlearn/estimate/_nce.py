@@ -24,12 +24,15 @@ class NCE(NamedTuple):
 
     - `rows`: the sum over the targets of each row.
     - `targets`: how many targets each row had.
+    - `converged`: the share of rows on which the inference converged, and needed no guard; NaN of a
+      sampler. A [`ebmlearn.QueryModel`][] of few layers answers well without.
     """
 
     value: float
     standard_error: float
     rows: Float[np.ndarray, " rows"]
     targets: Int[np.ndarray, " rows"]
+    converged: float
 
     def by_targets(self, edges: list[int]) -> dict[tuple[int, int], float]:
         """The same for rows whose number of targets lies between two edges, the first of them
@@ -106,7 +109,7 @@ def nce(
     x = as_rows(model, data)
     if not x.shape[0]:
         raise ValueError(f"`data` must hold a row at least, got {_checks.describe(x)}.")
-    sums, counts = [], []
+    sums, counts, good = [], [], []
     for k, first in enumerate(range(0, x.shape[0], batch_size)):
         one, two = jax.random.split(jax.random.fold_in(key, k))
         part = x[first : first + batch_size]
@@ -117,6 +120,7 @@ def nce(
             out = _cross_entropy(model, part, asked, inference)
         sums.append(np.asarray(out[0], float))
         counts.append(np.asarray(out[1], int))
+        good.append(float(out[2]) * part.shape[0])
     rows, targets = np.concatenate(sums), np.concatenate(counts)
     if targets.sum() == 0:
         raise ValueError("`queries` must ask for a unit that `data` tell, got no such target.")
@@ -124,7 +128,7 @@ def nce(
     value = rows.sum() / targets.sum()
     # Of a ratio of means.
     spread = np.sqrt(((rows - value * targets) ** 2).mean() / len(rows)) / targets.mean()
-    return NCE(float(value), float(spread), rows, targets)
+    return NCE(float(value), float(spread), rows, targets, sum(good) / len(rows))
 
 
 def as_rows(model: Any, data: Any, name: str = "data") -> Any:
@@ -192,8 +196,10 @@ def cross_entropy(
 
 
 @eqx.filter_jit
-def _cross_entropy(model: Any, data: Any, asked: Query, inference: Any) -> tuple[Array, Array]:
-    return cross_entropy(model, data, asked, inference)[:2]
+def _cross_entropy(
+    model: Any, data: Any, asked: Query, inference: Any
+) -> tuple[Array, Array, Array]:
+    return cross_entropy(model, data, asked, inference)
 
 
 def _graph_cross_entropy(
@@ -220,7 +226,7 @@ def _by_sampling(
     num_samples: int,
     burn_in: int,
     key: PRNGKeyArray,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, float]:
     p = sampled_marginals(
         model,
         data,
@@ -234,4 +240,4 @@ def _by_sampling(
     p = jnp.clip(p, least, 1 - least)
     each = -data * jnp.log(p) - (1 - data) * jnp.log1p(-p)
     each = jnp.where(asked.targets, each, jnp.zeros_like(each))
-    return each.sum(-1), asked.targets.sum(-1)
+    return each.sum(-1), asked.targets.sum(-1), math.nan

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int, Num, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import GridMRF, QueryModel
+from ..models import QueryModel
 from ..models._graph import AbstractGraphModel
 from ._answers import places_of
 
@@ -435,16 +435,7 @@ def _places(
             f"`{name}` must not be given for a model that is no graph, of type {kind}, got"
             f" {_names(groups)}."
         )
-    places = []
-    for group in groups:
-        try:
-            places.append(places_of(graph, group).reshape(-1))
-        except KeyError as error:
-            grid = isinstance(graph, GridMRF)
-            known = f", {_names(('state', *graph.channels))}" if grid else ""
-            got = _checks.describe(group)
-            raise KeyError(f"`{name}` must hold groups of this graph{known}, got {got}.") from error
-    return places
+    return [places_of(graph, group, name).reshape(-1) for group in groups]
 
 
 def _chosen(model: Any, groups: tuple[Any, ...] | None) -> Bool[np.ndarray, " variables"] | None:

@@ -12,7 +12,7 @@ from .. import _checks
 from ..estimate._nce import as_rows, cross_entropy
 from ..inference import BP, FixedTargets, RandomTargets
 from ..inference._answers import places_of
-from ..inference._queries import AbstractQueries, as_queries
+from ..inference._queries import AbstractQueries, as_queries, draw
 from ..models import QueryModel
 from ._base import AbstractLearner, StepInfo
 
@@ -156,7 +156,7 @@ def _check_told(model: QueryModel, queries: AbstractQueries, batch: Any) -> None
 def _loss(
     model: QueryModel, learner: QueryTraining, rows: Any, key: PRNGKeyArray
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    asked = learner.queries(model, rows.shape[0], key=key)
+    asked = draw(learner.queries, model, rows.shape[0], key=key)
     sums, targets, settled = cross_entropy(model, rows, asked, layers=learner.layers)
     number = jnp.maximum(targets.sum(), 1).astype(sums.dtype)
     return sums.sum() / number, settled
