@@ -60,12 +60,11 @@ def test_targets_among_groups(as_pgmax):
         ebm.RandomTargets(0.5, groups=[seen]): None,
         ebm.MixedTargets([ebm.TargetCount(2, groups=[seen])]): 2,
     }.items():
-        for model in (graph, ebm.QueryModel(graph, 2)):
-            observed, targets = (np.asarray(x) for x in queries(model, 50, key=KEY))
-            np.testing.assert_array_equal(observed | targets, np.broadcast_to(own, (50, 8)))
-            assert not (observed & targets).any()
-            if number is not None:
-                assert (targets.sum(1) == number).all()
+        observed, targets = (np.asarray(x) for x in queries(graph, 50, key=KEY))
+        np.testing.assert_array_equal(observed | targets, np.broadcast_to(own, (50, 8)))
+        assert not (observed & targets).any()
+        if number is not None:
+            assert (targets.sum(1) == number).all()
         # Each variable is asked for by some rows, and given in others.
         assert targets[:, own].any(0).all() and observed[:, own].any(0).all()
     found = ebm.nce(graph, {seen: rows}, ebm.TargetCount(3, groups=[seen]), ebm.BP(2), key=KEY)
@@ -74,12 +73,9 @@ def test_targets_among_groups(as_pgmax):
     found = ebm.nce(graph, {seen: rows}, ebm.TargetCount(3), ebm.BP(2), key=KEY)
     assert (found.targets < 3).any()
     # All groups are as none.
-    for first, second in (
-        (ebm.TargetCount(3), ebm.TargetCount(3, groups=[hidden, seen])),
-        (ebm.RandomTargets(0.5), ebm.RandomTargets(0.5, groups=[hidden, seen])),
-    ):
-        for a, b in zip(first(graph, 9, key=KEY), second(graph, 9, key=KEY), strict=True):
-            np.testing.assert_array_equal(a, b)
+    every = ebm.TargetCount(3, groups=[hidden, seen])(graph, 50, key=KEY)
+    for a, b in zip(ebm.TargetCount(3)(graph, 50, key=KEY), every, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_blocks_in_channels():
@@ -377,15 +373,16 @@ def test_bad_groups_of_a_factor_graph(as_pgmax, as_a_user):
 
 
 def test_queries_depend_on_key_and_batch_size():
-    rows = np.random.default_rng(0).integers(0, 2, (40, 4))
+    rows = np.random.default_rng(0).integers(0, 2, (6, 4))
 
     def found(batch_size, key=KEY):
         queries = ebm.RandomTargets(0.5)
         return ebm.nce(RBM, rows, queries, ebm.BP(2), key=key, batch_size=batch_size).targets
 
-    np.testing.assert_array_equal(found(40), found(50))
-    assert (found(20) != found(40)).any()
-    assert (found(20) != found(20, jax.random.key(1))).any()
+    np.testing.assert_array_equal(found(6), found(7))
+    # Three rows at once, as other tests have them.
+    assert (found(3) != found(6)).any()
+    assert (found(3) != found(3, jax.random.key(1))).any()
 
 
 def test_leaving_one_out_is_pseudo_likelihood():
@@ -417,6 +414,25 @@ def test_leaving_one_out_is_pseudo_likelihood():
         # By the default scale and evidence it is not.
         _, _, info = learner.step(ebm.QueryModel(plain, 2), None, rows, key=KEY, epoch=0)
         assert abs(info.loss - value) > 0.01
+
+
+def test_gradient_of_a_boltzmann_machine_by_differences():
+    """An edge is one parameter that stands at two places: along symmetric directions."""
+    rng = np.random.default_rng(4)
+    with oracle.x64(True):
+        plain = oracle.random_boltzmann(rng, 5, dtype="float64")
+        model = ebm.QueryModel(plain, 2, temperature=0.7, scale=2.0, evidence=(3.0, 2.0))
+        rows = rng.integers(0, 2, (30, 5)).astype(np.uint8)
+        # Of the same form as in the test before, whose program serves here.
+        learner = ebm.QueryTraining(ebm.LeaveOneOut())
+        gradient, _, _ = learner.step(model, None, rows, key=KEY, epoch=0)
+
+        def loss(model):
+            w = model.centred.couplings
+            w = (w + w.T) / 2 * (1 - jnp.eye(5))
+            return learner.loss(eqx.tree_at(lambda m: m.centred.couplings, model, w), rows, key=KEY)
+
+        assert_slopes(loss, model, gradient, rng, atol=1e-8)
 
 
 def test_a_row_of_pixels_is_exact():
@@ -451,13 +467,11 @@ def test_low_temperatures_are_max_product():
         states = jnp.asarray(rows, jnp.int32)
         cold = graph_answer(model, states, states >= 0).value
         hard = ebm.BP(4, product="max", schedule="flooding")(plain, states).scores
-        warm = ebm.BP(4, schedule="flooding")(plain, states).scores
         free = plain.configuration((rows < 0).astype(int))
         for group in ("state", "pixels", "labels"):
             own = np.asarray(free[group], bool)
-            found, expected, other = (relative(x[group])[own] for x in (cold, hard, warm))
+            found, expected = (relative(x[group])[own] for x in (cold, hard))
             np.testing.assert_allclose(found, expected, atol=0.02)
-            assert np.abs(other - expected).max() > 0.1
 
 
 @pytest.mark.filterwarnings("default")
@@ -488,21 +502,3 @@ def test_gradient_of_a_grid_by_differences():
         assert len(jax.tree.leaves(gradient)) == 10
         assert all(g.any() for g in jax.tree.leaves(gradient))
         assert_slopes(lambda m: learner.loss(m, rows, key=KEY), model, gradient, rng, atol=1e-8)
-
-
-def test_gradient_of_a_boltzmann_machine_by_differences():
-    """An edge is one parameter that stands at two places: along symmetric directions."""
-    rng = np.random.default_rng(4)
-    with oracle.x64(True):
-        plain = oracle.random_boltzmann(rng, 4, dtype="float64")
-        model = ebm.QueryModel(plain, 2, temperature=0.7, scale=2.0, evidence=(3.0, 2.0))
-        rows = rng.integers(0, 2, (5, 4)).astype(np.uint8)
-        learner = ebm.QueryTraining()
-        gradient, _, _ = learner.step(model, None, rows, key=KEY, epoch=0)
-
-        def loss(model):
-            w = model.centred.couplings
-            w = (w + w.T) / 2 * (1 - jnp.eye(4))
-            return learner.loss(eqx.tree_at(lambda m: m.centred.couplings, model, w), rows, key=KEY)
-
-        assert_slopes(loss, model, gradient, rng, atol=1e-8)
