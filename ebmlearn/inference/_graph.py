@@ -79,7 +79,8 @@ class GraphProblem(eqx.Module):
         rows = flat(unary)
         if self.log_likelihood is not None:
             rows = rows + flat(self.log_likelihood.astype(rows.dtype))
-        return GraphInstance((rows,), None if self.held is None else flat(jnp.asarray(self.held)))
+        held = None if self.held is None else flat(jnp.asarray(self.held).astype(jnp.int32))
+        return GraphInstance((rows,), held)
 
 
 def pose(
