@@ -82,17 +82,6 @@ def query(
     return (out, went) if report else out
 
 
-def _chosen(plain: Any, out: Any, targets: Any) -> Any:
-    """The answers for some targets."""
-    if isinstance(plain, AbstractGraphModel):
-        return member(out, targets)
-    targets = np.asarray(targets)
-    units = plain.unary()[0].shape[-1]
-    if not np.issubdtype(targets.dtype, np.integer) or (np.abs(targets + 0.5) > units).any():
-        raise ValueError(f"`targets` must be indices below {units}, got {targets}.")
-    return jax.tree.map(lambda x: x[..., targets], out)
-
-
 def joint_query(
     model: AbstractLayeredModel | AbstractGraphModel | QueryModel,
     targets: Any,
@@ -159,6 +148,17 @@ def joint_query(
         sizes.append(size)
     joint = jnp.stack(out, -1)
     return joint.reshape(*joint.shape[:-1], *sizes)
+
+
+def _chosen(plain: Any, out: Any, targets: Any) -> Any:
+    """The answers for some targets."""
+    if isinstance(plain, AbstractGraphModel):
+        return member(out, targets)
+    targets = np.asarray(targets)
+    units = plain.unary()[0].shape[-1]
+    if not np.issubdtype(targets.dtype, np.integer) or (np.abs(targets + 0.5) > units).any():
+        raise ValueError(f"`targets` must be indices below {units}, got {targets}.")
+    return jax.tree.map(lambda x: x[..., targets], out)
 
 
 def _ask_units(
@@ -280,8 +280,12 @@ def _asked(model: QueryModel, evidence: Any, observed: Any) -> tuple[Any, QueryR
     problem = (GaussianProblem if gaussian else Problem)(model.to_model(), evidence, observed)
     if problem.observed is None or problem.evidence is None:
         raise ValueError("`evidence` and `observed` must be given, got None.")
-    if _checks.is_concrete(problem.observed) and bool(np.asarray(problem.observed).all()):
-        raise ValueError("`observed` must leave a unit to be asked for, got a mask of all units.")
+    if _checks.is_concrete((problem.observed, problem.evidence)):
+        x = np.asarray(problem.evidence)
+        if (np.asarray(problem.observed) & (gaussian | (x == 0) | (x == 1))).all():
+            raise ValueError(
+                "`observed` must leave a unit to be asked for, got a mask of all units."
+            )
     dtype = graph.unary()[0].dtype
     shape = (*problem.shape, graph.unary()[0].shape[-1])
     x = jnp.broadcast_to(jnp.asarray(problem.evidence).astype(dtype), shape)
