@@ -237,13 +237,6 @@ class FixedTargets(AbstractQueries):
         masks = []
         for name, x in (("observed", self.observed), ("targets", self.targets)):
             if isinstance(x, tuple):
-                plain = _plain(model)
-                if not isinstance(plain, AbstractGraphModel):
-                    kind = type(plain).__name__
-                    raise TypeError(
-                        f"`{name}` must be booleans, one a unit, for a model of type {kind}, got"
-                        f" {_names(x)}."
-                    )
                 x = _members(model, x, name)
             _checks.exact_shape(name, x, (units,), "one value a unit")
             masks.append(x)
@@ -431,8 +424,9 @@ def _places(
     graph = _plain(model)
     if not isinstance(graph, AbstractGraphModel):
         kind = type(graph).__name__
+        wanted = "not be given" if name == "groups" else "be booleans, one a unit,"
         raise TypeError(
-            f"`{name}` must not be given for a model that is no graph, of type {kind}, got"
+            f"`{name}` must {wanted} for a model that is no graph, of type {kind}, got"
             f" {_names(groups)}."
         )
     return [places_of(graph, group, name).reshape(-1) for group in groups]
