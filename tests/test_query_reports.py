@@ -183,9 +183,10 @@ def test_units_without_hidden_ones():
 
 def test_nothing_to_learn_from():
     model, hidden, seen = chain()
-    learner = ebm.QueryTraining(ebm.FixedTargets([seen], [hidden]))
-    with pytest.raises(ValueError, match="must ask for what `batch` tells"):
-        learner.loss(ebm.QueryModel(model), {seen: jnp.zeros((2, 4), int)}, key=jax.random.key(0))
+    batch = {seen: jnp.zeros((2, 4), int)}
+    for queries in (ebm.FixedTargets([seen], [hidden]), ebm.LeaveOneOut(groups=[hidden])):
+        with pytest.raises(ValueError, match="must ask for what `batch` tells"):
+            ebm.QueryTraining(queries).loss(ebm.QueryModel(model), batch, key=jax.random.key(0))
 
 
 def test_weight_decay_leaves_alone_what_is_not_learned():

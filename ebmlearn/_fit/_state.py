@@ -8,6 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ..learners import AbstractLearner, StepInfo
+from ..learners._base import only
 from ..models._base import by_entries
 
 
@@ -103,12 +104,7 @@ def _step(
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer = training.optimizer.update(gradient, state.optimizer, state.parameters)
     if training.build is None:
-        updates = jax.tree.map(
-            lambda x, trained: x if x is None or trained else jnp.zeros_like(x),
-            updates,
-            training.learner.trained(model),
-            is_leaf=lambda x: x is None,
-        )
+        updates = only(training.learner.trained(model), updates)
     parameters = eqx.apply_updates(state.parameters, updates)
     if training.project is not None:
         parameters = eqx.filter(training.project(training.free(parameters)), eqx.is_inexact_array)

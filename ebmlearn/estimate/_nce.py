@@ -10,8 +10,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from ..inference import AbstractInference
-from ..inference._answers import answer, graph_answer
-from ..inference._queries import as_queries, draw, num_units, Query
+from ..inference._answers import answer, graph_answer, plain_of
+from ..inference._queries import as_queries, draw, Query
+from ..inference._query_groups import num_units
 from ..models import AbstractPairwiseModel, GaussianRBM, QueryModel
 from ..models._graph import AbstractGraphModel
 from ..samplers import AbstractSampler
@@ -133,7 +134,7 @@ def nce(
 
 def as_rows(model: Any, data: Any, name: str = "data") -> Any:
     """Rows of data, checked."""
-    plain = model.centred if isinstance(model, QueryModel) else model
+    plain = plain_of(model)
     if isinstance(plain, AbstractGraphModel):
         rows = jnp.asarray(plain.rows(data, name))
         _checks.rank(name, rows, 2, "[rows, variables], or groups of them with a leading axis")
@@ -161,7 +162,7 @@ def cross_entropy(
     """The sum of the cross-entropies of the targets of each row, in nats; how many there are; and
     the share of rows on which messages had settled.
     """
-    plain = model.centred if isinstance(model, QueryModel) else model
+    plain = plain_of(model)
     if isinstance(plain, AbstractGraphModel):
         known = data >= 0
         observed, targets = asked.observed & known, asked.targets & known

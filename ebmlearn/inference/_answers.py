@@ -137,16 +137,12 @@ def places_of(
     the argument.
     """
     places: Any = np.arange(len(graph.num_states))
-    return np.asarray(member(graph.configuration(places), group, name))
+    return np.asarray(graph.configuration(places).take(group, f"`{name}`"))
 
 
-def member(groups: Any, group: Any, name: str = "targets") -> Any:
-    """What belongs to a group, or an error that names the argument."""
-    try:
-        return groups[group]
-    except (KeyError, TypeError) as error:
-        message = str(error.args[0]).replace("the index", f"`{name}`", 1)
-        raise KeyError(message) from None
+def plain_of(model: Any) -> Any:
+    """The model that a `QueryModel` holds, in centred form, or the model itself."""
+    return model.centred if isinstance(model, QueryModel) else model
 
 
 def _each(fn: Callable[[Array], Array], named: Any) -> Any:

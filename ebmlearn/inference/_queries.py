@@ -7,13 +7,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Num, PRNGKeyArray
+from jaxtyping import Array, Bool, Num, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import QueryModel
 from ..models._graph import AbstractGraphModel
-from ._answers import places_of
+from ._answers import plain_of
+from ._query_groups import as_groups, chosen, members_of, num_units, places_in
 
 
 class Query(NamedTuple):
@@ -62,14 +62,14 @@ class RandomTargets(AbstractQueries):
           groups are neither. All groups if not given. What data do not tell is neither anyhow.
         """
         self.probability = probability
-        self.groups = _as_groups(groups)
+        self.groups = as_groups(groups)
 
     def __check_init__(self):
         _checks.number("probability", self.probability, 0, 1, "(0, 1]")
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
         targets = jax.random.bernoulli(key, self.probability, (rows, num_units(model)))
-        return _among(_chosen(model, self.groups), targets)
+        return _among(chosen(model, self.groups), targets)
 
 
 class TargetCount(AbstractQueries):
@@ -87,14 +87,14 @@ class TargetCount(AbstractQueries):
           should name what data tell, or some of the targets will be hidden, and not count.
         """
         self.number = number
-        self.groups = _as_groups(groups)
+        self.groups = as_groups(groups)
 
     def __check_init__(self):
         _checks.count("number", self.number)
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
         units = num_units(model)
-        members = _chosen(model, self.groups)
+        members = chosen(model, self.groups)
         most, what = units, "units"
         if members is not None:
             most, what = int(members.sum()), "variables of `groups`"
@@ -124,7 +124,7 @@ class LeaveOneOut(AbstractQueries):
           groups are neither. All groups if not given: of a graph with hidden variables, `groups`
           should name what data tell, or the target of many rows will be hidden, and not count.
         """
-        self.groups = _as_groups(groups)
+        self.groups = as_groups(groups)
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
         return TargetCount(1, groups=self.groups)(model, rows, key=key)
@@ -156,7 +156,7 @@ class BlockTargets(AbstractQueries):
         """
         self.image = _height_and_width("image", image)
         self.block = _height_and_width("block", block)
-        self.groups = _as_groups(groups)
+        self.groups = as_groups(groups)
 
     def __check_init__(self):
         for name, x in (("image", self.image), ("block", self.block)):
@@ -171,13 +171,13 @@ class BlockTargets(AbstractQueries):
         places = None
         if self.groups is None:
             if pixels != units:
-                graph = isinstance(_plain(model), AbstractGraphModel)
+                graph = isinstance(plain_of(model), AbstractGraphModel)
                 hint = ", or `groups` must be given" if graph else ""
                 raise ValueError(
                     f"`image` must have as many pixels as units, {units}{hint}, got {self.image}."
                 )
         else:
-            places = _places(model, self.groups)
+            places = places_in(model, self.groups)
             for own in places:
                 if own.size != pixels:
                     raise ValueError(
@@ -195,7 +195,7 @@ class BlockTargets(AbstractQueries):
         targets = jnp.zeros((rows, units), bool)
         for own in places:
             targets = targets.at[:, own].set(block)
-        return _among(_chosen(model, self.groups), targets)
+        return _among(chosen(model, self.groups), targets)
 
 
 class FixedTargets(AbstractQueries):
@@ -237,7 +237,7 @@ class FixedTargets(AbstractQueries):
         masks = []
         for name, x in (("observed", self.observed), ("targets", self.targets)):
             if isinstance(x, tuple):
-                x = _members(model, x, name)
+                x = members_of(model, x, name)
             _checks.exact_shape(name, x, (units,), "one value a unit")
             masks.append(x)
         if isinstance(self.targets, tuple):
@@ -343,18 +343,6 @@ def draw(queries: AbstractQueries, model: Any, rows: int, *, key: PRNGKeyArray) 
     return Query(observed, targets)
 
 
-def num_units(model: Any) -> int:
-    """How many units can be given or asked for."""
-    model = _plain(model)
-    if isinstance(model, AbstractGraphModel):
-        return len(model.num_states)
-    return model.unary()[0].shape[-1]
-
-
-def _plain(model: Any) -> Any:
-    return model.centred if isinstance(model, QueryModel) else model
-
-
 def _booleans(name: str, x: Any, shape: tuple[int, int]) -> Bool[Array, "rows units"]:
     if not hasattr(x, "dtype"):
         raise TypeError(f"`queries` must give {name} as booleans {shape}, got {_came(x)}.")
@@ -398,51 +386,6 @@ def _height_and_width(name: str, x: Any) -> tuple[int, int]:
         raise ValueError(f"`{name}` must be a pair, a height and a width, got {len(x)} numbers.")
     height, width = (int(k) if isinstance(k, np.integer) else k for k in x)
     return height, width
-
-
-def _as_groups(groups: Any) -> tuple[Any, ...] | None:
-    if groups is None:
-        return None
-    if not isinstance(groups, (list, tuple)):
-        got = _checks.describe(groups)
-        raise TypeError(f"`groups` must be a list of groups of variables, got {got}.")
-    if not groups:
-        raise ValueError("`groups` must hold a group at least, got none.")
-    return tuple(groups)
-
-
-def _names(groups: tuple[Any, ...]) -> str:
-    """Groups in an error."""
-    names = (repr(x) if isinstance(x, str) else type(x).__name__ for x in groups)
-    return f"groups {', '.join(names)}"
-
-
-def _places(
-    model: Any, groups: tuple[Any, ...], name: str = "groups"
-) -> list[Int[np.ndarray, " own"]]:
-    """Where the variables of each group stand among all."""
-    graph = _plain(model)
-    if not isinstance(graph, AbstractGraphModel):
-        kind = type(graph).__name__
-        wanted = "not be given" if name == "groups" else "be booleans, one a unit,"
-        raise TypeError(
-            f"`{name}` must {wanted} for a model that is no graph, of type {kind}, got"
-            f" {_names(groups)}."
-        )
-    return [places_of(graph, group, name).reshape(-1) for group in groups]
-
-
-def _chosen(model: Any, groups: tuple[Any, ...] | None) -> Bool[np.ndarray, " variables"] | None:
-    """Which variables `groups` names, None if it is not given."""
-    return None if groups is None else _members(model, groups, "groups")
-
-
-def _members(model: Any, groups: tuple[Any, ...], name: str) -> Bool[np.ndarray, " variables"]:
-    """Which variables belong to some groups."""
-    out = np.zeros(num_units(model), bool)
-    for own in _places(model, groups, name):
-        out[own] = True
-    return out
 
 
 def _among(

@@ -15,8 +15,8 @@ from ..models._graph import AbstractGraphModel
 from ._answers import (
     answer,
     graph_answer,
-    member,
     places_of,
+    plain_of,
     QueryReport,
     report_of,
     softmax,
@@ -78,7 +78,7 @@ def query(
     else:
         out, went = _inferred(model, evidence, observed, inference)
     if targets is not None:
-        out = _chosen(_plain(model), out, targets)
+        out = _chosen(plain_of(model), out, targets)
     return (out, went) if report else out
 
 
@@ -112,7 +112,7 @@ def joint_query(
     An array `[*batch, 2, 2, ...]` with an axis for each target; of a graph, as long as it has
     states.
     """
-    plain = _plain(model)
+    plain = plain_of(model)
     if isinstance(plain, GaussianRBM):
         raise TypeError("`model` must be discrete, got a GaussianRBM.")
     if isinstance(targets, str) or not hasattr(targets, "__iter__"):
@@ -153,7 +153,7 @@ def joint_query(
 def _chosen(plain: Any, out: Any, targets: Any) -> Any:
     """The answers for some targets."""
     if isinstance(plain, AbstractGraphModel):
-        return member(out, targets)
+        return out.take(targets, "`targets`")
     targets = np.asarray(targets)
     units = plain.unary()[0].shape[-1]
     if not np.issubdtype(targets.dtype, np.integer) or (np.abs(targets + 0.5) > units).any():
@@ -168,7 +168,7 @@ def _ask_units(
     if evidence is None or observed is None:
         raise ValueError("`evidence` and `observed` must be given, got None.")
     given = np.array(targets[:-1], int)
-    x = jnp.asarray(evidence).astype(_plain(model).unary()[0].dtype)
+    x = jnp.asarray(evidence).astype(plain_of(model).unary()[0].dtype)
     mask = jnp.asarray(observed)
     if _checks.is_concrete(mask) and bool(mask[..., np.array(targets)].any()):
         raise ValueError("`targets` must not be observed, got some that are.")
@@ -183,7 +183,7 @@ def _ask_units(
 def _ask_graph(
     model: Any, targets: list, states: tuple[int, ...], evidence: Any, observed: Any, inference: Any
 ) -> Float[Array, "*batch states"]:
-    graph = _plain(model)
+    graph = plain_of(model)
     rows, likelihood = _graph_rows(graph, evidence, observed)
     places = [_place(graph, target) for target in targets]
     if len(set(places)) < len(places):
@@ -243,10 +243,6 @@ def _graph_rows(graph: AbstractGraphModel, evidence: Any, observed: Any) -> tupl
     if held is None:
         held = jnp.full((*problem.shape, size), -1, jnp.int32)
     return jnp.broadcast_to(jnp.asarray(held), (*problem.shape, size)), problem.log_likelihood
-
-
-def _plain(model: Any) -> Any:
-    return model.centred if isinstance(model, QueryModel) else model
 
 
 def _check_inference(inference: Any) -> None:

@@ -109,6 +109,16 @@ class AbstractLearner(eqx.Module):
         return predict(model, features, inference=self.decoder(epoch))
 
 
+def only(trained: PyTree[bool], tree: PyTree) -> PyTree:
+    """A gradient, or updates, with zeros for what is not trained."""
+    return jax.tree.map(
+        lambda x, on: x if x is None or on else jnp.zeros_like(x),
+        tree,
+        trained,
+        is_leaf=lambda x: x is None,
+    )
+
+
 class Phases(NamedTuple):
     """The two sides of a contrastive gradient, and the loss and the share of accepted proposals if
     there are any.

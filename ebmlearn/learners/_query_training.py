@@ -3,18 +3,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from ..estimate._nce import as_rows, cross_entropy
 from ..inference import BP, FixedTargets, RandomTargets
-from ..inference._answers import places_of
 from ..inference._queries import AbstractQueries, as_queries, draw
+from ..inference._query_groups import members_of
 from ..models import QueryModel
-from ._base import AbstractLearner, StepInfo
+from ._base import AbstractLearner, only, StepInfo
 
 
 class QueryTraining(AbstractLearner):
@@ -140,15 +138,15 @@ def _check_model(model: Any) -> None:
 
 
 def _check_told(model: QueryModel, queries: AbstractQueries, batch: Any) -> None:
-    """Raises if data never tell what is always asked for."""
-    if not isinstance(queries, FixedTargets) or not isinstance(batch, Mapping):
+    """Raises if data never tell what alone is asked for."""
+    asked = (
+        queries.targets if isinstance(queries, FixedTargets) else getattr(queries, "groups", None)
+    )
+    if asked is None or not isinstance(batch, Mapping):
         return
-    told = np.zeros(len(model.centred.num_states), bool)
-    for group in batch:
-        told[places_of(model.centred, group, "batch")] = True
-    with jax.ensure_compile_time_eval():
-        asked = np.asarray(queries(model, 1, key=jax.random.key(0)).targets[0])
-    if not (asked & told).any():
+    if isinstance(asked, tuple):
+        asked = members_of(model, asked, "queries")
+    if not (asked & members_of(model, tuple(batch), "batch")).any():
         raise ValueError("`queries` must ask for what `batch` tells, got no such target.")
 
 
@@ -169,8 +167,4 @@ def _step(
     (loss, settled), gradient = eqx.filter_value_and_grad(_loss, has_aux=True)(
         model, learner, rows, key
     )
-    for name, learned in learner._numbers().items():
-        value = getattr(gradient, name)
-        if not learned and value is not None:
-            gradient = eqx.tree_at(lambda g, n=name: getattr(g, n), gradient, jnp.zeros_like(value))
-    return gradient, loss, settled
+    return only(learner.trained(model), gradient), loss, settled

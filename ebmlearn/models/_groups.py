@@ -28,7 +28,11 @@ class Groups(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)
 
     def __getitem__(self, name: str) -> Any:
-        return self.values[place(self.names, name, "the index")]
+        return self.take(name, "the index")
+
+    def take(self, name: Any, what: str) -> Any:
+        """What belongs to a name, or an error that names the argument."""
+        return self.values[place(self.names, name, what)]
 
 
 def place(names: tuple[str, ...], name: Any, what: str) -> int:

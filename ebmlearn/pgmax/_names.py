@@ -63,4 +63,8 @@ class Named(eqx.Module):
     what: str = eqx.field(static=True)
 
     def __getitem__(self, group: Any) -> Any:
-        return self.values[self.names.index(group, self.what)]
+        return self.take(group, self.what)
+
+    def take(self, group: Any, what: str) -> Any:
+        """What belongs to a group, or an error that names the argument."""
+        return self.values[self.names.index(group, what)]
