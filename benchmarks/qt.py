@@ -75,7 +75,6 @@ def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | Non
     learned = run.get("learned", ["temperature", "scale", "evidence"])
     one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
     evidence = None if "evidence" in learned else 1000.0
-    began = time.monotonic()
     if "start" in run:
         first = by_chains(run, data, run["start"], 8000, progress=False).model
         model = ebm.QueryModel(first, LAYERS, scale=1.0, evidence=evidence)
@@ -102,7 +101,7 @@ def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | Non
     if fitted.stopped == "callback" and deadline.over:
         return None
     best = fitted.model
-    out = {**run, **about(fitted, began)}
+    out = {**run, **about(fitted)}
     out["numbers"] = {
         "temperature": float(best.temperature),
         "scale": float(best.scale),
@@ -149,11 +148,10 @@ def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
     """A model by persistent chains, asked by belief propagation and by Gibbs sampling."""
     data = load(run["task"])
     key = jax.random.split(jax.random.key(run["seed"]), 3)[2]
-    began = time.monotonic()
     fitted = by_chains(run, data, run["rate"], run["steps"], **deadline.options(work))
     if fitted.stopped == "callback" and deadline.over:
         return None
-    out = {**run, **about(fitted, began)}
+    out = {**run, **about(fitted)}
     if run["stage"] == "row":
         out["test"] = asked(fitted.model, data.test.x, SWEEPS, key)
         chains = {"num_samples": run["samples"]}
@@ -256,6 +254,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", type=float, default=0.01, help="of the first weights")
     parser.add_argument("--hidden", type=int, help="units; the paper's by default")
     parser.add_argument("--layers", type=int, help="of faces and borders; the paper's by default")
+    parser.add_argument(
+        "--answers", nargs="+", type=int, help="layers to answer about borders with, to choose from"
+    )
     parser.add_argument("--epochs", type=int, help="of faces and borders; the paper's by default")
     parser.add_argument("--rows", type=int, help="use only so many images of borders")
     parser.add_argument("--held", type=int, help="faces for validation; 0: all epochs are done")
@@ -312,6 +313,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
             best = preferred(search, rates) if len(rates) > 1 else rates[0]
             for seed in args.seeds:
                 run = {**base, "stage": "row", "rate": best, "seed": seed}
+                run |= {"answers": args.answers} if args.answers else {}
                 yield run, kept(train, run)
             return
         train = {"qt": qt, "pcd": pcd}[args.method]
