@@ -190,28 +190,53 @@ def qt_frey() -> str:
 
 def qt_border() -> str:
     """Borders."""
-    found = sorted(runs(task="border", stage="row"), key=lambda r: r["valid"])
+    found = runs(task="border", stage="row")
+    names = ("scale", "layers", "answers", "epochs", "rate", "decay")
+    settings: dict[str, list[dict[str, Any]]] = {}
+    for run in found:
+        settings.setdefault(str([run.get(name) for name in names]), []).append(run)
     one = found[0]
     lines = [
-        f"Border ownership by an 8-connected grid of {one['hidden'] + 2} hidden states,"
-        f" {one['layers']} layers, batches of {one['batch']}, {one['epochs']} epochs; 10,000 test"
-        " images. Bits a pixel are of the three labels, and of whether a pixel is of the object,"
-        " which seems to be what is published: a guess is said to have 1 bit and an intersection"
-        " over union of 16.39%, as has a coin that says object or not for each pixel (16.41%)"
-        f" (`python -m benchmarks qt --task border`; {machine(one)}):",
+        f"Border ownership by an 8-connected grid of {one['hidden'] + 2} hidden states, batches of"
+        f" {one['batch']}; 10,000 test images. Bits a pixel are of the three labels, and of whether"
+        " a pixel is of the object, which seems to be what is published: a guess is said to have 1"
+        " bit and an intersection over union of 16.39%, as has a coin that says object or not for"
+        " each pixel (16.41%). Where several numbers of layers to answer with were tried, the"
+        f" validation images chose (`python -m benchmarks qt --task border`; {machine(one)}):",
         "",
-        "| first log-potentials | rate | seed | validation, three labels | three labels | object |"
-        " intersection over union |",
-        "|---|---|---|---|---|---|---|",
+        "| first log-potentials | layers | epochs | rate | seed | answered with | validation, three"
+        " labels | three labels | object | intersection over union |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for run in found:
-        falls = ", falling to 0" if run.get("decay") else ""
+
+    def line(first: str, run: dict[str, Any], seed: str, answered: str, valid: float) -> str:
         bits = f"{run['object_nce']:.4f}" if "object_nce" in run else "–"
-        lines.append(
-            f"| ±{run['scale']:g} | {run['rate']:g}{falls} | {run['seed']} | {run['valid']:.4f} |"
-            f" {run['nce']:.4f} | {bits} | {run['iou']:.2f}% |"
+        return (
+            f"| {first} | {seed} | {answered} | {valid:.4f} | {run['nce']:.4f} | {bits} |"
+            f" {run['iou']:.2f}% |"
         )
-    lines.append("| published | 0.01 | | | | 0.0398 | 96.97% |")
+
+    def valid(run: dict[str, Any]) -> float:
+        return min(run["valid_answers"].values()) if "answers" in run else run["valid"]
+
+    for group in sorted(settings.values(), key=lambda group: statistics.mean(map(valid, group))):
+        for run in group:
+            falls = ", falling to 0" if run.get("decay") else ""
+            first = (
+                f"±{run['scale']:g} | {run['layers']} | {run['epochs']} | {run['rate']:g}{falls}"
+            )
+            tried = run.get("answers")
+            answered = str(run.get("answered_with", run["layers"]))
+            if tried:
+                answered += f" of {', '.join(map(str, tried))}"
+            lines.append(line(first, run, str(run["seed"]), answered, valid(run)))
+        if len(group) > 1:
+            means = {
+                name: statistics.mean(run[name] for run in group)
+                for name in ("nce", "object_nce", "iou")
+            }
+            lines.append(line(" | | |", means, "mean", "", statistics.mean(map(valid, group))))
+    lines.append("| published | 15 | 10 | 0.01 | | 15 | | | 0.0398 | 96.97% |")
     return "\n".join(lines)
 
 
@@ -251,7 +276,10 @@ def draw_qt_border(path: Path) -> None:
     """Noisy contours, and which side of them was found to be the object."""
     import matplotlib.pyplot as plt
 
-    pictures = min(runs(task="border", stage="row"), key=lambda r: r["valid"])["pictures"]
+    found = runs(task="border", stage="row")
+    # Asked as validation chose, where it did.
+    chosen = [run for run in found if "answers" in run] or found
+    pictures = min(chosen, key=lambda run: run["valid"])["pictures"]
     # Of contour, outside and inside.
     colours = np.array([[192, 57, 43], [252, 243, 207], [174, 214, 241]], np.uint8)
     figure, axes = plt.subplots(3, 10, figsize=(9, 3), layout="constrained")
