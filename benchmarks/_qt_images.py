@@ -141,13 +141,16 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     steps = run["epochs"] * (kept // run["batch"])
     falls = run.get("decay", False)
     rate = optax.cosine_decay_schedule(run["rate"], steps) if falls else run["rate"]
+    adam = optax.adam(rate)
+    if "clip" in run:
+        adam = optax.chain(optax.clip_by_global_norm(run["clip"]), adam)
     # As precise as products of matrices are by default: on a GPU a quarter faster.
     with jax.default_matmul_precision("default"):
         fitted = ebm.fit(
             model,
             ebm.QueryTraining(roles, scale=False, evidence=False),
             {"pixels": images[:kept], "labels": labels[:kept]},
-            optimizer=optax.adam(rate),
+            optimizer=adam,
             epochs=run["epochs"],
             batch_size=run["batch"],
             validation={"pixels": images[kept:], "labels": labels[kept:]},

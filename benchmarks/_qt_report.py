@@ -191,7 +191,7 @@ def qt_frey() -> str:
 def qt_border() -> str:
     """Borders."""
     found = runs(task="border", stage="row")
-    names = ("scale", "layers", "answers", "epochs", "rate", "decay")
+    names = ("scale", "layers", "answers", "epochs", "rate", "decay", "clip")
     settings: dict[str, list[dict[str, Any]]] = {}
     for run in found:
         settings.setdefault(str([run.get(name) for name in names]), []).append(run)
@@ -222,9 +222,9 @@ def qt_border() -> str:
     for group in sorted(settings.values(), key=lambda group: statistics.mean(map(valid, group))):
         for run in group:
             falls = ", falling to 0" if run.get("decay") else ""
-            first = (
-                f"±{run['scale']:g} | {run['layers']} | {run['epochs']} | {run['rate']:g}{falls}"
-            )
+            cut = f", gradients cut at {run['clip']:g}" if "clip" in run else ""
+            rate = f"{run['rate']:g}{falls}{cut}"
+            first = f"±{run['scale']:g} | {run['layers']} | {run['epochs']} | {rate}"
             tried = run.get("answers")
             answered = str(run.get("answered_with", run["layers"]))
             if tried:

@@ -254,6 +254,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", type=float, default=0.01, help="of the first weights")
     parser.add_argument("--hidden", type=int, help="units; the paper's by default")
     parser.add_argument("--layers", type=int, help="of faces and borders; the paper's by default")
+    parser.add_argument("--clip", type=float, help="the largest norm of a gradient of borders")
     parser.add_argument(
         "--answers", nargs="+", type=int, help="layers to answer about borders with, to choose from"
     )
@@ -304,6 +305,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
                 base |= {"layers": args.layers or 15, "batch": 50, "epochs": args.epochs or 10}
                 base |= {"rows": args.rows, "held": 50 if args.rows else 1000}
                 base |= {"decay": True} if args.decay else {}
+                base |= {"clip": args.clip} if args.clip else {}
             rates = args.rates or rates
             # A fifth of the epochs is enough to choose one.
             search = {**base, "stage": "rate", "epochs": max(1, base["epochs"] // 5), "seed": 0}

@@ -7,6 +7,7 @@ from ._fit import (
     Fitted as Fitted,
     History as History,
     load as load,
+    load_info as load_info,
     save as save,
 )
 from ._version import __version__ as __version__

@@ -64,13 +64,13 @@ def trailing(name: str, x: AnyArray, shape: tuple[int, ...], meaning: str) -> No
 
 def exact_shape(name: str, x: AnyArray, shape: tuple[int, ...], meaning: str) -> None:
     """Raises `ValueError` unless the shape of `x` is `shape`."""
-    if x.shape != shape:
+    if getattr(x, "shape", None) != shape:
         raise ValueError(f"`{name}` must have shape {shape}, {meaning}, got {describe(x)}.")
 
 
 def rank(name: str, x: AnyArray, ndim: int, meaning: str) -> None:
     """Raises `ValueError` unless `x` has `ndim` axes."""
-    if x.ndim != ndim:
+    if getattr(x, "ndim", None) != ndim:
         raise ValueError(f"`{name}` must have {ndim} axes, {meaning}, got {describe(x)}.")
 
 

@@ -60,7 +60,7 @@ CASES = {
     "a unit that is always the same": (
         lambda: ebm.solve_moments(np.ones((9, 3), np.float32), ebm.ISusP()), ValueError, "`statistics`", "positive variance", "0 of unit 0",
     ),
-    "integers": (lambda: ebm.solve_moments(np.ones((9, 3), int), ebm.ISusP()), TypeError, "`statistics`", "real numbers", "int64"),
+    "booleans": (lambda: ebm.solve_moments(np.ones((9, 3), bool), ebm.ISusP()), TypeError, "`statistics`", "real numbers", "bool"),
     "no covariances": (
         lambda: ebm.solve_moments(ROWS, ebm.NaiveMeanField()), ValueError, "`inference`", "covariances", "NaiveMeanField",
     ),

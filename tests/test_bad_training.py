@@ -69,6 +69,9 @@ CASES = {
     "validation": (lambda: fit(validation=(X, V * 2)), ValueError, r"`validation\[1\]`", "0 and 1", "2"),
     # arguments
     "learner": (lambda: fit(learner="mle"), TypeError, "`learner`", r"MLE\(BP", "'mle'"),
+    "learner of another kind of model": (
+        lambda: fit(ebm.QueryModel(RBM), data=V), TypeError, "`learner`", "QueryTraining", "MLE",
+    ),
     "optimizer": (lambda: fit(optimizer=0.1), TypeError, "`optimizer`", "Optax", "0.1"),
     "epochs": (lambda: fit(epochs=0), ValueError, "`epochs`", "at least 1", "0"),
     "old key": (lambda: fit(key=jax.random.PRNGKey(0)), TypeError, "`key`", "typed", "uint32"),
@@ -240,9 +243,13 @@ def test_checkpoints_of_another_run(tmp_path):
         fit(learner=ebm.CD(1), checkpoint=tmp_path)
     with pytest.raises(ValueError, match=r"`key` \[0, 0\], got \[0, 1\]"):
         fit(key=jax.random.key(1), checkpoint=tmp_path)
-    with pytest.raises(ValueError, match=r"weights. of shape \(3, 5\).*got shape \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"`checkpoint` .*`data` '[0-9a-f]{8}', got"):
+        fit(data=(X, 1 - V), checkpoint=tmp_path)
+    with pytest.raises(
+        ValueError, match=r"`model`.*weights. of shape \(3, 5\).*got shape \(3, 2\)"
+    ):
         fit(ebm.CRBM.init(3, 5, 4, key=KEY), checkpoint=tmp_path)
-    with pytest.raises(ValueError, match="to be `like`"):
+    with pytest.raises(ValueError, match=r"`optimizer`.*to be `like`"):
         fit(optimizer=optax.sgd(0.1, momentum=0.9), checkpoint=tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
     newest = tmp_path / before[-1]

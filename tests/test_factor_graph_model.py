@@ -404,7 +404,7 @@ def test_a_model_may_be_traced_saved_and_loaded(tmp_path):
 
     @jax.jit
     def scaled(factor):
-        return model.with_log_potentials({mixed.rbm: factor * model.log_potentials[3]})
+        return model.with_log_potentials({mixed.rbm: factor * model.log_potentials_of(mixed.rbm)})
 
     twice = scaled(2.0)
     np.testing.assert_allclose(twice.log_potentials[3], 2 * model.log_potentials[3])
@@ -643,6 +643,7 @@ def test_bad_input():
     grid = ebmlearn.pgmax.uniform_grid(4, 1.0)
     cases = [
         (lambda: FactorGraphModel(rbm), TypeError, "`graph` must be a PGMax FactorGraph"),
+        (lambda: model.log_potentials_of(other.rbm), KeyError, "`group`"),
         (lambda: model.with_log_potentials({other.rbm: np.zeros((4, 3))}), KeyError, "`updates`"),
         (lambda: model.with_log_potentials({mixed.rbm: np.zeros((3, 4))}), ValueError, r"\(4, 3\)"),
         (lambda: model.with_log_potentials({mixed.rbm: states}), TypeError, "floating-point"),

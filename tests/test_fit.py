@@ -368,6 +368,30 @@ def test_save_and_load(tmp_path):
     assert jax.random.key_data(back["key"]).tolist() == jax.random.key_data(tree["key"]).tolist()
     assert back["half"].dtype == jnp.bfloat16
     assert b"pickle" not in path.read_bytes()
+    assert ebm.load_info(path) == {"note": 1}
+    shapes = eqx.filter_eval_shape(crbm)
+    ebm.save(path, crbm())
+    assert_equal(ebm.load(path, shapes), crbm())
+
+
+def test_settings_of_modules_are_those_of_the_file(tmp_path):
+    path = tmp_path / "model.ebm"
+    rbm = ebm.RBM.init(2, 1, key=KEY)
+    ebm.save(path, {"a": [ebm.QueryModel(rbm, layers=7)]})
+    with pytest.raises(ValueError, match=r"must hold .*layers. = 10 to be `like`, got 7"):
+        ebm.load(path, {"a": [ebm.QueryModel(rbm)]})
+    assert ebm.load(path, {"a": [ebm.QueryModel(rbm, 7)]})["a"][0].layers == 7
+
+
+def test_functions_of_a_learner_may_lie_elsewhere_in_memory(tmp_path):
+    class Sweeps:
+        def __call__(self, epoch):
+            return ebm.MeanField(1)
+
+    one, two = Sweeps(), Sweeps()
+    whole = fit(learner=ebm.MLE(one))
+    fit(learner=ebm.MLE(one), epochs=2, checkpoint=tmp_path)
+    assert_equal(fit(learner=ebm.MLE(two), checkpoint=tmp_path).model, whole.model)
 
 
 def test_progress_is_shown(capfd, monkeypatch):

@@ -133,6 +133,7 @@ def test_quadrature(n):
         np.testing.assert_allclose(beliefs.log_partition, log_z, atol=1e-8)
         np.testing.assert_allclose(beliefs.mean, mean, rtol=1e-7)
         np.testing.assert_allclose(beliefs.second_moment, np.diagonal(products), rtol=1e-7)
+        np.testing.assert_allclose(beliefs.variance + beliefs.mean**2, beliefs.second_moment)
         np.testing.assert_allclose(beliefs.covariance, products - np.outer(mean, mean), atol=1e-7)
         assert beliefs.converged
 

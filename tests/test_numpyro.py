@@ -135,7 +135,9 @@ def test_summary_thinning_start_and_clamped_units(capsys):
 def test_sites_of_other_models(name, sites):
     model = oracle.MODELS[name](np.random.default_rng(2))
     mcmc = MCMC(GibbsKernel(), num_warmup=0, num_samples=5, progress_bar=False)
-    mcmc.run(KEY, model, init_params=None if name == "dbm" else {"x": jnp.ones(7, jnp.int32)})
+    start = None if name == "dbm" else {"x": jnp.ones(7, jnp.int32)}
+    # Keys of the old kind are what most models of NumPyro are run with.
+    mcmc.run(jax.random.PRNGKey(0), model, init_params=start)
     assert set(mcmc.get_samples()) == sites
 
 

@@ -9,6 +9,7 @@ import optax
 import oracle
 import pytest
 from pgmax import fgraph, fgroup, vgroup
+from scipy.special import expit, logit, softmax
 
 import ebmlearn as ebm
 from ebmlearn.inference._instances import Problem
@@ -61,6 +62,21 @@ def test_likelihoods_leave_something_to_answer():
         every = jnp.ones(4, bool)
         exact = ebm.query(rbm(), soft, every, ebm.Exact())
         np.testing.assert_allclose(ebm.query(model, soft, every), exact, atol=1e-10)
+        # Only what the other units say is scaled.
+        scaled = ebm.QueryModel(rbm(), scale=3.0, evidence=1000.0)
+        odds = 3 * (logit(exact) - logit(0.6)) + logit(0.6)
+        np.testing.assert_allclose(ebm.query(scaled, soft, every), expit(odds), atol=1e-10)
+
+
+def test_likelihoods_of_a_graph_are_not_scaled():
+    model, hidden, seen = chain()
+    told = np.random.default_rng(1).uniform(0.1, 1, (2, 4, 3))
+    given = {hidden: jnp.asarray(told, jnp.float32), seen: jnp.asarray([0, 1, -1, 0])}
+    exact = np.asarray(ebm.query(model, given, inference=ebm.Exact(), targets=hidden))
+    asked = ebm.QueryModel(model, scale=3.0, evidence=1000.0)
+    found = ebm.query(asked, given, targets=hidden)
+    scores = 3 * (np.log(exact) - np.log(told)) + np.log(told)
+    np.testing.assert_allclose(found, softmax(scores, -1), atol=1e-5)
 
 
 def test_how_the_inference_went():

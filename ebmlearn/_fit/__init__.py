@@ -1,4 +1,4 @@
 from ._checkpoint import Checkpoint as Checkpoint
-from ._file import load as load, save as save
+from ._file import load as load, load_info as load_info, save as save
 from ._history import EpochReport as EpochReport, Fitted as Fitted, History as History
 from ._loop import fit as fit

@@ -57,10 +57,14 @@ class Keeper:
         for left in self.folder.glob(f"{_file.TEMPORARY}*"):
             left.unlink(missing_ok=True)  # of a run that was killed while it wrote
 
-    def due(self, step: int, steps_per_epoch: int | None) -> bool:
-        """Whether a step is followed by a checkpoint."""
-        every = self.settings.every or steps_per_epoch
-        return every is not None and step % every == 0
+    def clear(self) -> None:
+        """Removes what is there."""
+        for path in (*self.paths().values(), self.folder / "best.ebm"):
+            path.unlink(missing_ok=True)
+
+    def due(self, step: int, end: bool) -> bool:
+        """Whether a step, or one that ends an epoch, is followed by a checkpoint."""
+        return end if self.settings.every is None else step % self.settings.every == 0
 
     def steps_until_due(self, step: int) -> int | None:
         """How many steps may be done at once."""
@@ -108,12 +112,18 @@ class Keeper:
             if match:
                 getattr(history, match[1])[match[2]] = np.array(values)
         like = {"state": state, "best": best, "history": history._asdict()}
-        tree = _file.load(path, like)
+        try:
+            tree = _file.load(path, like)
+        except ValueError as error:
+            raise ValueError(
+                "`checkpoint` must be that of the same `model` and `optimizer`. Name another"
+                f" folder, or pass `resume=False` to start anew and replace it. {error}"
+            ) from error
         return tree["state"], tree["best"], history, header["info"]["facts"]
 
     def _check(self, path: Path, was: dict[str, Any]) -> None:
         for name, value in self.about.items():
-            if was.get(name) != value:
+            if was.get(name, value if name == "data" else None) != value:
                 raise ValueError(
                     f"`checkpoint` must be that of the same run: {path} was made with `{name}`"
                     f" {was.get(name)!r}, got {value!r}. Name another folder, or pass"

@@ -1,3 +1,4 @@
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -44,7 +45,10 @@ class Arrays:
         return jax.random.permutation(key, self.rows).astype(jnp.int32)
 
     def about(self) -> dict[str, Any]:
-        return {"rows": self.rows, "batch_size": self.batch_size}
+        checksum = 0
+        for leaf in jax.tree.leaves(self.data):
+            checksum = zlib.crc32(np.asarray(leaf).tobytes(), checksum)
+        return {"rows": self.rows, "batch_size": self.batch_size, "data": f"{checksum:08x}"}
 
 
 class Batches:

@@ -2,6 +2,7 @@
 leaves, and their bytes. Nothing is pickled, and a file appears whole or not at all.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -41,7 +42,7 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
 
     - `path`: the file.
     - `tree`: any pytree. Leaves that are not arrays are not written.
-    - `info`: anything that JSON can hold, kept in the header.
+    - `info`: anything that JSON can hold, kept in the header: see [`ebmlearn.load_info`][].
     """
     leaves, payload = [], []
     for name, leaf in _arrays(tree):
@@ -56,6 +57,7 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
             "equinox": eqx.__version__,
         },
         "leaves": leaves,
+        "settings": _settings(tree),
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
         "info": info or {},
@@ -70,8 +72,10 @@ def load(path: str | os.PathLike, like: Tree) -> Tree:
     **Arguments:**
 
     - `path`: the file.
-    - `like`: a pytree of the same structure, whose arrays have the same shapes and dtypes. Leaves
-      that are not arrays are taken from it.
+    - `like`: a pytree of the same structure, whose arrays have the same shapes and dtypes, or
+      stand for them as those of `eqx.filter_eval_shape` do. Leaves that are not arrays are taken
+      from it, but numbers, booleans and strings that a module holds as settings, such as the
+      layers of a [`ebmlearn.QueryModel`][], must be the same.
     """
     path = Path(path)
     header, content = read(path)
@@ -87,16 +91,32 @@ def load(path: str | os.PathLike, like: Tree) -> Tree:
                 f"`{path}` must hold {name!r} of shape {values.shape} and dtype {dtype} to be"
                 f" `like`, got shape {tuple(got['shape'])} and dtype {got['dtype']}."
             )
+    mine = _settings(like)
+    for name, setting in header.get("settings", {}).items():
+        if name in mine and mine[name] != setting:
+            raise ValueError(
+                f"`{path}` must hold {name!r} = {mine[name]!r} to be `like`, got {setting!r}."
+            )
     extra = [name for name in names if name not in dict(wanted)]
     if extra:
         raise ValueError(f"`{path}` must hold what `like` holds, got {_listed(extra)} as well.")
     stored = arrays(header, content)
     values = {name: _restored(stored[name], leaf) for name, leaf in wanted}
-    dynamic, static = eqx.partition(like, eqx.is_array)
+    dynamic, static = eqx.partition(like, _is_array)
     paths, structure = jax.tree_util.tree_flatten_with_path(dynamic)
     return eqx.combine(
         jax.tree_util.tree_unflatten(structure, [values[_name(path)] for path, _ in paths]), static
     )
+
+
+def load_info(path: str | os.PathLike) -> dict[str, Any]:
+    """What `save` was given as `info`.
+
+    **Arguments:**
+
+    - `path`: the file.
+    """
+    return read(Path(path))[0]["info"]
 
 
 def read(path: Path) -> tuple[dict[str, Any], bytes]:
@@ -140,8 +160,31 @@ def arrays(header: dict[str, Any], content: bytes) -> dict[str, np.ndarray]:
 
 
 def _arrays(tree: PyTree) -> list[tuple[str, Any]]:
-    paths, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_array))
+    paths, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, _is_array))
     return [(_name(path), leaf) for path, leaf in paths]
+
+
+def _is_array(x: Any) -> bool:
+    return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
+
+
+def _settings(tree: PyTree, name: str = "") -> dict[str, Any]:
+    """The static numbers, booleans and strings of all modules of a pytree, by name."""
+    if isinstance(tree, eqx.Module):
+        out = {}
+        for field in dataclasses.fields(tree):
+            value, own = getattr(tree, field.name, None), f"{name}.{field.name}"
+            if not field.metadata.get("static", False):
+                out |= _settings(value, own)
+            elif isinstance(value, (bool, int, float, str)):
+                out[own] = value
+        return out
+    parts: Any = ()
+    if isinstance(tree, dict):
+        parts = tree.items()
+    elif isinstance(tree, (tuple, list)):
+        parts = enumerate(tree)
+    return {k: x for key, part in parts for k, x in _settings(part, f"{name}[{key!r}]").items()}
 
 
 def _name(path: tuple) -> str:
@@ -154,6 +197,10 @@ def _is_key(x: Any) -> bool:
 
 def _plain(leaf: Any) -> tuple[str, np.ndarray]:
     """The name of a dtype, and an array in NumPy; of typed keys, their data."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        if _is_key(leaf):
+            raise TypeError(f"`like` must hold arrays where there are keys, got {leaf}.")
+        return str(leaf.dtype), np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
     if _is_key(leaf):
         values = np.asarray(jax.random.key_data(leaf))
         return f"{values.dtype}:{jax.random.key_impl(leaf)}", np.ascontiguousarray(values)

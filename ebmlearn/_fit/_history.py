@@ -40,7 +40,7 @@ class Fitted(eqx.Module):
     - `last`: the last model.
     - `parameters`: what `model` was built from, if `build` was given; else `model` itself.
     - `history`: a [`ebmlearn.History`][].
-    - `best_epoch`: the epoch, counted from 0, after which `model` was taken; -1 is the start.
+    - `best_epoch`: the epoch, counted from 0, after which `model` was taken; -1 if none was ended.
     - `stopped`: why the run ended: `"epochs"`, `"patience"`, `"callback"` or `"interrupted"`.
     """
 

@@ -1,6 +1,8 @@
 import math
 import os
+import re
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -83,12 +85,15 @@ def fit(
     - `batch_size`: rows a step; None if the data come in batches.
     - `key`: a typed key.
     - `validation`: data as above, for `metric`.
-    - `metric`: a function of the model, the validation data and the epoch; lower is better. For a
+    - `metric`: a function of the model, the validation data (or None) and the epoch; lower is
+      better. For a
       CRBM the share of wrong units by default, predicted as suits the learner; for query training
       the cross-entropy of the same queries each time, see [`ebmlearn.nce`][].
     - `patience`: stop after so many epochs without a better metric.
     - `checkpoint`: a folder, or a [`ebmlearn.Checkpoint`][], from which a run that was stopped goes
-      on to the same result, bit by bit.
+      on to the same result, bit by bit; `epochs` counts those that it has done. It refuses another
+      kind of model, learner, data or key. That the optimiser and what functions do are the same is
+      for you to see to.
     - `resume`: whether to do so; if not, checkpoints in the folder are replaced.
     - `callbacks`: functions of an [`ebmlearn.EpochReport`][], called after each epoch; one that
       returns True ends the run.
@@ -97,7 +102,8 @@ def fit(
       default the model's own `project`, where it has one.
     - `build`: a function from free parameters to the model, for instance to tie some of them.
     - `augment`: a function `augment(batch, key=key)` that gives the batch to learn from. As each
-      row is seen once an epoch, this draws, say, new noise for it each epoch.
+      row is seen once an epoch, this draws, say, new noise for it each epoch. It is compiled: draw
+      by `jax.random` from `key`, as random numbers of NumPy would be the same at every step.
     - `average`: keep a running mean of the parameters with this decay, say 0.999; it is what is
       validated and returned.
     - `progress`: show a bar.
@@ -107,8 +113,14 @@ def fit(
     A [`ebmlearn.Fitted`][]. Ctrl-C ends a run early: it is saved, and what there is is returned. A
     gradient that is not finite raises `FloatingPointError`, and the last checkpoint stays.
     """
-    _check_arguments(learner, optimizer, epochs, key, patience, metric, validation, average)
+    _check_arguments(
+        learner, optimizer, epochs, key, patience, metric, validation, average, callbacks
+    )
     built = model if build is None else build(model)
+    own = type(learner).__module__.startswith("ebmlearn.")
+    if isinstance(built, QueryModel) and own and not isinstance(learner, QueryTraining):
+        got = f"{type(learner).__name__}; others train `model.to_model()`"
+        raise TypeError(f"`learner` must be a QueryTraining for a QueryModel, got a {got}.")
     graph = built.centred if isinstance(built, QueryModel) else built
     if isinstance(graph, AbstractGraphModel) and isinstance(data, dict):
         data = graph.rows(data, "data")
@@ -134,7 +146,9 @@ def fit(
     run = _Run(training, state, rows, order_key, step_key)
     if checkpoint is not None:
         settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-        about = {"model": type(built).__name__, "learner": str(learner), **rows.about()}
+        # Where an object lies in memory says nothing of it.
+        named = re.sub(r" at 0x[0-9a-f]+", "", str(learner))
+        about = {"model": type(built).__name__, "learner": named, **rows.about()}
         about["key"] = np.asarray(jax.random.key_data(key)).tolist()
         run.keep_in(Keeper(settings, about), resume)
     validation = jax.tree.map(jnp.asarray, validation)
@@ -158,7 +172,7 @@ def fit(
     finally:
         bar.close()
     run.save()
-    return run.fitted(stopped)
+    return run.fitted(stopped, metric is not None)
 
 
 class _Now(NamedTuple):
@@ -215,6 +229,8 @@ class _Run:
 
     def keep_in(self, keeper: Keeper, resume: bool) -> None:
         self.keeper = keeper
+        if not resume and jax.process_index() == 0:
+            keeper.clear()
         found = keeper.newest(self.state, self.now.best) if resume else None
         if found is not None:
             state, best, history, facts = found
@@ -238,6 +254,10 @@ class _Run:
                 batch = jax.tree.map(jnp.asarray, batch)
                 size = jax.tree.leaves(batch)[0].shape[0]
                 self._steps(batch, jnp.arange(size, dtype=jnp.int32), size, 1, bar)
+            if not self.facts["done"]:
+                raise ValueError(
+                    f"`data` must give a batch in each epoch, got none in epoch {self.epoch}."
+                )
         self.seconds = time.perf_counter() - began
 
     def _steps(
@@ -271,7 +291,7 @@ class _Run:
         self.now = self.now._replace(state=state, facts=facts)
         bar.update(number, self.epoch, {name: float(x.mean()) for name, x in infos.items()})
         end = isinstance(self.rows, Arrays) and self.facts["done"] == self.rows.steps
-        if self.keeper is not None and not end and self.keeper.due(step + number, None):
+        if self.keeper is not None and not end and self.keeper.due(step + number, False):
             self.save()
 
     def finish_epoch(self, metric: Callable | None, validation: Any, bar: Bar) -> EpochReport:
@@ -279,17 +299,22 @@ class _Run:
         step, done = int(self.state.step), self.facts["done"]
         current = self._counted(self.state)
         model = self.training.model(current)
-        value = math.nan if metric is None else float(metric(model, validation, self.epoch))
+        value = math.nan if metric is None else _number(metric(model, validation, self.epoch))
         facts, best = {**self.facts, "epoch": self.epoch + 1, "done": 0}, self.now.best
-        if metric is None or value < self.facts["best"]:
-            facts.update(best=value if metric else math.inf, best_epoch=self.epoch, best_step=step)
+        if metric is not None and math.isnan(value):
+            text = f"`metric` must give a number, got NaN in epoch {self.epoch}."
+            warnings.warn(text, stacklevel=3)
+        # The first is better than the start, whatever it is.
+        if metric is None or value < self.facts["best"] or self.facts["best_epoch"] < 0:
+            known = math.inf if math.isnan(value) else value
+            facts.update(best=known, best_epoch=self.epoch, best_step=step)
             best = current
         means = self.record.epoch_means(step - done)
         self.record.add_epoch(**means, metric=value, seconds=self.seconds)
         report = EpochReport(self.epoch, step, model, value, means)
         self.now = self.now._replace(facts=facts, best=best)
         bar.metric = value
-        if self.keeper is not None and self.keeper.due(step, done):
+        if self.keeper is not None and self.keeper.due(step, True):
             self.save()
         return report
 
@@ -301,11 +326,13 @@ class _Run:
         self.keeper.write(int(state.step), state, best, self.record.history(*self.place), facts)
         self.saved = self.place
 
-    def fitted(self, stopped: Any) -> Fitted:
+    def fitted(self, stopped: Any, measured: bool) -> Fitted:
+        last = self._counted(self.state)
+        best = self.now.best if measured else last
         return Fitted(
-            model=self.training.model(self.now.best),
-            last=self.training.model(self._counted(self.state)),
-            parameters=self.training.free(self.now.best),
+            model=self.training.model(best),
+            last=self.training.model(last),
+            parameters=self.training.free(best),
             history=self.record.history(*self.place),
             best_epoch=self.facts["best_epoch"],
             stopped=stopped,
@@ -331,6 +358,14 @@ class _Run:
         )
 
 
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        got = _checks.describe(value)
+        raise TypeError(f"`metric` must give a number, got {got}.") from error
+
+
 def _own_projection(model: Any) -> Any:
     return model.project()
 
@@ -339,7 +374,7 @@ def _metric(
     metric: Callable | None, learner: AbstractLearner, model: Any, validation: Any
 ) -> Callable | None:
     if validation is None or metric is not None:
-        return metric if validation is not None else None
+        return metric
     if not isinstance(model, (CRBM, QueryModel)):
         raise ValueError(
             "`metric` must be given with `validation`, for a model that is no CRBM or QueryModel,"
@@ -390,6 +425,7 @@ def _check_arguments(
     metric: Any,
     validation: Any,
     average: Any,
+    callbacks: Any,
 ) -> None:
     if not isinstance(learner, AbstractLearner):
         got = _checks.describe(learner)
@@ -399,12 +435,15 @@ def _check_arguments(
         raise TypeError(f"`optimizer` must be one of Optax, got {got}.")
     _checks.count("epochs", epochs)
     _checks.typed_key(key)
+    if not isinstance(callbacks, Sequence):
+        got = _checks.describe(callbacks)
+        raise TypeError(f"`callbacks` must be a list of functions, got {got}.")
     if metric is not None and not callable(metric):
         got = _checks.describe(metric)
         raise TypeError(f"`metric` must be a function, got {got}.")
     if patience is not None:
         _checks.count("patience", patience)
-        if validation is None:
+        if validation is None and metric is None:
             raise ValueError("`validation` must be given for `patience` to wait on, got None.")
     if average is not None:
         _checks.number("average", average, 0, 1, "(0, 1)")

@@ -118,7 +118,7 @@ def nade(name: str) -> Dataset:
 
     **Arguments:**
 
-    - `name`: `"adult"`, `"connect4"`, `"dna"`, `"mushrooms"`, `"nips"`, `"ocr-letters"`, `"rcv1"`
+    - `name`: `"adult"`, `"connect4"`, `"dna"`, `"mushrooms"`, `"nips"`, `"ocr_letters"`, `"rcv1"`
       or `"web"`.
     """
     name = name.replace("-", "_") if isinstance(name, str) else name

@@ -211,5 +211,5 @@ def _result(
         log_partition=start + sign * log_mean,
         standard_error=error.astype(log_weights.dtype),
         log_weights=log_weights,
-        effective_chains=number**2 / (relative**2).sum(),
+        effective_chains=float(number) ** 2 / (relative**2).sum(),
     )

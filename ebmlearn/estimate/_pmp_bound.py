@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from ..inference import AbstractInference
+from ..inference import AbstractInference, MPLP
 from ..models import AbstractLayeredModel, AbstractPairwiseModel
 from ..models._graph import AbstractGraphModel
 from ..samplers import PMP
@@ -73,11 +73,9 @@ def pmp_bound(
     elif not isinstance(solver, AbstractInference):
         got = _checks.describe(solver)
         raise TypeError(f"`solver` must be a `PMP` or an inference that maximises, got {got}.")
-    elif getattr(solver, "product", "max") != "max":
-        raise ValueError(
-            '`solver` must maximise, as `Exact(product="max")` does, got'
-            f" product={solver.product!r}."  # pyright: ignore
-        )
+    elif not isinstance(solver, MPLP) and getattr(solver, "product", "sum") != "max":
+        got = _checks.describe(solver)
+        raise ValueError(f'`solver` must maximise, as `Exact(product="max")` does, got {got}.')
     elif isinstance(model, AbstractGraphModel):
         raise TypeError("`solver` must be a `PMP` for a graph, got an inference.")
     else:

@@ -85,6 +85,8 @@ def _mean(
     burn_in: Any,
 ) -> Float[Array, "rows units"]:
     warm, main = jax.random.split(key)
+    # What the chains leave as it is, is left so by the conditional of its temperature.
+    beta = jnp.asarray(getattr(sampler, "beta", 1.0), model.unary()[0].dtype)
 
     def step(i: Any, carry: tuple) -> tuple:
         state, key = carry
@@ -96,7 +98,7 @@ def _mean(
         state, total = carry
         state, _ = sampler.step(model, state, key=key)
         layers = as_layers(model, state.units)
-        return (state, total + jax.nn.sigmoid(field(model, layers, 0))), None
+        return (state, total + jax.nn.sigmoid(beta * field(model, layers, 0))), None
 
     zero = jnp.zeros(jax.tree.leaves(state.units)[0].shape, model.unary()[0].dtype)
     (_, total), _ = jax.lax.scan(one, (state, zero), jax.random.split(main, num_samples))

@@ -94,7 +94,9 @@ def answer(
     bias = jnp.broadcast_to(first, evidence.shape)
     given = jnp.where(observed, _log_odds(model, evidence), jnp.zeros_like(evidence))
     beliefs = inference(plain.with_unary((bias + given, *others)))
-    value = model.scale * jax.tree.leaves(beliefs.log_odds)[0]
+    # Likelihoods are no answers of the network.
+    own = jnp.where((evidence > 0) & (evidence < 1), given, jnp.zeros_like(given))
+    value = _scaled(model.scale, jax.tree.leaves(beliefs.log_odds)[0], own)
     return Answer(value, report_of(beliefs))
 
 
@@ -121,7 +123,11 @@ def graph_answer(
         scores = scores + log_likelihood.astype(scores.dtype)
     problem = GraphProblem(graph).with_likelihood(scores)
     beliefs: Any = network(model, layers)._beliefs(problem)
-    value = _each(lambda x: model.scale * x, beliefs.scores)
+    if log_likelihood is None:
+        value = _each(lambda x: model.scale * x, beliefs.scores)
+    else:
+        own = graph.units((graph.padded(log_likelihood.astype(scores.dtype)),))
+        value = _each(lambda x, own: _scaled(model.scale, x, own), beliefs.scores, own)
     return Answer(value, report_of(beliefs))
 
 
@@ -145,9 +151,19 @@ def plain_of(model: Any) -> Any:
     return model.centred if isinstance(model, QueryModel) else model
 
 
-def _each(fn: Callable[[Array], Array], named: Any) -> Any:
-    """A function of the array of each group; what names the groups stays."""
-    return jax.tree.map(lambda x: fn(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, named)
+def _each(fn: Callable[..., Array], named: Any, *more: Any) -> Any:
+    """A function of the arrays of each group; what names the groups stays."""
+
+    def of_one(x: Any, *others: Any) -> Any:
+        return fn(x, *others) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(of_one, named, *more)
+
+
+def _scaled(scale: Array, x: Array, own: Array) -> Array:
+    """Scores of units times `scale`, but for what was told of the units themselves."""
+    own = jnp.broadcast_to(own, x.shape)
+    return scale * (x - own) + own
 
 
 def _log_odds(model: QueryModel, evidence: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -95,7 +95,10 @@ def pose(
         for name, x in (("evidence", evidence), ("observed", observed)):
             if x is not None:
                 got = _checks.describe(x)
-                raise ValueError(f"`{name}` must be None for an NNBM, got {got}.")
+                raise ValueError(
+                    f"`{name}` must be None for an NNBM, whose units are held by `sample(...,"
+                    f" clamped=...)`, got {got}."
+                )
         return model
     if isinstance(model, GaussianRBM) and gaussian:
         return GaussianProblem(model, evidence, observed)

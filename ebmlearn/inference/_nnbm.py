@@ -43,6 +43,11 @@ class NNBMBeliefs(eqx.Module):
     iterations: Int[Array, ""]
     residual: Float[Array, ""]
 
+    @property
+    def variance(self) -> Float[Array, " n"]:
+        """$E x_i^2 - (E x_i)^2$."""
+        return self.second_moment - self.mean**2
+
     def decode(self) -> Units:
         """The means, which are the guess of least squared error."""
         return Units(self.mean)

@@ -23,11 +23,16 @@ class Query(NamedTuple):
     targets: Bool[Array, "rows units"]
 
 
+_BOTH = "`queries` must give targets that are not observed, got some that are."
+
+
 class AbstractQueries(eqx.Module):
     """A distribution of queries, to train with ([`ebmlearn.QueryTraining`][]) and to test by
     ([`ebmlearn.nce`][]). Both take a plain function in its place, `f(shape, key=key)`, which gives
     booleans of that shape, `[rows, units]`: which units are observed, all others being targets; or
-    a pair of such arrays, observed and targets.
+    a pair of such arrays, observed and targets. A subclass is called with the model instead. Either
+    is compiled: draw by `jax.random` from `key`, as random numbers of NumPy would be the same at
+    every step.
     """
 
     @abc.abstractmethod
@@ -307,9 +312,9 @@ class _Function(AbstractQueries):
             )
         observed = _booleans("observed", drawn[0], shape)
         targets = ~observed if drawn[1] is None else _booleans("targets", drawn[1], shape)
-        wrong = (observed & targets).any() | ~targets.any()
-        message = "`queries` must give targets, and none that are observed"
-        return Query(observed, _error_if(targets, wrong, message))
+        none = ~targets.any()
+        targets = _error_if(targets, none, "`queries` must give targets, got none.")
+        return Query(observed, _error_if(targets, (observed & targets).any(), _BOTH))
 
 
 def as_queries(queries: Any, name: str = "queries") -> AbstractQueries:
@@ -338,8 +343,7 @@ def draw(queries: AbstractQueries, model: Any, rows: int, *, key: PRNGKeyArray) 
     targets = _booleans("targets", drawn[1], shape)
     # What stands in this module is right, or has looked for itself.
     if type(queries).__module__ != __name__:
-        message = "`queries` must give no targets that are observed"
-        targets = _error_if(targets, (observed & targets).any(), message)
+        targets = _error_if(targets, (observed & targets).any(), _BOTH)
     return Query(observed, targets)
 
 
@@ -358,9 +362,9 @@ def _error_if(
     """An error at once where values are known, at run time else."""
     if _checks.is_concrete(wrong):
         if bool(wrong):
-            raise ValueError(f"{message}, got other ones.")
+            raise ValueError(message)
         return x
-    return eqx.error_if(x, wrong, f"{message}.")
+    return eqx.error_if(x, wrong, message)
 
 
 def _came(x: Any) -> str:

@@ -274,7 +274,7 @@ def _centred(
     """
 
     def mean(x: Float[Array, "... n"]) -> Float[Array, " n"]:
-        return x.reshape(-1, x.shape[-1]).mean(0)
+        return x.mean(tuple(range(x.ndim - 1)))
 
     offsets = jax.tree.map(lambda a, b: (mean(a) + mean(b)) / 2, positive.units, negative.units)
     if isinstance(model, CRBM):

@@ -59,7 +59,7 @@ class PercLoss(AbstractMemoryless):
         epoch: Int[Array, ""],
     ) -> Phases:
         binary_only(model, "PercLoss")
-        if not is_closed(model):
+        if not hasattr(model, "free_energy") or not is_closed(model):
             kind = type(model).__name__
             raise ValueError(f"`model` must have a closed free energy, got a {kind}.")
         inference = at_epoch(self.inference, epoch, "sum")

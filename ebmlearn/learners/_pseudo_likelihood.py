@@ -8,7 +8,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from ..estimate import pseudo_log_likelihood
 from ..inference import AbstractInference, MeanField
-from ..models import CRBM
+from ..models import AbstractLayeredModel, CRBM
 from ..samplers._base import binary_only
 from ._base import AbstractLearner, at_epoch, Inference, StepInfo
 from ._batch import check, conditioned
@@ -47,6 +47,9 @@ class PseudoLikelihood(AbstractLearner):
     ) -> tuple[Any, PyTree, StepInfo]:
         """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]."""
         check(model, batch)
+        if not isinstance(model, (CRBM, AbstractLayeredModel)):
+            got = _checks.describe(model)
+            raise TypeError(f"`model` must be one of binary units for this learner, got {got}.")
         if not isinstance(model, CRBM):
             binary_only(model, "pseudo-likelihood")
         _checks.typed_key(key)

@@ -12,7 +12,7 @@ from ..inference import AbstractInference, MeanField, Statistics
 from ..inference._posterior import observed_statistics, posterior, Seen
 from ..models import AbstractLayeredModel, CRBM
 from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
-from ..samplers._base import as_layers
+from ..samplers._base import as_layers, share_accepted
 from ..samplers._sweep import given_even
 from ._base import AbstractContrastive, at_epoch, Inference, Phases
 
@@ -102,12 +102,10 @@ class SAP(AbstractContrastive):
             0, self.steps - 1, lambda i, s: self.sampler.step(model, s, key=keys[i])[0], state
         )
         state, info = self.sampler.step(model, state, key=keys[-1])
-        accepted = getattr(info, "accepted", None)
         positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
         negative = particles(model, state.units)
-        mean = None if accepted is None else accepted.mean()
         loss = jnp.asarray(jnp.nan, model.unary()[0].dtype)
-        return Phases(positive, negative, loss, mean), state
+        return Phases(positive, negative, loss, share_accepted(info)), state
 
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
@@ -156,7 +154,7 @@ class TransSAP(AbstractContrastive):
 
         - `betas`: inverse temperatures that increase to 1: 51 of them are the paper's 50.
         - `every`: a tempered run follows every so many updates.
-        - `begin`: the number of updates before the first.
+        - `begin`: the number of updates before these are counted.
         - `num_chains`: how many chains.
         - `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
         """

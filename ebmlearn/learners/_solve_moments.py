@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from .. import _checks
 from .._types import AnyArray
@@ -37,7 +37,7 @@ class MomentMatch(eqx.Module):
 
 
 def solve_moments(
-    statistics: Statistics | Float[AnyArray, "rows n"],
+    statistics: Statistics | Num[AnyArray, "rows n"],
     inference: AbstractNNBMInference | Exact,
     *,
     edges: Bool[AnyArray, "n n"] | None = None,
@@ -100,6 +100,12 @@ def solve_moments(
     return match
 
 
+def _real(x: Any) -> Float[Array, "..."]:
+    """Numbers as they are, or of the default dtype where there is no tolerance for theirs."""
+    x = jnp.asarray(x)
+    return x if x.dtype.name in _TOL else x.astype(jnp.result_type(float))
+
+
 def _moments(statistics: Any) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
     """Means and covariances."""
     if isinstance(statistics, Statistics):
@@ -114,17 +120,21 @@ def _moments(statistics: Any) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
         _checks.trailing("statistics.units.x", mean, (n,), "as `pairwise` has rows")
         _checks.nonnegative_rows("statistics.units.x", mean)
         _checks.finite_rows("statistics.pairwise", products)
+        mean, products = _real(mean), _real(products)
         mean = mean.reshape(-1, n).mean(0)
         covariance = products - mean[:, None] * mean[None, :]
     else:
-        if not hasattr(statistics, "dtype") or not jnp.issubdtype(statistics.dtype, jnp.floating):
+        if not hasattr(statistics, "dtype") or not (
+            jnp.issubdtype(statistics.dtype, jnp.floating)
+            or jnp.issubdtype(statistics.dtype, jnp.integer)
+        ):
             got = _checks.describe(statistics)
             raise TypeError(
                 f"`statistics` must be rows of real numbers or a `Statistics`, got {got}."
             )
         _checks.rank("statistics", statistics, 2, "[rows, units]")
         _checks.nonnegative_rows("statistics", statistics)
-        rows = jnp.asarray(statistics)
+        rows = _real(statistics)
         mean = rows.mean(0)
         apart = rows - jnp.broadcast_to(mean, rows.shape)
         covariance = apart.T @ apart / rows.shape[0]

@@ -149,7 +149,7 @@ class AbstractPairwiseModel(AbstractLayeredModel):
         out = jnp.zeros((), self.unary()[0].dtype)
         for bias, x in zip(self.unary(), jax.tree.leaves(units), strict=True):
             if bias.ndim == 1:
-                out = out - bias @ x.reshape(-1, x.shape[-1]).mean(0)
+                out = out - bias @ x.mean(tuple(range(x.ndim - 1)))
             else:
                 out = out - (bias * jnp.broadcast_to(x, bias.shape)).sum(-1).mean()
         for block, pair in zip(self.blocks(), jax.tree.leaves(pairwise), strict=True):

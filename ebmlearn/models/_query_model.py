@@ -23,7 +23,8 @@ class QueryModel(eqx.Module):
     trained. Beside them there are three numbers:
 
     - `temperature`: that of the messages, 1 for sum-product, towards 0 max-product.
-    - `scale`: what the log-odds of an answer are multiplied by.
+    - `scale`: what the log-odds of an answer are multiplied by; a likelihood that was told of the
+      unit itself is added to that as it is.
     - `evidence`: the log-odds that an observed unit is given.
 
     Once trained, it is asked like any other model; [`ebmlearn.query`][] needs no inference then.

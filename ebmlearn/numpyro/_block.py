@@ -86,7 +86,9 @@ class SamplerBlock(MCMCKernel):
                 "a `SamplerBlock` must be a block of `numpyro.infer.Gibbs` with one site, got"
                 f" {sorted(init_params or {})}."
             )
-        return BlockState({name: jnp.asarray(x) for name, x in init_params.items()}, rng_key)
+        return BlockState(
+            {name: jnp.asarray(x) for name, x in init_params.items()}, _events.typed(rng_key)
+        )
 
     def sample(
         self, state: BlockState, model_args: tuple, model_kwargs: dict[str, Any] | None

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PRNGKeyArray
 from numpyro.distributions import constraints, Distribution
+from numpyro.distributions.util import validate_sample
 
 from .. import _checks
 from .._types import AnyArray
@@ -80,6 +81,11 @@ class EnergyDistribution(Distribution):
             model = _constant(model)
         elif isinstance(log_partition, str):
             _checks.choice("log_partition", log_partition, ("exact",))
+        elif not isinstance(log_partition, (int, float)) and not hasattr(log_partition, "dtype"):
+            raise TypeError(
+                "`log_partition` must be 'exact', None, or a number or an array such as"
+                f" `BP(50)(model).log_partition`, got {_checks.describe(log_partition)}."
+            )
         self.model = model
         self.log_partition = _Exact() if isinstance(log_partition, str) else log_partition
         self.sampler = sampler
@@ -99,8 +105,7 @@ class EnergyDistribution(Distribution):
         self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()
     ) -> Num[Array, "..."]:
         """Draws events by chains, one for each: see `steps`."""
-        if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            key = jax.random.wrap_key_data(key)  # As NumPyro allows.
+        key = _events.typed(key)
         shape = (*sample_shape, *self.batch_shape)
         number = math.prod(shape)
         model = self.model
@@ -115,6 +120,7 @@ class EnergyDistribution(Distribution):
         drawn = sample(model, sampler, number, key=key, num_chains=number, burn_in=before)
         return _events.event(model, drawn).reshape(*shape, *self.event_shape)
 
+    @validate_sample
     def log_prob(  # pyright: ignore
         self, value: Num[AnyArray, "..."], intermediates: Any = None
     ) -> Float[Array, "..."]:

@@ -26,6 +26,13 @@ _SUMMED = (RBM, SemiRestrictedBM, GaussianRBM)
 _FLAT = (BoltzmannMachine, NNBM)
 
 
+def typed(key: Array) -> Array:
+    """A key, or several, as typed ones: NumPyro allows others."""
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    return jax.random.wrap_key_data(key)
+
+
 def check(model: Any) -> None:
     """Raises `TypeError` unless `model` can be the distribution of a site."""
     if isinstance(model, CRBM):

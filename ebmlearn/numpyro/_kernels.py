@@ -17,13 +17,14 @@ from ..samplers import (
     ParallelTempering,
     TemperedTransitions,
 )
-from ..samplers._base import check_model
+from ..samplers._base import check_model, share_accepted
+from ._events import typed
 
 
 class KernelState(NamedTuple):
     """The state of one chain, as NumPyro keeps it. `energy` and `accepted` may be asked for as
     `extra_fields`; `accepted` is the share of proposals that the last step accepted, or NaN where
-    the sampler makes none.
+    it made none.
     """
 
     z: dict[str, Array]
@@ -57,6 +58,7 @@ class _SamplerKernel(MCMCKernel):
     ) -> KernelState:
         """The start of a chain, or of several if there are several keys."""
         model, clamped = _arguments(model_args, model_kwargs)
+        rng_key = typed(rng_key)
         start = None if init_params is None else _units(model, init_params)
         if rng_key.ndim == 0:
             return self._start(rng_key, start, model, clamped)
@@ -95,7 +97,8 @@ class _SamplerKernel(MCMCKernel):
     def _step(self, state: KernelState, model: Any) -> KernelState:
         one, two = jax.random.split(state.rng_key)
         chain, info = self._sampler.step(model, state.chain, key=one)
-        accepted = _accepted(info, state.accepted)
+        accepted = share_accepted(info)
+        accepted = state.accepted if accepted is None else accepted.astype(state.accepted.dtype)
         return KernelState(_sites(chain.units), info.energy[0], accepted, chain, two)
 
 
@@ -110,8 +113,9 @@ class GibbsKernel(_SamplerKernel):
         mcmc.get_samples()["visible"]  # integers of shape [1000, visible]
         ```
 
-    The keyword `clamped` of `run` holds units at their `init_params`:
-    `mcmc.run(key, rbm, clamped=Layers(mask, None), init_params={"visible": v, "hidden": h})`.
+    The keyword `clamped` of `run` holds units at their `init_params`, which are integers, and drawn
+    at random where they are left out: `mcmc.run(key, rbm, clamped=Layers(mask, None),
+    init_params={"visible": v})`.
     """
 
     def __init__(self, beta: float = 1.0):
@@ -226,9 +230,3 @@ def _units(model: AbstractLayeredModel, sites: Any) -> Any:
     if isinstance(model, DBM):
         return Layers(values[0], tuple(values[1:]))
     return model.units(tuple(values))
-
-
-def _accepted(info: Any, like: Float[Array, ""]) -> Float[Array, ""]:
-    if hasattr(info, "swapped"):
-        return info.swapped.sum() / jnp.maximum(info.tried.sum().astype(like.dtype), 1)
-    return info.accepted[0] if hasattr(info, "accepted") else like

@@ -39,6 +39,7 @@ class FactorGraphModel(AbstractGraphModel):
         model = FactorGraphModel(graph)
         beliefs = ebmlearn.BP(iterations=20)(model, evidence={visible: states})
         beliefs[hidden], beliefs.log_partition, beliefs.converged
+        model.log_potentials_of(group)
 
         fitted = ebmlearn.fit(
             model, ebmlearn.MLE(ebmlearn.BP(iterations=20)), {visible: rows},
@@ -89,6 +90,15 @@ class FactorGraphModel(AbstractGraphModel):
     @property
     def num_states(self) -> Int[np.ndarray, " variables"]:
         return np.broadcast_to(np.asarray(self.layout.counts), (self.num_variables,))
+
+    def log_potentials_of(self, group: Any) -> Float[Array, "..."]:
+        """The log-potentials of a factor group, as they are now: after training, what was learned.
+
+        **Arguments:**
+
+        - `group`: a factor group of the graph.
+        """
+        return self.log_potentials[self.factor_groups.index(group, "`group`")]
 
     def with_log_potentials(
         self, updates: Mapping[Any, Float[AnyArray, "..."]]

@@ -176,6 +176,16 @@ def start_chains(
     )
 
 
+def share_accepted(info: Any) -> Float[Array, ""] | None:
+    """The share of proposals that a step of all chains accepted: NaN if it made none, None if the
+    sampler never does.
+    """
+    if hasattr(info, "swapped"):
+        tried = info.tried.sum().astype(info.swapped.dtype) * info.swapped.shape[-1]
+        return jnp.where(tried > 0, info.swapped.sum() / jnp.maximum(tried, 1), jnp.nan)
+    return info.accepted.mean() if hasattr(info, "accepted") else None
+
+
 def as_layers(model: AbstractLayeredModel, units: Any) -> list[Float[Array, "chains _"]]:
     """Integers, by name, as floats, by number."""
     dtype = model.unary()[0].dtype

@@ -11,7 +11,9 @@ def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
     instance energies: how many steps are worth one independent draw.
 
     Correlations are averaged over chains, around the mean of all of them, and summed up to the
-    first window of five times the estimate (Sokal 1997). Chains that do not move give infinity.
+    first window of five times the estimate (Sokal 1997); those that swing, with a negative
+    correlation of neighbours, in pairs up to the first pair that is not positive (Geyer 1992).
+    Chains that do not move give infinity.
 
     **Arguments:**
 
@@ -30,6 +32,9 @@ def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
     times = 2 * jnp.cumsum(covariance / covariance[0]) - 1
     window = jnp.arange(steps, dtype=times.dtype) >= 5 * times
     last = jnp.where(window.any(), jnp.argmax(window), steps - 1)
+    pairs = covariance[: steps // 2 * 2].reshape(-1, 2).sum(1) <= 0
+    paired = 2 * jnp.where(pairs.any(), jnp.argmax(pairs), steps // 2) - 1
+    last = jnp.where(covariance[1] < 0, jnp.maximum(paired, 0), last)
     # Chains that stand still, each for itself or all in one place, never give another draw.
     still = (x == jnp.broadcast_to(x[:1], x.shape)).all()
     return jnp.where(still, jnp.inf, times[last])

@@ -106,7 +106,7 @@ class ParallelTempering(AbstractSampler):
         clamp = masks(state.clamped)
         if clamp is not None:
             clamp = [None if mask is None else jnp.tile(mask, (number, 1)) for mask in clamp]
-        rows = _repeated(model, number)
+        rows = _repeated(model, number, chains)
         layers = sweep(rows, layers, one, jnp.repeat(betas, chains)[:, None], clamp=clamp)
         energies = energy(rows, layers).reshape(number, chains)
 
@@ -134,10 +134,13 @@ class ParallelTempering(AbstractSampler):
         return new, ParallelTemperingInfo(moved(energies)[-1], tried, swapped, trips)
 
 
-def _repeated(model: AbstractLayeredModel, number: int) -> AbstractLayeredModel:
+def _repeated(model: AbstractLayeredModel, number: int, chains: int) -> AbstractLayeredModel:
     """The model with an instance for each row, where it has a batch axis."""
     if model.batch_shape == ():
         return model
     return model.with_unary(
-        tuple(b if b.ndim == 1 else jnp.tile(b, (number, 1)) for b in model.unary())
+        tuple(
+            b if b.ndim == 1 else jnp.tile(jnp.broadcast_to(b, (chains, b.shape[-1])), (number, 1))
+            for b in model.unary()
+        )
     )

@@ -1,0 +1,155 @@
+"""Legal arguments at the edge of what there is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import oracle
+import pytest
+from scipy.special import expit
+
+import ebmlearn as ebm
+from ebmlearn.numpyro import EnergyDistribution
+
+
+KEY = jax.random.key(0)
+ROWS = np.random.default_rng(0).integers(0, 2, (10, 4))
+
+
+@pytest.mark.parametrize("learner", [ebm.MLE(ebm.BP(3)), ebm.CD(1), ebm.SAP(num_chains=5)])
+def test_models_without_hidden_units_are_trained(learner):
+    model = ebm.RBM(jnp.zeros((4, 0)), jnp.asarray([-1.0, 0.0, 1.0, 2.0]), jnp.zeros(0))
+    state = learner.init(model, key=KEY)
+    gradient, _, _ = learner.step(model, state, ROWS, key=KEY, epoch=0)
+    assert gradient.weights.shape == (4, 0)
+    if isinstance(learner, ebm.MLE):
+        want = expit(model.visible_bias) - ROWS.mean(0)
+        np.testing.assert_allclose(gradient.visible_bias, want, atol=1e-6)
+
+
+def test_many_chains_of_ais():
+    model = ebm.RBM(jnp.ones((1, 1)), jnp.zeros(1), jnp.zeros(1))
+    found = ebm.ais(model, key=KEY, betas=2, num_chains=50_000)
+    assert 1 < found.effective_chains <= 50_000
+
+
+def test_a_bound_from_maxima_needs_them():
+    model = ebm.RBM(jnp.ones((1, 1)), jnp.zeros(1), jnp.zeros(1))
+    with pytest.raises(ValueError, match="`solver` must maximise"):
+        ebm.pmp_bound(model, key=KEY, solver=ebm.MeanField(5))
+
+
+def test_replicas_of_one_instance_and_of_many():
+    one = oracle.random_rbm(np.random.default_rng(1), 4, 3, dtype="float32")
+    for batch in (1, 5):
+        bias = jnp.broadcast_to(one.visible_bias, (batch, 4))
+        model = ebm.RBM(one.weights, bias, one.hidden_bias[None])
+        drawn = ebm.sample(model, ebm.ParallelTempering([0.0, 1.0]), 2, key=KEY, num_chains=5)
+        assert drawn.visible.shape[-1] == 4
+
+
+def test_autocorrelation_of_chains_that_swing():
+    rng = np.random.default_rng(2)
+    x = np.zeros((20_000, 4))
+    for k in range(1, len(x)):
+        x[k] = -0.9 * x[k - 1] + rng.normal(size=4)
+    found = ebm.autocorrelation_time(x[100:].astype(np.float32))
+    assert 0 < found < 0.1  # it is 0.1 / 1.9
+
+
+def test_marginals_at_another_temperature():
+    couplings = jnp.asarray([[0.0, 4.0], [4.0, 0.0]])
+    model = ebm.BoltzmannMachine(couplings, jnp.asarray([-1.0, -2.0]))
+    found = ebm.sampled_marginals(
+        model,
+        jnp.zeros(2),
+        jnp.zeros(2, bool),
+        key=KEY,
+        sampler=ebm.Gibbs(0.5),
+        num_samples=20_000,
+    )
+    np.testing.assert_allclose(found, ebm.Exact()(model.tempered(0.5)).x, atol=0.02)
+
+
+def test_moments_of_any_kind_of_numbers():
+    units, products = ebm.Units(np.asarray([1.0, 1.0])), np.asarray([[1.5, 1.1], [1.1, 1.5]])
+    rest = jnp.asarray(True), jnp.asarray(1), jnp.asarray(0.0)
+    given = ebm.Statistics(units, products, *rest)
+    assert bool(ebm.solve_moments(given, ebm.ISusP()).converged)
+    rows = np.random.default_rng(3).poisson(3.0, (500, 2))
+    whole = ebm.solve_moments(rows, ebm.ISusP())
+    np.testing.assert_array_equal(
+        whole.model.couplings,
+        ebm.solve_moments(rows.astype(np.float32), ebm.ISusP()).model.couplings,
+    )
+
+
+def test_what_lies_outside_the_support():
+    model = ebm.RBM(jnp.ones((2, 1)), jnp.zeros(2), jnp.zeros(1))
+    distribution = EnergyDistribution(model, "exact", validate_args=True)
+    with pytest.warns(UserWarning, match="Out-of-support"):
+        found = distribution.log_prob(jnp.asarray([3, 0]))
+    assert found == -jnp.inf
+
+
+def fit(**options):
+    model = ebm.RBM(jnp.zeros((4, 1)), jnp.zeros(4), jnp.zeros(1))
+    defaults = dict(optimizer=optax.sgd(0.1), epochs=2, batch_size=5, key=KEY, progress=False)
+    data = options.pop("data", ROWS)
+    return ebm.fit(model, ebm.PseudoLikelihood(), data, **{**defaults, **options})
+
+
+def test_metrics():
+    told = []
+    found = fit(metric=lambda model, data, epoch: told.append((data, epoch)) or 1.0 - epoch)
+    assert told == [(None, 0), (None, 1)] and found.best_epoch == 1
+    with pytest.warns(UserWarning, match="`metric` must give a number, got NaN in epoch 0"):
+        found = fit(metric=lambda model, data, epoch: np.nan, epochs=1)
+    np.testing.assert_array_equal(found.model.visible_bias, found.last.visible_bias)
+    with pytest.raises(TypeError, match="`metric` must give a number, got an array"):
+        fit(metric=lambda model, data, epoch: np.ones(2))
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_callbacks_are_checked_before_the_first_epoch():
+    with pytest.raises(TypeError, match="`callbacks` must be a list"):
+        fit(callbacks=print)
+
+
+def test_without_a_metric_the_last_model_counts():
+    steps = []
+
+    def data():
+        for _ in range(2):
+            steps.append(1)
+            if len(steps) > 2:
+                raise KeyboardInterrupt
+            yield ROWS[:5]
+
+    class Batches:
+        def __iter__(self):
+            return data()
+
+    found = fit(data=Batches(), batch_size=None)
+    assert found.stopped == "interrupted"
+    np.testing.assert_array_equal(found.model.visible_bias, found.last.visible_bias)
+
+
+def test_epochs_of_different_length(tmp_path):
+    class Batches:
+        def __init__(self, *lengths):
+            self.lengths, self.epoch = lengths, -1
+
+        def __iter__(self):
+            self.epoch += 1
+            return iter([ROWS[:5]] * self.lengths[self.epoch])
+
+    keep = ebm.Checkpoint(tmp_path, keep=10)
+    # The first batch is looked at before.
+    fit(data=Batches(1, 3, 2, 5), batch_size=None, epochs=3, checkpoint=keep)
+    names = sorted(path.name for path in tmp_path.glob("step-*"))
+    assert names == [f"step-{step:09d}.ebm" for step in (3, 5, 10)]
+    with pytest.raises(ValueError, match="`data` must give a batch in each epoch, got none"):
+        fit(data=Batches(1, 1, 0), batch_size=None, checkpoint=keep, resume=False)
+    # What was there is replaced.
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000001.ebm"]
