@@ -166,24 +166,22 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     if run["stage"] != "row":
         return out
 
-    def asked(model: ebm.QueryModel, images: np.ndarray) -> np.ndarray:
-        """The probabilities of the labels of all pixels."""
-        ask = jax.jit(lambda model, x: ebm.query(model, {"pixels": x}, targets="labels"))
-        parts = np.split(images, range(run["batch"], len(images), run["batch"]))
-        return np.concatenate([np.asarray(ask(model, part)) for part in parts])
+    def measured(model: ebm.QueryModel, images: np.ndarray, labels: np.ndarray) -> ebm.NCE:
+        asked = {"pixels": images, "labels": labels}
+        return ebm.nce(model, asked, roles, key=jax.random.key(1), batch_size=run["batch"])
 
     best = fitted.model
     if "answers" in run:
-        scores = {}
-        for layers in run["answers"]:
-            p = asked(ebm.QueryModel(best.to_model(), layers, temperature=None), images[kept:])
-            scores[layers] = float(three_labels(p, labels[kept:]).mean())
+        others = {n: ebm.QueryModel(best.to_model(), n, temperature=None) for n in run["answers"]}
+        scores = {n: measured(m, images[kept:], labels[kept:]).value for n, m in others.items()}
         out["valid_answers"] = scores
         out["answered_with"] = min(scores, key=scores.__getitem__)
-        best = ebm.QueryModel(best.to_model(), out["answered_with"], temperature=None)
+        best = others[out["answered_with"]]
     test, truth = data.test.images[rows], data.test.labels[rows]
-    p = asked(best, test)
-    bits = three_labels(p, truth)
+    found = measured(best, test, truth)
+    ask = jax.jit(lambda model, x: ebm.query(model, {"pixels": x}, targets="labels"))
+    parts = np.split(test, range(run["batch"], len(test), run["batch"]))
+    p = np.concatenate([np.asarray(ask(best, part)) for part in parts])
     inside = p[..., 1] < 0.5
     inside[:, [0, -1]] = False
     inside[:, :, [0, -1]] = False
@@ -194,8 +192,8 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
         **out,
         "iou": 100 * float(overlap.mean()),
         "iou_standard_error": 100 * float(overlap.std() / np.sqrt(len(overlap))),
-        "nce": float(bits.mean()),
-        "standard_error": float(bits.std() / np.sqrt(len(bits))),
+        "nce": found.value,
+        "standard_error": found.standard_error,
         "object_nce": float(object_bits.mean()),
         "object_standard_error": float(object_bits.std() / np.sqrt(len(object_bits))),
         "pictures": {
@@ -204,9 +202,3 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
             "true": [bytes(x.reshape(-1)).hex() for x in truth[:10]],
         },
     }
-
-
-def three_labels(p: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The cross-entropy of the labels of each image, in bits a pixel."""
-    of_truth = np.take_along_axis(p, labels[..., None].astype(int), -1)[..., 0]
-    return -np.log2(of_truth.astype(float)).mean((1, 2))

@@ -69,8 +69,8 @@ CASES = {
     "validation": (lambda: fit(validation=(X, V * 2)), ValueError, r"`validation\[1\]`", "0 and 1", "2"),
     # arguments
     "learner": (lambda: fit(learner="mle"), TypeError, "`learner`", r"MLE\(BP", "'mle'"),
-    "learner of another kind of model": (
-        lambda: fit(ebm.QueryModel(RBM), data=V), TypeError, "`learner`", "QueryTraining", "MLE",
+    "query model": (
+        lambda: fit(ebm.QueryModel(RBM), data=V), TypeError, "`model`", "QueryTraining", "MLE",
     ),
     "optimizer": (lambda: fit(optimizer=0.1), TypeError, "`optimizer`", "Optax", "0.1"),
     "epochs": (lambda: fit(epochs=0), ValueError, "`epochs`", "at least 1", "0"),

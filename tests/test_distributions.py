@@ -186,7 +186,7 @@ def test_a_block_beside_nuts():
     block = SamplerBlock(ebm.TemperedTransitions([0.5, 1.0]), build)
     kernel = Gibbs([(block, ["x"]), (NUTS(model), None)])
     mcmc = MCMC(kernel, num_warmup=300, num_samples=6000, progress_bar=False)
-    mcmc.run(KEY)
+    mcmc.run(jax.random.PRNGKey(0))  # the old kind, as most NumPyro code has
     draws = {name: np.asarray(x) for name, x in mcmc.get_samples().items()}
     assert set(np.unique(draws["x"])) == {0, 1}
     x = every(3)

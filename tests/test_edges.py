@@ -50,13 +50,24 @@ def test_replicas_where_biases_broadcast():
     np.testing.assert_array_equal(drawn.visible, ebm.sample(one, tempering, 3, **options).visible)
 
 
+def test_swaps_that_were_not_tried_have_no_share():
+    model = oracle.random_rbm(np.random.default_rng(4), 3, 2, dtype="float32")
+    learner = ebm.SAP(ebm.ParallelTempering([0.9, 1.0]), num_chains=4)
+    state, shares = learner.init(model, key=KEY), []
+    for key in jax.random.split(KEY, 4):
+        _, state, info = learner.step(model, state, ROWS[:, :3], key=key, epoch=0)
+        shares.append(float(info.accepted))
+    # Of two replicas a swap is tried in every other step.
+    assert np.isnan(shares).tolist() in ([True, False] * 2, [False, True] * 2)
+    assert np.nanmin(shares) >= 0 and np.nanmax(shares) > 0
+
+
 def test_autocorrelation_of_chains_that_swing():
     rng = np.random.default_rng(2)
-    x = np.zeros((20_000, 4))
+    x = rng.normal(size=(20_000, 40))
     for k in range(1, len(x)):
-        x[k] = -0.9 * x[k - 1] + rng.normal(size=4)
-    found = ebm.autocorrelation_time(x[100:].astype(np.float32))
-    assert 0 < found < 0.1  # it is 0.1 / 1.9
+        x[k] -= 0.9 * x[k - 1]
+    assert float(ebm.autocorrelation_time(x[100:])) == pytest.approx(0.1 / 1.9, rel=0.2)
 
 
 def test_marginals_at_another_temperature():

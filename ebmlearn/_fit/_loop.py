@@ -92,8 +92,8 @@ def fit(
     - `patience`: stop after so many epochs without a better metric.
     - `checkpoint`: a folder, or a [`ebmlearn.Checkpoint`][], from which a run that was stopped goes
       on to the same result, bit by bit; `epochs` counts those that it has done. It refuses another
-      kind of model, learner, data or key. That the optimiser and what functions do are the same is
-      for you to see to.
+      kind of model, learner, key, or arrays of data. That iterables, the optimiser's settings and
+      what functions do are the same is for you to see to.
     - `resume`: whether to do so; if not, checkpoints in the folder are replaced.
     - `callbacks`: functions of an [`ebmlearn.EpochReport`][], called after each epoch; one that
       returns True ends the run.
@@ -117,10 +117,6 @@ def fit(
         learner, optimizer, epochs, key, patience, metric, validation, average, callbacks
     )
     built = model if build is None else build(model)
-    own = type(learner).__module__.startswith("ebmlearn.")
-    if isinstance(built, QueryModel) and own and not isinstance(learner, QueryTraining):
-        got = f"{type(learner).__name__}; others train `model.to_model()`"
-        raise TypeError(f"`learner` must be a QueryTraining for a QueryModel, got a {got}.")
     graph = built.centred if isinstance(built, QueryModel) else built
     if isinstance(graph, AbstractGraphModel) and isinstance(data, dict):
         data = graph.rows(data, "data")

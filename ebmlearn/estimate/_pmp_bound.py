@@ -74,7 +74,7 @@ def pmp_bound(
         got = _checks.describe(solver)
         raise TypeError(f"`solver` must be a `PMP` or an inference that maximises, got {got}.")
     elif not isinstance(solver, MPLP) and getattr(solver, "product", "sum") != "max":
-        got = _checks.describe(solver)
+        got = f"{solver!r} with product={getattr(solver, 'product', None)!r}"
         raise ValueError(f'`solver` must maximise, as `Exact(product="max")` does, got {got}.')
     elif isinstance(model, AbstractGraphModel):
         raise TypeError("`solver` must be a `PMP` for a graph, got an inference.")

@@ -15,7 +15,7 @@ from ..inference._posterior import Seen
 from ..models import AbstractLayeredModel, CRBM
 from ..models._base import by_edges, by_entries
 from ..models._graph import AbstractGraphModel
-from ._batch import check, conditioned
+from ._batch import check, conditioned, trainable
 
 
 # An inference, or a function from the epoch to one: `lambda epoch: BP(7 + epoch, tol=1e-3)`.
@@ -169,6 +169,7 @@ class AbstractContrastive(AbstractLearner):
         epoch: int | Int[Array, ""],
     ) -> tuple[Any, PyTree, StepInfo]:
         """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]."""
+        trainable(model, self)
         check(model, batch)
         if isinstance(model, AbstractGraphModel):
             self._check_graph(model)

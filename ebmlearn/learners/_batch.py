@@ -11,6 +11,15 @@ from ..models import AbstractLayeredModel, CRBM, QueryModel, SemiRestrictedBM
 from ..models._graph import AbstractGraphModel
 
 
+def trainable(model: Any, learner: Any) -> None:
+    """Raises for a model that brings an inference of its own, which others do not train."""
+    if isinstance(model, QueryModel):
+        raise TypeError(
+            f"`model` must be `model.to_model()` for {type(learner).__name__}, got a QueryModel,"
+            " which `QueryTraining` trains."
+        )
+
+
 def check(model: Any, batch: Any, name: str = "batch") -> None:
     """Raises unless `batch` is made for `model`: shapes always, values where they are known."""
     if isinstance(model, QueryModel):

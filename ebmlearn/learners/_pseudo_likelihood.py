@@ -11,7 +11,7 @@ from ..inference import AbstractInference, MeanField
 from ..models import AbstractLayeredModel, CRBM
 from ..samplers._base import binary_only
 from ._base import AbstractLearner, at_epoch, Inference, StepInfo
-from ._batch import check, conditioned
+from ._batch import check, conditioned, trainable
 
 
 class PseudoLikelihood(AbstractLearner):
@@ -46,6 +46,7 @@ class PseudoLikelihood(AbstractLearner):
         epoch: int | Int[Array, ""],
     ) -> tuple[Any, PyTree, StepInfo]:
         """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]."""
+        trainable(model, self)
         check(model, batch)
         if not isinstance(model, (CRBM, AbstractLayeredModel)):
             got = _checks.describe(model)
