@@ -119,6 +119,7 @@ CASES = {
     "shapes": (lambda: ebm.error_rate(V, X), ValueError, "`predicted`", r"\(6, 4\)", r"\(6, 3\)"),
     "where": (lambda: ebm.error_rate(V, V, where=X > 0), ValueError, "`where`", r"\(6, 3\)", r"\(6, 4\)"),
     # estimates
+    "mmd": (lambda: ebm.mmd(V, V + 1), ValueError, "`y`", "0 and 1", "got 2"),
     "units": (lambda: ebm.mmd(V, X), ValueError, "`x` and `y`", "as many units", "3 and 4"),
     "base": (lambda: ebm.ais(RBM, key=KEY, base=np.zeros(4)), ValueError, "`base`", r"\(3,\)", r"\(4,\)"),
     "betas of AIS": (

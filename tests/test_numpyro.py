@@ -148,5 +148,15 @@ def test_bad_input():
         mcmc.run(KEY)
     with pytest.raises(ValueError, match=r"`init_params` .*\['visible', 'hidden'\], got \['v'\]"):
         mcmc.run(KEY, model, init_params={"v": jnp.ones(4, jnp.int32)})
-    with pytest.raises(TypeError, match="must hold integers"):
+    with pytest.raises(TypeError, match=r"`init_params\['visible'\]` must hold integers"):
         mcmc.run(KEY, model, init_params={"visible": jnp.ones(4)})
+    with pytest.raises(ValueError, match=r"`init_params` must hold 'visible', where .*'hidden'\]"):
+        hidden = {"hidden": jnp.ones(3, jnp.int32)}
+        mcmc.run(KEY, model, init_params=hidden, clamped=ebm.Layers(jnp.ones(4, bool), None))
+    # Of several chains too, where NumPyro maps over them.
+    with pytest.raises(
+        ValueError, match=r"`init_params\['hidden'\]` must hold 0 and 1 only, got 2"
+    ):
+        GibbsKernel().init(
+            jax.random.split(KEY, 2), 0, {"hidden": jnp.full((2, 3), 2)}, (model,), {}
+        )

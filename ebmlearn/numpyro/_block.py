@@ -31,15 +31,26 @@ class SamplerBlock(MCMCKernel):
     out there are drawn given the visible ones, so that nothing is remembered that other blocks do
     not know of.
 
-    !!! example
+    !!! example "Bits of an RBM, seen through noise of unknown strength"
 
         ```python
-        def build(sites):  # x is an RBM's, seen through noise of log-odds `sites["strength"]`
-            return rbm.with_unary((rbm.visible_bias + sites["strength"] * signs, rbm.hidden_bias))
+        rbm = ebmlearn.RBM.init(visible=3, hidden=2, key=jax.random.key(0), scale=1.0)
+        seen = jnp.array([1, 1, 0])
 
-        kernel = numpyro.infer.Gibbs(
-            [(SamplerBlock(ebmlearn.Gibbs(), build), ["x"]), (NUTS(model), None)]
-        )
+        def model():
+            x = numpyro.sample("x", EnergyDistribution(rbm, None))
+            strength = numpyro.sample("strength", dist.Normal(1.0, 1.0))
+            noise = dist.Bernoulli(logits=strength * (2.0 * x - 1))
+            numpyro.sample("seen", noise.to_event(1), obs=seen)
+
+        def build(sites):  # log p(seen | x = 1) - log p(seen | x = 0) is a bias
+            bias = rbm.visible_bias + sites["strength"] * (2.0 * seen - 1)
+            return rbm.with_unary((bias, rbm.hidden_bias))
+
+        block = SamplerBlock(ebmlearn.Gibbs(), build)
+        kernel = numpyro.infer.Gibbs([(block, ["x"]), (NUTS(model), None)])
+        mcmc = MCMC(kernel, num_warmup=300, num_samples=1000)
+        mcmc.run(jax.random.key(1))
         ```
     """
 

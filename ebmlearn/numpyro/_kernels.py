@@ -9,7 +9,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel, DBM, Layers, NNBM, Units
+from ..models import AbstractLayeredModel, DBM, NNBM, Units
 from ..samplers import (
     AbstractSampler,
     Gibbs,
@@ -17,7 +17,7 @@ from ..samplers import (
     ParallelTempering,
     TemperedTransitions,
 )
-from ..samplers._base import check_model, share_accepted
+from ..samplers._base import by_layer, chain_states, check_model, share_accepted
 from ._events import typed
 
 
@@ -59,7 +59,7 @@ class _SamplerKernel(MCMCKernel):
         """The start of a chain, or of several if there are several keys."""
         model, clamped = _arguments(model_args, model_kwargs)
         rng_key = typed(rng_key)
-        start = None if init_params is None else _units(model, init_params)
+        start = _first_units(model, init_params, clamped, rng_key.size)
         if rng_key.ndim == 0:
             return self._start(rng_key, start, model, clamped)
         axis = None if start is None else 0
@@ -217,16 +217,26 @@ def _sites(units: Any) -> dict[str, Array]:
     return {name: x[0] for name, x in units._asdict().items()}
 
 
-def _units(model: AbstractLayeredModel, sites: Any) -> Any:
-    """The units that `init_params` names; those it does not are drawn."""
+def _first_units(model: AbstractLayeredModel, sites: Any, clamped: Any, chains: int) -> Any:
+    """The units that `init_params` names, for each chain; those it does not are drawn."""
     if isinstance(model, DBM):
         names = ["visible", *(f"hidden_{k}" for k in range(1, len(model.biases)))]
     else:
         names = list(model.units(model.unary())._fields)
+    sites = {} if sites is None else sites
     if not isinstance(sites, dict) or set(sites) - set(names):
         got = sorted(sites) if isinstance(sites, dict) else _checks.describe(sites)
         raise ValueError(f"`init_params` must be a dictionary of some of {names}, got {got}.")
-    values = [sites.get(name) for name in names]
-    if isinstance(model, DBM):
-        return Layers(values[0], tuple(values[1:]))
-    return model.units(tuple(values))
+    values = []
+    masks = by_layer("clamped", model, clamped)
+    for name, mask, bias, kind in zip(names, masks, model.unary(), model.kinds(), strict=True):
+        x = sites.get(name)
+        if x is not None:
+            label = f"init_params[{name!r}]"
+            x = chain_states(label, x, (chains, bias.shape[-1]), kind, bias.dtype)
+        elif mask is not None:
+            raise ValueError(
+                f"`init_params` must hold {name!r}, where units are clamped, got {sorted(sites)}."
+            )
+        values.append(x)
+    return model.units(tuple(values)) if sites else None

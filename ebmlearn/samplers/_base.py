@@ -152,7 +152,7 @@ def start_chains(
             f" {model.batch_shape}, got {num_chains}."
         )
     sizes = [bias.shape[-1] for bias in model.unary()]
-    given, masks = _layers("start", model, start), _layers("clamped", model, clamped)
+    given, masks = by_layer("start", model, start), by_layer("clamped", model, clamped)
     keys = jax.random.split(key, len(sizes))
     units, held = [], []
     for k, size in enumerate(sizes):
@@ -162,7 +162,7 @@ def start_chains(
         drawn = _as_kind(at_random(model, k, num_chains, keys[k]), kind)
         x, mask = given[k], masks[k]
         if x is not None:
-            x = _states(f"start ({name})", x, shape, kind, model.unary()[k].dtype)
+            x = chain_states(f"start ({name})", x, shape, kind, model.unary()[k].dtype)
         if mask is not None:
             mask = _mask(f"clamped ({name})", mask, shape, kind)
             if x is None:
@@ -208,7 +208,8 @@ def masks(units: Any) -> list[Bool[Array, "chains _"] | None] | None:
     return jax.tree.leaves(units, is_leaf=lambda x: x is None)
 
 
-def _layers(name: str, model: AbstractLayeredModel, given: Any) -> list[Any]:
+def by_layer(name: str, model: AbstractLayeredModel, given: Any) -> list[Any]:
+    """What is given of the units of a model, by number, with None where nothing is."""
     like = model.units(tuple(range(len(model.unary()))))
     count = len(jax.tree.leaves(like))
     if given is None:
@@ -231,9 +232,10 @@ def _layers(name: str, model: AbstractLayeredModel, given: Any) -> list[Any]:
     return leaves
 
 
-def _states(
+def chain_states(
     name: str, x: Any, shape: tuple[int, int], kind: Kind, dtype: Any
 ) -> Num[Array, "chains n"]:
+    """States of the units of a layer, checked, for each chain."""
     if kind in REAL:
         if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
             raise TypeError(f"`{name}` must hold real numbers, got {_checks.describe(x)}.")
