@@ -117,10 +117,15 @@ CASES = {
         lambda: ebm.predict(RBM, X, inference=ebm.BP(1)), ValueError, "`features`", "None", "RBM",
     ),
     "shapes": (lambda: ebm.error_rate(V, X), ValueError, "`predicted`", r"\(6, 4\)", r"\(6, 3\)"),
+    "labels": (lambda: ebm.error_rate(V, 4 * V), ValueError, "`truth`", "0 and 1", "got 4 in row 0"),
     "where": (lambda: ebm.error_rate(V, V, where=X > 0), ValueError, "`where`", r"\(6, 3\)", r"\(6, 4\)"),
     # estimates
     "mmd": (lambda: ebm.mmd(V, V + 1), ValueError, "`y`", "0 and 1", "got 2"),
     "units": (lambda: ebm.mmd(V, X), ValueError, "`x` and `y`", "as many units", "3 and 4"),
+    "no rows of mmd": (lambda: ebm.mmd(V[:0], V), ValueError, "`x`", "a row and a unit", r"\(0, 3\)"),
+    "likelihood of a batch": (
+        lambda: ebm.log_likelihood(CRBM.condition(X[:4]), V, 0.0), ValueError, "`model`", "6 rows", r"\(4,\)",
+    ),
     "base": (lambda: ebm.ais(RBM, key=KEY, base=np.zeros(4)), ValueError, "`base`", r"\(3,\)", r"\(4,\)"),
     "betas of AIS": (
         lambda: ebm.ais(RBM, key=KEY, betas=np.array([0.5, 1.0])), ValueError, "`betas`", "from 0 to 1", r"\(2,\)",
@@ -177,6 +182,10 @@ CASES = {
     "no sampler": (lambda: ebm.sample(RBM, "gibbs", 3, key=KEY), TypeError, "`sampler`", "Gibbs", "'gibbs'"),
     "no samples": (lambda: ebm.sample(RBM, ebm.Gibbs(), 0, key=KEY), ValueError, "`num_samples`", "at least 1", "0"),
     "sampler of SAP": (lambda: ebm.SAP("gibbs"), TypeError, "`sampler`", "Gibbs", "'gibbs'"),
+    "betas of Trans-SAP": (
+        lambda: ebm.TransSAP([0, 1]).init(ebm.GaussianRBM.init(3, 2, key=KEY), key=KEY),
+        ValueError, "`betas`", "positive", r"\[0.0, 1.0\]",
+    ),
     "every of Trans-SAP": (lambda: ebm.TransSAP([0.5, 1], every=0), ValueError, "`every`", "at least 1", "0"),
     # checkpoints
     "every": (lambda: ebm.Checkpoint("run", every=0), ValueError, "`every`", "at least 1", "0"),

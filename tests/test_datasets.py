@@ -260,6 +260,8 @@ def test_flip():
     assert datasets.flip(x.astype(bool), 0.2, key=KEY).dtype == bool
     with pytest.raises(ValueError, match=r"`rate` must lie in \[0, 1\], got 2"):
         datasets.flip(x, 2.0, key=KEY)
+    with pytest.raises(ValueError, match=r"`x` must hold 0 and 1 only, got [23] in row 0"):
+        datasets.flip(x + 2, 0.2, key=KEY)
 
 
 @pytest.mark.parametrize("value", [0, 1])
@@ -277,6 +279,8 @@ def test_occlude(value):
         datasets.occlude(x, 6, key=KEY, shape=(6, 5))
     with pytest.raises(ValueError, match=r"`x` must have shape \(\.\.\., 784\)"):
         datasets.occlude(x, 6, key=KEY)
+    with pytest.raises(ValueError, match=r"`value` must be 0 or 1, got 5"):
+        datasets.occlude(x, 2, key=KEY, shape=(6, 5), value=5)
 
 
 def test_a_benchmark_without_its_data_is_not_run(folder, monkeypatch):

@@ -251,6 +251,7 @@ def test_bad_input():
         (lambda: EnergyDistribution(3, None), TypeError, "`model`"),
         (lambda: EnergyDistribution(rbm, "bethe"), ValueError, "`log_partition`"),
         (lambda: EnergyDistribution(rbm, ebm.Exact()), TypeError, "`log_partition`"),
+        (lambda: EnergyDistribution(rbm, jnp.zeros(3)), ValueError, r"batch of \(\), got .*\(3,\)"),
         (lambda: EnergyDistribution(rbm, None, steps=0), ValueError, "`steps`"),
         (lambda: EnergyDistribution(rbm, None, sampler="gibbs"), TypeError, "`sampler`"),
         (lambda: SamplerBlock(ebm.ParallelTempering([0, 1]), lambda s: rbm), TypeError, "replicas"),

@@ -166,3 +166,47 @@ def test_epochs_of_different_length(tmp_path):
         fit(data=Batches(1, 1, 0), batch_size=None, checkpoint=keep, resume=False)
     # What was there is replaced.
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000001.ebm"]
+
+
+@pytest.mark.parametrize("hidden", [0, 2])
+def test_dual_of_no_edges(hidden):
+    model = ebm.RBM(jnp.zeros((2, hidden)), jnp.asarray([-1.0, 2.0]), jnp.ones(hidden))
+    found = ebm.MPLP()(model)
+    assert found.converged
+    np.testing.assert_allclose(found.log_partition, 2 + hidden)
+    np.testing.assert_array_equal(found.decode().visible, [0, 1])
+
+
+def test_mean_energies_where_batches_broadcast():
+    rng = np.random.default_rng(7)
+    weights, visible, hidden = (rng.normal(size=s) for s in ((4, 3), (1, 4), (5, 3)))
+    model = ebm.RBM(*(jnp.asarray(x, jnp.float32) for x in (weights, visible, hidden)))
+    found = ebm.Exact().statistics(model)
+    each = []
+    for k in range(5):
+        one = ebm.RBM(model.weights, model.visible_bias[0], model.hidden_bias[k])
+        own = ebm.Exact().statistics(one)
+        each.append(float(one.expected_energy(own.units, own.pairwise)))
+    energy = model.expected_energy(found.units, found.pairwise)
+    np.testing.assert_allclose(energy, np.mean(each), rtol=1e-5)
+
+
+def test_states_that_do_not_fit_into_32_bits():
+    zero = jnp.zeros((2, 2))
+    model = ebm.GridMRF(zero, zero, zero, zero, shape=(1, 2))
+    for wrong in (np.array([[2**32 + 1, 0]]), np.array([[2**32 - 1, 0]], np.uint32)):
+        with pytest.raises(ValueError, match=r"states from 0 to 1, .* got 429496729\d"):
+            ebm.Exact()(model, {"state": wrong})
+
+
+def test_what_is_impossible_has_no_conditional():
+    zero = jnp.zeros((3, 3))
+    never = jnp.full((3, 3), -jnp.inf)
+    right = never.at[0, 0].set(0.0).at[0, 1].set(1.0).at[1, 2].set(2.0)
+    model = ebm.GridMRF(zero, right, zero, zero, shape=(1, 2))
+    nothing = {"state": np.full((1, 2), -1)}
+    targets = [("state", (0, 0)), ("state", (0, 1))]
+    found = ebm.joint_query(model, targets, nothing, inference=ebm.Exact())
+    p = np.where(np.isfinite(right), np.exp(np.asarray(right)), 0)
+    np.testing.assert_allclose(found, p / p.sum(), atol=1e-6)
+    assert not ebm.Exact()(model, {"state": np.array([[2, -1]])}).converged

@@ -106,10 +106,15 @@ def test_soft_evidence():
     np.testing.assert_allclose(beliefs.log_partition, t.log_z, rtol=1e-6)
 
 
-def test_statistics_are_the_gradient_of_log_z():
+@pytest.mark.parametrize("biases", [1.0, 0.0])
+@pytest.mark.parametrize("given", [(), ([1, 0, 0, 0, 0], [True, True, False, False, False])])
+def test_statistics_are_the_gradient_of_log_z(biases, given):
+    """Of biases that are 0, too: what large ones are taken relative to has a kink there."""
     model = oracle.random_rbm(np.random.default_rng(5))
-    gradient = jax.grad(lambda m: ebm.Exact()(m).log_partition)(model)
-    statistics = ebm.Exact().statistics(model)
+    model = model.with_unary(tuple(biases * x for x in model.unary()))
+    given = tuple(jnp.asarray(x) for x in given)
+    gradient = jax.grad(lambda m: ebm.Exact()(m, *given).log_partition)(model)
+    statistics = ebm.Exact().statistics(model, *given)
     np.testing.assert_allclose(gradient.weights, statistics.pairwise, atol=1e-6)
     np.testing.assert_allclose(gradient.visible_bias, statistics.units.visible, atol=1e-6)
     np.testing.assert_allclose(gradient.hidden_bias, statistics.units.hidden, atol=1e-6)
@@ -199,6 +204,12 @@ def test_gradients_with_evidence():
         p = belief(model.visible_bias)
         assert abs(got[0]) < 1e-15
         np.testing.assert_allclose(got[1], p * (1 - p), rtol=1e-9)
+
+
+def test_nothing_to_enumerate():
+    assert ebm.Exact()(ebm.BoltzmannMachine(jnp.zeros((0, 0)), jnp.zeros(0))).log_partition == 0
+    grbm = ebm.GaussianRBM(jnp.zeros((2, 0)), jnp.ones(2), jnp.zeros(0), jnp.zeros(2))
+    np.testing.assert_allclose(ebm.Exact()(grbm).variance, 1)
 
 
 def test_no_hidden_units():

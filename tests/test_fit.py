@@ -248,7 +248,8 @@ def test_best_epoch_patience_and_callbacks():
 
     def callback(report):
         reports.append(report)
-        return report.epoch == 2
+        # What is computed from the model or by NumPy is no Python boolean.
+        return jnp.asarray(report.step) > 8
 
     fitted = fit(validation=data(6), epochs=6, callbacks=[callback])
     assert fitted.stopped == "callback"
@@ -381,6 +382,31 @@ def test_settings_of_modules_are_those_of_the_file(tmp_path):
     with pytest.raises(ValueError, match=r"must hold .*layers. = 10 to be `like`, got 7"):
         ebm.load(path, {"a": [ebm.QueryModel(rbm)]})
     assert ebm.load(path, {"a": [ebm.QueryModel(rbm, 7)]})["a"][0].layers == 7
+    # Tuples too, short and long ones.
+    for units in (3, 40):
+        mask = np.eye(units, k=1, dtype=bool) | np.eye(units, k=-1, dtype=bool)
+        chain = ebm.NNBM(np.eye(units), np.zeros(units), mask)
+        ebm.save(path, chain)
+        assert ebm.load(path, chain).edges == chain.edges
+        mask[:, 0] = mask[0] = False
+        for other in (mask, None):
+            with pytest.raises(ValueError, match=r"must hold '.edges' = .* to be `like`, got"):
+                ebm.load(path, ebm.NNBM(np.eye(units), np.zeros(units), other))
+
+
+def test_arrays_of_a_learner_are_those_of_the_checkpoint(tmp_path):
+    def ask(unit, **options):
+        one = np.arange(3) == unit
+        learner = ebm.QueryTraining(ebm.FixedTargets(~one, one))
+        model = ebm.QueryModel(ebm.RBM.init(3, 2, key=KEY), layers=2)
+        return fit(model, learner, data()[1], checkpoint=tmp_path, epochs=1, **options)
+
+    first = ask(0)
+    assert_equal(ask(0).model, first.model)
+    with pytest.raises(ValueError, match=r"the same run.*`learner`"):
+        ask(1)
+    with pytest.raises(ValueError, match=r"the same run.*`average` None, got 0\.9"):
+        ask(0, average=0.9)
 
 
 def test_functions_of_a_learner_may_lie_elsewhere_in_memory(tmp_path):

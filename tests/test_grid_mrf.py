@@ -216,6 +216,47 @@ def test_low_temperatures(temperature):
         np.testing.assert_allclose(found, beliefs["state"], atol=1e-5)
 
 
+def test_wide_tables():
+    """Tables for which the fast form has no room at temperature 1."""
+    with oracle.x64(False):
+        zero = jnp.zeros((2, 2))
+        wide = jnp.asarray([[50.0, -50.0], [0.0, 0.0]])
+        bias = jnp.asarray([-45.0, 45.0])
+        model = ebm.GridMRF(zero, wide, zero, zero, shape=(1, 2), bias=bias)
+        assert not model.fast(jnp.asarray(1.0), False)
+        found = ebm.BP(5)(model, {"state": jnp.asarray([[0, -1]])})["state"][0, 1]
+        # Scores of 50 - 45 and -50 + 45.
+        np.testing.assert_allclose(found, [1 / (1 + np.exp(-10)), 1 / (1 + np.exp(10))], rtol=1e-4)
+        # What is excluded needs no room.
+        bounded = ebm.GridMRF(zero, wide.at[0, 1].set(-jnp.inf), zero, zero, shape=(1, 2))
+        assert bounded.fast(jnp.asarray(1.0), False)
+
+
+def test_states_that_a_bias_excludes():
+    zero = jnp.zeros((2, 2))
+    model = ebm.GridMRF(zero, zero, zero, zero, shape=(1, 2), bias=jnp.asarray([-jnp.inf, 0.0]))
+    np.testing.assert_array_equal(
+        model.energy({"state": jnp.asarray([[[0, 1]], [[1, 1]]])}), [np.inf, 0]
+    )
+
+
+def test_the_best_of_several_that_are_as_good():
+    zero, apart = jnp.zeros((2, 2)), jnp.asarray([[0.0, 1.0], [1.0, 0.0]])
+    model = ebm.GridMRF(zero, apart, zero, zero, shape=(1, 2))
+    best = ebm.Exact("max")(model)
+    np.testing.assert_array_equal(model.energy(best.decode()), -1)
+    assert set(np.unique(best["state"])) == {0, 1}
+    np.testing.assert_array_equal(ebm.Exact("max").statistics(model).pairwise["right"].sum(), 1)
+
+
+def test_temperatures_that_are_too_low():
+    zero, right = jnp.zeros((2, 2)), jnp.asarray([[150.0, 0.0], [0.0, 200.0]])
+    model = ebm.GridMRF(zero, right, zero, zero, shape=(1, 2))
+    np.testing.assert_allclose(ebm.BP(5, temperature=1e-3)(model).log_partition, 200, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"`temperature` must be at least 0.0008 .*, got 0.0007"):
+        ebm.BP(5, temperature=7e-4)(model)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.05])
 def test_gradients_through_all_sweeps(temperature):
     """Against differences, in both forms; none for channels but those that are learned."""

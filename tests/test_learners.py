@@ -408,6 +408,18 @@ def test_weight_decay_leaves_biases_alone():
     np.testing.assert_array_equal(decayed.visible_bias, plain.visible_bias)
 
 
+def test_weight_decay_leaves_precisions_alone():
+    couplings = np.array([[2.0, 0.5], [0.5, 3.0]])
+    nnbm = ebm.NNBM(couplings, np.zeros(2))
+    x = np.ones((1, 2))
+    plain, decayed = (
+        ebm.MLE(ebm.NaiveMeanField(), weight_decay=decay).step(nnbm, None, x, key=KEY, epoch=0)[0]
+        for decay in (0.0, 0.3)
+    )
+    wanted = 0.3 * (couplings - np.diag(np.diag(couplings)))
+    np.testing.assert_allclose(decayed.couplings - plain.couplings, wanted, atol=1e-12)
+
+
 LEARNERS = {
     "mle-bp": ebm.MLE(lambda epoch: ebm.BP(2 + epoch, tol=1e-3)),
     "mle-mf": ebm.MLE(ebm.MeanField(5)),

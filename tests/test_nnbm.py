@@ -290,6 +290,20 @@ def test_what_does_not_converge_says_so():
     assert short.iterations == 2
 
 
+def test_large_means_in_float32():
+    """Variances are not differences of large numbers; where they are, it is said."""
+    couplings = np.array([[1.0, 0.2], [0.2, 1.0]], np.float32)
+    far = ebm.NNBM(couplings, np.full(2, 1e4, np.float32))
+    for inference in (ebm.TAP(), ebm.NaiveMeanField()):
+        found = inference(far)
+        np.testing.assert_allclose(found.variance, 1.0, atol=0.05)
+    near = ebm.Exact()(ebm.NNBM(couplings, np.full(2, 10, np.float32)))
+    assert near.converged
+    # Nearly a Gaussian.
+    np.testing.assert_allclose(near.covariance, np.linalg.inv(couplings), atol=1e-2)
+    assert not ebm.Exact()(ebm.NNBM(couplings, np.full(2, 110, np.float32))).converged
+
+
 def test_batches_by_vmap_in_float32():
     names = ("weak", "strong", "negative")
     cases = [nonnegative.case(name) for name in names]

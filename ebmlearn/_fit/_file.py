@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,7 +47,7 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
     """
     leaves, payload = [], []
     for name, leaf in _arrays(tree):
-        dtype, values = _plain(leaf)
+        dtype, values = plain(leaf)
         leaves.append({"name": name, "shape": list(values.shape), "dtype": dtype})
         payload.append(values.tobytes())
     content = b"".join(payload)
@@ -74,15 +75,16 @@ def load(path: str | os.PathLike, like: Tree) -> Tree:
     - `path`: the file.
     - `like`: a pytree of the same structure, whose arrays have the same shapes and dtypes, or
       stand for them as those of `eqx.filter_eval_shape` do. Leaves that are not arrays are taken
-      from it, but numbers, booleans and strings that a module holds as settings, such as the
-      layers of a [`ebmlearn.QueryModel`][], must be the same.
+      from it, but numbers, booleans, strings and tuples that a module holds as settings, such as
+      the layers of a [`ebmlearn.QueryModel`][] or the edges of an [`ebmlearn.NNBM`][], must be the
+      same.
     """
     path = Path(path)
     header, content = read(path)
     wanted = _arrays(like)
     names = [leaf["name"] for leaf in header["leaves"]]
     for name, leaf in wanted:
-        dtype, values = _plain(leaf)
+        dtype, values = plain(leaf)
         if name not in names:
             raise ValueError(f"`{path}` must hold {name!r} to be `like`, got {_listed(names)}.")
         got = header["leaves"][names.index(name)]
@@ -169,15 +171,17 @@ def _is_array(x: Any) -> bool:
 
 
 def _settings(tree: PyTree, name: str = "") -> dict[str, Any]:
-    """The static numbers, booleans and strings of all modules of a pytree, by name."""
+    """The static numbers, booleans and strings of all modules of a pytree, and tuples of them, by
+    name.
+    """
     if isinstance(tree, eqx.Module):
         out = {}
         for field in dataclasses.fields(tree):
             value, own = getattr(tree, field.name, None), f"{name}.{field.name}"
             if not field.metadata.get("static", False):
                 out |= _settings(value, own)
-            elif isinstance(value, (bool, int, float, str)):
-                out[own] = value
+            elif _is_setting(value):
+                out[own] = _setting(value)
         return out
     parts: Any = ()
     if isinstance(tree, dict):
@@ -185,6 +189,20 @@ def _settings(tree: PyTree, name: str = "") -> dict[str, Any]:
     elif isinstance(tree, (tuple, list)):
         parts = enumerate(tree)
     return {k: x for key, part in parts for k, x in _settings(part, f"{name}[{key!r}]").items()}
+
+
+def _is_setting(x: Any) -> bool:
+    if isinstance(x, (tuple, list)):
+        return all(map(_is_setting, x))
+    return x is None or isinstance(x, (bool, int, float, str))
+
+
+def _setting(x: Any) -> Any:
+    """A setting as JSON gives it back; of many numbers, such as edges, how many and a checksum."""
+    text = json.dumps(x)
+    if isinstance(x, (tuple, list)) and len(text) > 200:
+        return f"{len(x)} entries with checksum {zlib.crc32(text.encode()):08x}"
+    return json.loads(text)
 
 
 def _name(path: tuple) -> str:
@@ -195,7 +213,7 @@ def _is_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _plain(leaf: Any) -> tuple[str, np.ndarray]:
+def plain(leaf: Any) -> tuple[str, np.ndarray]:
     """The name of a dtype, and an array in NumPy; of typed keys, their data."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         if _is_key(leaf):

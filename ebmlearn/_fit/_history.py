@@ -9,8 +9,8 @@ from ..learners import StepInfo
 class History(NamedTuple):
     """What happened in a run, as arrays by name: `steps["loss"]`, `epochs["metric"]`.
 
-    - Of each step: `loss`, `gap`, `converged`, `iterations`, as [`ebmlearn.StepInfo`][] explains
-      them.
+    - Of each step: `loss`, `gap`, `converged`, `iterations`, `accepted`, as
+      [`ebmlearn.StepInfo`][] explains them.
     - Of each epoch: the means of these, `metric` on the validation data (NaN without), and
       `seconds`.
     """
@@ -40,7 +40,8 @@ class Fitted(eqx.Module):
     - `last`: the last model.
     - `parameters`: what `model` was built from, if `build` was given; else `model` itself.
     - `history`: a [`ebmlearn.History`][].
-    - `best_epoch`: the epoch, counted from 0, after which `model` was taken; -1 if none was ended.
+    - `best_epoch`: the epoch, counted from 0, after which `model` was taken, or without a metric
+      the last that was ended; -1 if none was.
     - `stopped`: why the run ended: `"epochs"`, `"patience"`, `"callback"` or `"interrupted"`.
     """
 

@@ -3,6 +3,7 @@ import os
 import re
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from ..learners import AbstractLearner, QueryTraining
 from ..learners._batch import check
 from ..models import CRBM, QueryModel
 from ..models._graph import AbstractGraphModel
+from . import _file
 from ._checkpoint import Checkpoint, Keeper
 from ._data import Arrays, Batches, source
 from ._history import EpochReport, Fitted, Record
@@ -79,7 +81,8 @@ def fit(
     - `data`: an array of visible units `[rows, visible]`, for a CRBM the pair (features, visible),
       for a FactorGraphModel a dictionary from groups of variables to their states. Or any
       iterable of such batches that can be gone through once an epoch.
-    - `optimizer`: of Optax. A schedule counts steps.
+    - `optimizer`: of Optax, of those that need gradients and parameters alone. A schedule counts
+      steps.
     - `epochs`: how often to go through the data. Each time the rows are in another order, and those
       that fill no whole batch are left out.
     - `batch_size`: rows a step; None if the data come in batches.
@@ -92,8 +95,8 @@ def fit(
     - `patience`: stop after so many epochs without a better metric.
     - `checkpoint`: a folder, or a [`ebmlearn.Checkpoint`][], from which a run that was stopped goes
       on to the same result, bit by bit; `epochs` counts those that it has done. It refuses another
-      kind of model, learner, key, or arrays of data. That iterables, the optimiser's settings and
-      what functions do are the same is for you to see to.
+      kind of model, learner, `average`, key, or arrays of data. That iterables, the optimiser's
+      settings and what functions do are the same is for you to see to.
     - `resume`: whether to do so; if not, checkpoints in the folder are replaced.
     - `callbacks`: functions of an [`ebmlearn.EpochReport`][], called after each epoch; one that
       returns True ends the run.
@@ -142,9 +145,8 @@ def fit(
     run = _Run(training, state, rows, order_key, step_key)
     if checkpoint is not None:
         settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-        # Where an object lies in memory says nothing of it.
-        named = re.sub(r" at 0x[0-9a-f]+", "", str(learner))
-        about = {"model": type(built).__name__, "learner": named, **rows.about()}
+        about = {"model": type(built).__name__, "learner": _described(learner), **rows.about()}
+        about |= {} if average is None else {"average": float(average)}
         about["key"] = np.asarray(jax.random.key_data(key)).tolist()
         run.keep_in(Keeper(settings, about), resume)
     validation = jax.tree.map(jnp.asarray, validation)
@@ -160,7 +162,7 @@ def fit(
             run.steps(bar)
             report = run.finish_epoch(metric, validation, bar)
             # All are called, even if the first says stop.
-            if any([callback(report) is True for callback in callbacks]):
+            if any([_is_true(callback(report)) for callback in callbacks]):
                 stopped = "callback"
                 break
     except KeyboardInterrupt:
@@ -352,6 +354,21 @@ class _Run:
             f"The gradient of `{name}`, or the value it would lead to, is NaN or infinite in epoch"
             f" {self.epoch}, step {step}, counted from 0: try a smaller learning rate.{kept}"
         )
+
+
+def _is_true(x: Any) -> bool:
+    """Whether a callback said True: what else it returns does not matter."""
+    boolean = getattr(x, "dtype", None) == np.bool_ and np.ndim(x) == 0
+    return x is True or (boolean and bool(x))
+
+
+def _described(learner: AbstractLearner) -> str:
+    """A learner in words, with a checksum of the arrays that it holds."""
+    # Where an object lies in memory says nothing of it.
+    text = re.sub(r" at 0x[0-9a-f]+", "", str(learner))
+    arrays = [_file.plain(x)[1] for x in jax.tree.leaves(learner) if hasattr(x, "dtype")]
+    checksum = zlib.crc32(b"".join(x.tobytes() for x in arrays))
+    return f"{text} with checksum {checksum:08x}" if arrays else text
 
 
 def _number(value: Any) -> float:

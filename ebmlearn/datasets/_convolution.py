@@ -57,6 +57,11 @@ def binary_convolution(
         _checks.rank("features", features, 3, "[features, rows, columns]")
         _checks.binary_rows("features", features)
         shapes = np.asarray(features).astype(np.int32)
+        if not len(shapes) or not shapes.any((1, 2)).all():
+            raise ValueError(
+                "`features` must hold one at least, and a 1 in each, got"
+                f" {_checks.describe(shapes)}."
+            )
     least = max(shapes.shape[1:])
     _checks.count("size", size, least)
     rng = np.random.default_rng(seed)

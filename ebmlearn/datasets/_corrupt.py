@@ -20,6 +20,7 @@ def flip(
     _checks.typed_key(key)
     _checks.number("rate", rate, 0, 1, "[0, 1]")
     x = jnp.asarray(x)
+    _checks.binary_rows("x", x)
     flipped = jax.random.uniform(key, x.shape) < rate
     return jnp.where(flipped, (~x.astype(bool)).astype(x.dtype), x)
 
@@ -44,6 +45,8 @@ def occlude(
     """
     _checks.typed_key(key)
     _checks.count("size", size, 0)
+    if value not in (0, 1):
+        raise ValueError(f"`value` must be 0 or 1, got {value!r}.")
     x = jnp.asarray(x)
     rows, columns = shape
     _checks.trailing("x", x, (rows * columns,), f"images of {rows}x{columns}")

@@ -106,5 +106,10 @@ def _rows(model: Any, data: Any) -> list[Float[Array, "rows _"]]:
     rows = {"gaussian": _checks.finite_rows, "nonnegative": _checks.nonnegative_rows}
     rows.get(model.kinds()[0], _checks.binary_rows)("data", visible)
     size = visible.shape[0]
+    if model.batch_shape not in ((), (1,), (size,)):
+        raise ValueError(
+            f"`model` must be a single one, or one for each of {size} rows, got a batch of"
+            f" {model.batch_shape}."
+        )
     zeros = [jnp.zeros((size, bias.shape[-1]), bias.dtype) for bias in unary[1:]]
     return [visible, *zeros]

@@ -18,6 +18,8 @@ def mmd(x: Shaped[AnyArray, "rows units"], y: Shaped[AnyArray, "others units"]) 
     for name, a in (("x", x), ("y", y)):
         _checks.rank(name, a, 2, "[rows, units]")
         _checks.binary_rows(name, a)
+        if 0 in a.shape:
+            raise ValueError(f"`{name}` must hold a row and a unit at least, got {a.shape}.")
     if x.shape[1] != y.shape[1]:
         raise ValueError(f"`x` and `y` must have as many units, got {x.shape[1]} and {y.shape[1]}.")
     a, b = (jnp.asarray(z).astype(jnp.result_type(float)) for z in (x, y))

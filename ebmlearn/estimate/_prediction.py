@@ -125,7 +125,7 @@ def error_rate(
     truth: Shaped[AnyArray, "*batch units"],
     where: Bool[AnyArray, "*batch units"] | None = None,
 ) -> Float[Array, ""]:
-    """The share of units predicted wrongly (the Hamming loss).
+    """The share of units predicted wrongly (the Hamming loss). Of labels it is `(y != t).mean()`.
 
     **Arguments:**
 
@@ -136,6 +136,7 @@ def error_rate(
     for name, x in (("predicted", predicted), ("truth", truth)):
         if not hasattr(x, "shape"):
             raise TypeError(f"`{name}` must be an array, got {_checks.describe(x)}.")
+        _checks.binary_rows(name, x)
     _checks.exact_shape("predicted", predicted, truth.shape, "as `truth` has")
     wrong = _as_bits(predicted) != _as_bits(truth)
     if where is None:

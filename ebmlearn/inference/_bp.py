@@ -11,6 +11,7 @@ from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractPairwiseModel
 from ..models._graph import AbstractGraphModel, GraphState
+from ..models._groups import LIMIT
 from ..models._view import Form, odds_serve, Product, Schedule, Start, State
 from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
 from ._gaussian import GaussianBeliefs, GaussianProblem
@@ -164,6 +165,8 @@ class BP(AbstractInference):
         dtype = model.unary()[0].dtype
         undamped = isinstance(self.damping, (int, float)) and self.damping == 0
         temperature = traced(self.temperature, dtype)
+        if isinstance(model, AbstractGraphModel):
+            _check_temperature(model, temperature)
         if self.product == "max":
             fits = False
         elif _checks.is_concrete((model, temperature)):
@@ -300,6 +303,24 @@ class _Settings(eqx.Module):
         residual = view.change(state._replace(fields=fields), state, instance)
         iterations = jnp.add(limits.iterations, 0)
         return state, iterations, jnp.where(iterations > 0, residual, jnp.inf)
+
+
+def _check_temperature(model: AbstractGraphModel, temperature: Float[AnyArray, ""]) -> None:
+    """Raises `ValueError` where log-potentials divided by a temperature are no longer small against
+    what stands for minus infinity.
+    """
+    if not _checks.is_concrete((model, temperature)):
+        return
+    with jax.ensure_compile_time_eval():
+        sizes = [jnp.abs(x) for x in model.log_potentials if x.size]
+        peaks = [float(jnp.where(x < LIMIT / 2, x, 0).max()) for x in sizes]
+        least = max([1e-4, *(4 * peak / LIMIT for peak in peaks)])
+        if float(temperature) < min(least, 1):
+            raise ValueError(
+                f"`temperature` must be at least {least:.3g} for log-potentials as large as"
+                f' {max(peaks, default=0):.3g}, or `product="max"` for 0, got'
+                f" {float(temperature):.3g}."
+            )
 
 
 def _fits(model: Any, temperature: Float[AnyArray, ""], damped: bool) -> bool | Bool[Array, ""]:

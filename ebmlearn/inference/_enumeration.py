@@ -82,7 +82,7 @@ class Table(eqx.Module):
     @property
     def chunk(self) -> int:
         """How many configurations are treated at once, a power of two."""
-        most = max(1, CHUNK // (self.bias.size + self.free_bias.size))
+        most = max(1, CHUNK // max(1, self.bias.size + self.free_bias.size))
         return min(2**self.bias.size, 2 ** (most.bit_length() - 1))
 
     def chunks(self) -> Int[Array, "chunks chunk"]:
@@ -102,7 +102,7 @@ class Table(eqx.Module):
         """The log-potential of the unary terms at their best. Scores are relative to it, so that
         large biases do not swallow small terms.
         """
-        return jnp.maximum(self.bias, 0).sum() + jnp.maximum(self.free_bias, 0).sum()
+        return _positive(self.bias).sum() + _positive(self.free_bias).sum()
 
     def scores(self) -> Float[Array, " configurations"]:
         """The log-potential of every configuration, the free units summed out (or maximised), less
@@ -118,8 +118,8 @@ class Table(eqx.Module):
             clamp = jnp.broadcast_to(self.free_clamp, pull.shape)
             # over(field) - relu(bias), without the difference of two large numbers.
             free = jnp.where(bias > 0, pull + over(-pull - bias), over(pull + bias))
-            free = jnp.where(clamp > 0, pull + jnp.minimum(bias, 0), free)
-            free = jnp.where(clamp < 0, -jnp.maximum(bias, 0), free)
+            free = jnp.where(clamp > 0, pull + bias - _positive(bias), free)
+            free = jnp.where(clamp < 0, -_positive(bias), free)
             best = (self.bias > 0).astype(s.dtype)
             out = (s - best[None, :]) @ self.bias + ((s @ self.inner) * s).sum(1) / 2 + free.sum(1)
             return jnp.where(self._allowed(s), out, jnp.full_like(out, -jnp.inf))
@@ -194,6 +194,13 @@ class Table(eqx.Module):
         at_zero = jnp.where(clamp > 0, never, base - jnp.where(clamp < 0, 0, jnp.maximum(field, 0)))
         at_one = base + jnp.where(clamp > 0, 0, jnp.minimum(field, 0))
         return jnp.stack([at_zero, jnp.where(clamp < 0, never, at_one)])
+
+
+def _positive(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The positive part, of slope 0 at 0, where that of `jnp.maximum` is a half. Biases are often
+    0, and what `scores` are relative to must cancel there too.
+    """
+    return jnp.where(x > 0, x, jnp.zeros_like(x))
 
 
 def _starts(sides: Sides) -> dict[int, int]:

@@ -43,7 +43,8 @@ def graph_beliefs(
     shape = problem.shape
     return GraphExactBeliefs(
         scores=problem.model.units((jnp.log(problem.model.padded(marginals)),)),
-        converged=jnp.ones(shape, bool),
+        # Evidence may leave no configuration.
+        converged=jnp.isfinite(log_z),
         iterations=jnp.zeros(shape, jnp.int32),
         residual=jnp.zeros(shape, log_z.dtype),
         log_partition=log_z,
@@ -68,7 +69,7 @@ def graph_statistics(
     return Statistics(
         units=model.units((units,)),
         pairwise=model.factors(factors),
-        converged=jnp.ones(shape, bool),
+        converged=jnp.isfinite(units).all((-2, -1)),
         iterations=jnp.zeros(shape, jnp.int32),
         residual=jnp.zeros(shape, units.dtype),
     )
@@ -136,7 +137,7 @@ def _log_z(model: Any, instance: GraphInstance, product: str) -> Float[Array, ""
             allowed = allowed & ((held < 0) | (held == rows)).all(-1)
         scores = jnp.where(allowed, scores, nothing)
         if product == "max":
-            return scores.max()
+            return _largest(scores)
         top = jax.lax.stop_gradient(scores.max())
         top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
         # A sum of nothing is not differentiable as a logarithm.
@@ -145,4 +146,9 @@ def _log_z(model: Any, instance: GraphInstance, product: str) -> Float[Array, ""
         return jnp.where(some, top + jnp.log(jnp.where(some, mass, jnp.ones_like(mass))), nothing)
 
     parts = jax.lax.map(part, jnp.arange(0, total, _CHUNK, dtype=jnp.int32))
-    return parts.max() if product == "max" else jax.nn.logsumexp(parts)
+    return _largest(parts) if product == "max" else jax.nn.logsumexp(parts)
+
+
+def _largest(x: Float[Array, " n"]) -> Float[Array, ""]:
+    """The largest number, whose gradient is that of one of them even if several are as large."""
+    return x[jnp.argmax(x)]

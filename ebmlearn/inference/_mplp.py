@@ -118,8 +118,10 @@ def _edges(
     """
     sizes = [bias.shape[-1] for bias in model.unary()]
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    places, weights = [np.zeros((0, 2), np.int64)], []
+    places, weights = [np.zeros((0, 2), np.int64)], [jnp.zeros(0, model.unary()[0].dtype)]
     for first, second, w in model.blocks():
+        if 0 in w.shape:
+            continue
         rows, columns = np.indices(w.shape).reshape(2, -1)
         if first == second:
             rows, columns = rows[rows < columns], columns[rows < columns]
@@ -146,6 +148,9 @@ def _solved(
 
     def one(instance: Instance) -> Any:
         unary = jnp.concatenate(instance.unary)
+        if not edges.shape[0]:
+            alone = jnp.maximum(unary, 0).sum()
+            return instance.unary, alone, jnp.zeros((), jnp.int32), jnp.zeros((), unary.dtype)
 
         def update(e: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             messages, fields, change = carry

@@ -28,15 +28,15 @@ class NNBMBeliefs(eqx.Module):
     """What an inference says about the units of a nonnegative Boltzmann machine. Whether it
     converged is never hidden: see `converged`, `iterations`, `residual`.
 
-    - `mean`, `second_moment`: $E x_i$ and $E x_i^2$.
+    - `mean`, `variance`: $E x_i$ and $E x_i^2 - (E x_i)^2$.
     - `covariance`: of each two units. For [`ebmlearn.SusP`][] its diagonal need not agree with
-      `second_moment`.
+      `variance`.
     - `log_partition`: the estimate of log Z, minus the free energy.
     - `residual`: the largest relative change of a mean or a variance in the last sweep.
     """
 
     mean: Float[Array, " n"]
-    second_moment: Float[Array, " n"]
+    variance: Float[Array, " n"]
     covariance: Float[Array, "n n"]
     log_partition: Float[Array, ""]
     converged: Bool[Array, ""]
@@ -44,9 +44,9 @@ class NNBMBeliefs(eqx.Module):
     residual: Float[Array, ""]
 
     @property
-    def variance(self) -> Float[Array, " n"]:
-        """$E x_i^2 - (E x_i)^2$."""
-        return self.second_moment - self.mean**2
+    def second_moment(self) -> Float[Array, " n"]:
+        """$E x_i^2$."""
+        return self.variance + self.mean**2
 
     def decode(self) -> Units:
         """The means, which are the guess of least squared error."""
@@ -210,7 +210,7 @@ def _solved(inference: AbstractNNBMInference, model: NNBM) -> NNBMBeliefs:
     positive = (precision > _FLOOR * terms.diagonal).all()
     return NNBMBeliefs(
         mean=at.mean,
-        second_moment=at.variance + at.mean**2,
+        variance=at.variance,
         covariance=covariance,
         log_partition=terms.log_partition(at),
         # A precision that is not positive belongs to no distribution. NaN is never converged.

@@ -140,7 +140,8 @@ def joint_query(
         ]
         size = parts[0].shape[-1]
         out = [
-            weight * part[..., s]
+            # What is impossible stays so, whatever an inference makes of its being given.
+            jnp.where(weight == 0, 0, weight * part[..., s])
             for weight, part in zip(out, parts, strict=True)
             for s in range(size)
         ]

@@ -16,7 +16,7 @@ class SusP(AbstractNNBMInference):
     """Susceptibility propagation: means and second moments by [`ebmlearn.TAP`][], covariances by
     the response of the means to the biases (Yasuda 2015, eqs. (10) to (14)).
 
-    The diagonal of `covariance` differs from the variances that `second_moment` means, since
+    The diagonal of `covariance` differs from `variance`, since
     neither is exact. [`ebmlearn.ISusP`][] makes them agree.
 
     !!! example

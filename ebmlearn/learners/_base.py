@@ -12,7 +12,7 @@ from .._types import AnyArray
 from ..estimate import predict
 from ..inference import AbstractInference, Statistics
 from ..inference._posterior import Seen
-from ..models import AbstractLayeredModel, CRBM
+from ..models import AbstractLayeredModel, CRBM, NNBM
 from ..models._base import by_edges, by_entries
 from ..models._graph import AbstractGraphModel
 from ._batch import check, conditioned, trainable
@@ -25,7 +25,8 @@ Inference = AbstractInference | Callable[[Int[AnyArray, ""] | int], AbstractInfe
 class StepInfo(NamedTuple):
     """What a learner says about a step, all of it averaged over the batch.
 
-    - `loss`: the loss whose gradient was taken, or NaN where none can be computed.
+    - `loss`: the loss whose gradient was taken, without what `weight_decay` adds, or NaN where none
+      can be computed.
     - `gap`: the energy of the data less that of the model's own configurations, which is what the
       step lowers with both held fixed. At a maximum of the likelihood it is zero.
     - `converged`: the share of instances on which the inference converged, of the data or of the
@@ -252,8 +253,10 @@ def _step(
     if learner.centred:
         gradient = _centred(model, gradient, batch, positive, negative)
     if learner.weight_decay:
-        decay = learner.weight_decay
-        gradient = jax.tree.map(lambda g, p: g + decay * p if p.ndim == 2 else g, gradient, model)
+        decay, weights = learner.weight_decay, model
+        if isinstance(model, NNBM):  # its diagonal holds precisions
+            weights = eqx.tree_at(lambda model: model.couplings, model, model.off_diagonal)
+        gradient = jax.tree.map(lambda g, p: g + decay * p if p.ndim == 2 else g, gradient, weights)
     info = StepInfo(
         loss=loss,
         gap=gap,

@@ -174,7 +174,7 @@ class TransSAP(AbstractContrastive):
 
     def init(self, model: Any, *, key: PRNGKeyArray) -> TransSAPState:
         """The chains, at random states."""
-        chains = start(model, Gibbs(), self.num_chains, key)
+        chains = start(model, self.tempered, self.num_chains, key)
         return TransSAPState(chains, jnp.zeros((), jnp.int32))
 
     def phases(

@@ -151,7 +151,9 @@ class AbstractPairwiseModel(AbstractLayeredModel):
             if bias.ndim == 1:
                 out = out - bias @ x.mean(tuple(range(x.ndim - 1)))
             else:
-                out = out - (bias * jnp.broadcast_to(x, bias.shape)).sum(-1).mean()
+                shape = jnp.broadcast_shapes(bias.shape, x.shape)
+                both = jnp.broadcast_to(bias, shape) * jnp.broadcast_to(x, shape)
+                out = out - both.sum(-1).mean()
         for block, pair in zip(self.blocks(), jax.tree.leaves(pairwise), strict=True):
             if block.first == block.second:
                 out = out - (as_edges(block.weights) * pair).sum() / 2

@@ -61,6 +61,9 @@ class GridMRF(AbstractGraphModel):
         beliefs["labels"]  # [batch, 30, 30, 3]
         ```
 
+    While tables are traced, as in training, log-potentials that lie more than 80 (in float64 640)
+    below the largest of their table count as lying that far below it.
+
     Channels that are not observed are summed out. Tables of channels are not trained, but for those
     that `learned` names: no gradient reaches them.
     """
@@ -187,8 +190,9 @@ class GridMRF(AbstractGraphModel):
     @property
     def log_potentials(self) -> tuple[Any, ...]:  # pyright: ignore
         """The four tables, then those of the channels."""
-        # Of any type, for `tree_at` to look for their places.
-        return self.down, self.right, self.diagonal, self.antidiagonal, *self.channel_tables
+        # Of any type, for `tree_at` to look for their places; no tables are a place of their own.
+        channels = self.channel_tables if self.channels else ()
+        return self.down, self.right, self.diagonal, self.antidiagonal, *channels
 
     @property
     def emissions(self) -> dict[str, Float[Array, "states _"]]:
@@ -215,12 +219,16 @@ class GridMRF(AbstractGraphModel):
         return ()
 
     def fast(self, temperature: Float[AnyArray, ""], damped: bool) -> bool | Bool[Array, ""]:
-        # At temperatures of 1 and more, what the fast form cuts off is never met.
-        if _checks.is_concrete(temperature) and float(temperature) >= 1:
+        tables = jnp.stack(self._tables())
+        limit = spread(tables.dtype)
+        # Of traced tables the choice is one at run time, for which both forms are compiled. At
+        # temperatures of 1 and more that is not worth it: they are taken to be narrow enough.
+        traced = not _checks.is_concrete(tables)
+        if traced and _checks.is_concrete(temperature) and float(temperature) >= 1:
             return True
-        widest = jnp.stack([x.max() - x.min() for x in self._tables()]).max()
-        limit = spread(widest.dtype)
-        return jnp.minimum(widest, limit) <= limit * jnp.asarray(temperature)
+        top = tables.max((1, 2), keepdims=True)
+        widest = (top - jnp.where(tables > -LIMIT / 2, tables, top)).max()
+        return widest <= limit * jnp.asarray(temperature)
 
     @property
     def num_messages(self) -> int:
@@ -362,7 +370,8 @@ def _energy(model: GridMRF, rows: Int[Array, "*batch variables"]) -> Float[Array
     counts = model.num_states
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
     met = unary[rows + jnp.broadcast_to(starts, rows.shape)]
-    return -model.log_potential(rows) - met.sum(-1)
+    unary = met.sum(-1)
+    return -model.log_potential(rows) - jnp.where(unary < -LIMIT / 2, -jnp.inf, unary)
 
 
 def _converted(channel: Any, x: Any, dtype: Any) -> Float[Array, "..."]:

@@ -50,7 +50,7 @@ class GridView(AbstractGraphView):
 
     In the fast form a message is the logarithm of a product of matrices. Entries of a table that
     lie further below its largest than float32 has room for, 80, count as lying just so far below: a
-    factor of 1e-35, met only where evidence excludes everything else.
+    factor of 1e-35. `GridMRF.fast` says where that may be.
     """
 
     tables: Float[Array, "4 states states"]

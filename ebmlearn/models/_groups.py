@@ -76,17 +76,16 @@ def rows_of(
         given[k], shapes[k] = states, states.shape[: states.ndim - len(shape)]
     batch = _checks.broadcastable(**{f"{name}[{k}]": s for k, s in shapes.items()})
     parts = []
-    for k, (shape, _) in enumerate(sizes):
+    for k, (shape, number) in enumerate(sizes):
         size = math.prod(shape)
         if k in given:
+            _check_states(name, given[k], np.asarray(number))
             states = jnp.asarray(given[k]).astype(jnp.int32)
             states = jnp.broadcast_to(states, (*batch, *shape)).reshape(*batch, size)
         else:
             states = jnp.full((*batch, size), -1, jnp.int32)
         parts.append(states)
-    rows = jnp.concatenate(parts, -1)
-    _check_states(name, rows, counts)
-    return rows
+    return jnp.concatenate(parts, -1)
 
 
 def likelihoods_of(
@@ -163,7 +162,7 @@ def joined_states(
     return jnp.concatenate(parts, -1)
 
 
-def _check_states(name: str, rows: Any, counts: Int[np.ndarray, " variables"]) -> None:
+def _check_states(name: str, rows: Any, counts: Int[np.ndarray, "*variables"]) -> None:
     """Raises where a state is none of its variable, as far as values can be looked at."""
     if not _checks.is_concrete(rows):
         return

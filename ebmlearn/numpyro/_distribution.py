@@ -4,6 +4,7 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Num, PRNGKeyArray
 from numpyro.distributions import constraints, Distribution
 from numpyro.distributions.util import validate_sample
@@ -86,6 +87,8 @@ class EnergyDistribution(Distribution):
                 "`log_partition` must be 'exact', None, or a number or an array such as"
                 f" `BP(50)(model).log_partition`, got {_checks.describe(log_partition)}."
             )
+        else:
+            _check_shape(log_partition, model.batch_shape)
         self.model = model
         self.log_partition = _Exact() if isinstance(log_partition, str) else log_partition
         self.sampler = sampler
@@ -137,6 +140,19 @@ class EnergyDistribution(Distribution):
         if isinstance(self.model, GaussianRBM):
             return Exact()(self.model.hidden_marginal()).log_partition + self.model.log_volume
         return Exact()(self.model).log_partition
+
+
+def _check_shape(log_partition: Any, batch_shape: tuple[int, ...]) -> None:
+    shape = jnp.shape(log_partition)
+    try:
+        fits = np.broadcast_shapes(shape, batch_shape) == batch_shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            "`log_partition` must be a number, or one for each of the models of a batch of"
+            f" {batch_shape}, got shape {shape}."
+        )
 
 
 class _Exact(eqx.Module):

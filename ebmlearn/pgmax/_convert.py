@@ -69,6 +69,8 @@ def to_pgmax(model: Any, grid: Grid | None = None) -> PGMaxGraph:
     layers = [vgroup.NDVarArray(num_states=2, shape=(bias.shape[-1],)) for bias in unary]
     graph = fgraph.FactorGraph(layers)
     for first, second, weights in model.blocks():
+        if 0 in weights.shape:
+            continue
         if first != second:
             graph.add_factors(RBMFactorGroup(layers[first], layers[second], weights))
             continue

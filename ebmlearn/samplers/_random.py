@@ -9,7 +9,8 @@ from ..models._rectified import rectified_quantile
 
 
 def uniforms(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
-    """Numbers to `decide` by.
+    """Numbers to `decide` by, between 0 and 1 and never either: odd multiples of half a step, so
+    that what is all but impossible does not happen, nor the contrary.
 
     With JAX's usual keys they come from the same cipher as `jax.random.uniform`, which gives away
     half of what each of its blocks yields; here each gives two numbers. Random numbers are the
@@ -17,13 +18,18 @@ def uniforms(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Flo
     """
     usual = str(jax.random.key_impl(key)) == "threefry2x32"
     if not usual or jnp.dtype(dtype) != jnp.float32 or shape[0] < 2:
-        return jax.random.uniform(key, shape, dtype)
+        return _middles(jax.random.uniform(key, shape, dtype))
     half = -(-shape[0] // 2)
     counts = jax.lax.iota(jnp.uint32, half * shape[1]).reshape(half, shape[1])
     bits = jnp.concatenate(_threefry(jax.random.key_data(key), counts, jnp.zeros_like(counts)))
     # The bits of a number between 1 and 2.
     ones = jnp.uint32(0x3F800000)
-    return (jax.lax.bitcast_convert_type((bits >> 9) | ones, jnp.float32) - 1)[: shape[0]]
+    return _middles(jax.lax.bitcast_convert_type((bits >> 9) | ones, jnp.float32) - 1)[: shape[0]]
+
+
+def _middles(uniform: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Multiples of a step, from 0 on, moved by half of it."""
+    return uniform + jnp.finfo(uniform.dtype).eps / 2
 
 
 def _threefry(
@@ -53,14 +59,12 @@ def rectify(
     precision.
     """
     root = jnp.sqrt(precision)
-    # Uniform numbers are multiples of a step, from 0 on: their middles are never 0 nor 1.
-    step = jnp.finfo(uniform.dtype).eps
-    return rectified_quantile(field / root, uniform + step / 2) / root
+    return rectified_quantile(field / root, uniform) / root
 
 
 def accept(log_ratio: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, "..."]:
     """1 with probability min(1, ratio), else 0. A ratio that is NaN is refused."""
-    uniform = jax.random.uniform(key, log_ratio.shape, log_ratio.dtype)
+    uniform = _middles(jax.random.uniform(key, log_ratio.shape, log_ratio.dtype))
     return (jnp.log(uniform) < log_ratio).astype(log_ratio.dtype)
 
 
