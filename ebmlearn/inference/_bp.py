@@ -309,13 +309,13 @@ def _check_temperature(model: AbstractGraphModel, temperature: Float[AnyArray, "
     """Raises `ValueError` where log-potentials divided by a temperature are no longer small against
     what stands for minus infinity.
     """
-    if not _checks.is_concrete((model, temperature)):
+    if not _checks.is_concrete((model, temperature)) or float(temperature) >= 1:
         return
     with jax.ensure_compile_time_eval():
         sizes = [jnp.abs(x) for x in model.log_potentials if x.size]
         peaks = [float(jnp.where(x < LIMIT / 2, x, 0).max()) for x in sizes]
         least = max([1e-4, *(4 * peak / LIMIT for peak in peaks)])
-        if float(temperature) < min(least, 1):
+        if float(temperature) < least:
             raise ValueError(
                 f"`temperature` must be at least {least:.3g} for log-potentials as large as"
                 f' {max(peaks, default=0):.3g}, or `product="max"` for 0, got'
