@@ -132,7 +132,7 @@ def fixed_points(
     @jax.jit
     def one(w: jax.Array, b: jax.Array) -> Any:
         beliefs = ebm.ISusP()(ebm.NNBM(w, b, edges))
-        gap = jnp.diagonal(beliefs.covariance) - beliefs.second_moment + beliefs.mean**2
+        gap = jnp.diagonal(beliefs.covariance) - beliefs.variance
         return jnp.abs(gap).max(), beliefs.converged
 
     out = {}

@@ -177,6 +177,17 @@ def test_dual_of_no_edges(hidden):
     np.testing.assert_array_equal(found.decode().visible, [0, 1])
 
 
+def test_dual_of_large_couplings_in_float32():
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        w = np.triu(rng.normal(0, 50, (5, 5)), 1).astype(np.float32)
+        model = ebm.BoltzmannMachine(w + w.T, rng.normal(0, 50, 5).astype(np.float32))
+        found = ebm.MPLP()(model)
+        assert found.converged
+        best = float(ebm.Exact("max")(model).log_partition)
+        assert found.log_partition > best - 1e-6 * abs(best)
+
+
 def test_mean_energies_where_batches_broadcast():
     rng = np.random.default_rng(7)
     weights, visible, hidden = (rng.normal(size=s) for s in ((4, 3), (1, 4), (5, 3)))

@@ -182,6 +182,11 @@ def test_large_biases_swallow_nothing(product):
         want, got = ebm.Exact(product)(decided), ebm.Exact(product)(far)
         np.testing.assert_allclose(got.visible, want.visible, atol=1e-6)
         np.testing.assert_allclose(got.hidden, want.hidden, atol=1e-6)
+        # Nor where such a unit is observed.
+        given = jnp.ones(5, jnp.int32), jnp.arange(5) == 0
+        want, got = ebm.Exact(product)(decided, *given), ebm.Exact(product)(far, *given)
+        np.testing.assert_allclose(got.visible, want.visible, atol=1e-6)
+        np.testing.assert_allclose(got.hidden, want.hidden, atol=1e-6)
 
 
 def test_log_odds_do_not_overflow():

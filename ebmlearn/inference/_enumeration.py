@@ -118,7 +118,7 @@ class Table(eqx.Module):
             clamp = jnp.broadcast_to(self.free_clamp, pull.shape)
             # over(field) - relu(bias), without the difference of two large numbers.
             free = jnp.where(bias > 0, pull + over(-pull - bias), over(pull + bias))
-            free = jnp.where(clamp > 0, pull + bias - _positive(bias), free)
+            free = jnp.where(clamp > 0, pull + jnp.where(bias > 0, 0, bias), free)
             free = jnp.where(clamp < 0, -_positive(bias), free)
             best = (self.bias > 0).astype(s.dtype)
             out = (s - best[None, :]) @ self.bias + ((s @ self.inner) * s).sum(1) / 2 + free.sum(1)

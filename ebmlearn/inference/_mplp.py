@@ -21,9 +21,9 @@ class MPLP(AbstractInference):
     the linear relaxation of the most likely configuration, an edge after another.
 
     Unlike max-product it always converges, and `log_partition` is always an upper bound of the
-    largest log-potential. Where the relaxation is not tight its beliefs are ties, and what `decode`
-    makes of them may be poor; and edges have to take turns, which is slow. It is here to compare
-    with.
+    largest log-potential, but for rounding. Where the relaxation is not tight its beliefs are ties,
+    and what `decode` makes of them may be poor; and edges have to take turns, which is slow. It is
+    here to compare with.
 
     !!! example
 
@@ -42,7 +42,8 @@ class MPLP(AbstractInference):
         """**Arguments:**
 
         - `iterations`: how many sweeps over all edges, at most.
-        - `tol`: stop once no message has changed by more in a sweep.
+        - `tol`: stop once no message has changed by more in a sweep, relative to its size where
+          that is above 1.
         """
         self.iterations = iterations
         self.tol = tol
@@ -159,7 +160,8 @@ def _solved(
             # What each end would be told by max-product, the other end first.
             told = jnp.maximum(w + without[::-1], 0) - jnp.maximum(without[::-1], 0)
             new = (told - without) / 2
-            change = jnp.maximum(change, jnp.abs(new - old).max())
+            moved = jnp.abs(new - old) / jnp.maximum(jnp.abs(new), 1)
+            change = jnp.maximum(change, moved.max())
             return messages.at[e].set(new), fields.at[pair].set(without + new), change
 
         def sweep(state: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
@@ -168,7 +170,9 @@ def _solved(
             return (messages, fields), change
 
         start = jnp.zeros((edges.shape[0], 2), unary.dtype), unary
-        (messages, fields), iterations, residual = limits.iterate(sweep, start)
+        (messages, _), iterations, residual = limits.iterate(sweep, start)
+        # Added up anew: differences add up their rounding.
+        fields = unary.at[edges.reshape(-1)].add(messages.reshape(-1))
         to_first, to_second = messages[:, 0], messages[:, 1]
         edge = jnp.maximum(jnp.maximum(-to_first, -to_second), weights - to_first - to_second)
         bound = jnp.maximum(fields, 0).sum() + jnp.maximum(edge, 0).sum()
