@@ -1,4 +1,3 @@
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
+from ._file import checksum
 
 
 class Arrays:
@@ -45,10 +45,11 @@ class Arrays:
         return jax.random.permutation(key, self.rows).astype(jnp.int32)
 
     def about(self) -> dict[str, Any]:
-        checksum = 0
-        for leaf in jax.tree.leaves(self.data):
-            checksum = zlib.crc32(np.asarray(leaf).tobytes(), checksum)
-        return {"rows": self.rows, "batch_size": self.batch_size, "data": f"{checksum:08x}"}
+        return {
+            "rows": self.rows,
+            "batch_size": self.batch_size,
+            "data": checksum(jax.tree.leaves(self.data)),
+        }
 
 
 class Batches:

@@ -47,7 +47,7 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
     """
     leaves, payload = [], []
     for name, leaf in _arrays(tree):
-        dtype, values = plain(leaf)
+        dtype, values = _plain(leaf)
         leaves.append({"name": name, "shape": list(values.shape), "dtype": dtype})
         payload.append(values.tobytes())
     content = b"".join(payload)
@@ -84,7 +84,7 @@ def load(path: str | os.PathLike, like: Tree) -> Tree:
     wanted = _arrays(like)
     names = [leaf["name"] for leaf in header["leaves"]]
     for name, leaf in wanted:
-        dtype, values = plain(leaf)
+        dtype, values = _plain(leaf)
         if name not in names:
             raise ValueError(f"`{path}` must hold {name!r} to be `like`, got {_listed(names)}.")
         got = header["leaves"][names.index(name)]
@@ -213,7 +213,12 @@ def _is_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def plain(leaf: Any) -> tuple[str, np.ndarray]:
+def checksum(leaves: list[Any]) -> str:
+    """One of all arrays together."""
+    return f"{zlib.crc32(b''.join(_plain(x)[1].tobytes() for x in leaves)):08x}"
+
+
+def _plain(leaf: Any) -> tuple[str, np.ndarray]:
     """The name of a dtype, and an array in NumPy; of typed keys, their data."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         if _is_key(leaf):

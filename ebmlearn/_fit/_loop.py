@@ -1,6 +1,5 @@
 import os
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,9 +16,9 @@ from ..learners import AbstractLearner, QueryTraining
 from ..learners._batch import check
 from ..models import CRBM, QueryModel
 from ..models._graph import AbstractGraphModel
-from . import _file
 from ._checkpoint import Checkpoint, Keeper
 from ._data import Arrays, source
+from ._file import checksum
 from ._history import EpochReport, Fitted
 from ._progress import Bar
 from ._run import Run
@@ -176,9 +175,8 @@ def _described(learner: AbstractLearner) -> str:
     """A learner in words, with a checksum of the arrays that it holds."""
     # Where an object lies in memory says nothing of it.
     text = re.sub(r" at 0x[0-9a-f]+", "", str(learner))
-    arrays = [_file.plain(x)[1] for x in jax.tree.leaves(learner) if hasattr(x, "dtype")]
-    checksum = zlib.crc32(b"".join(x.tobytes() for x in arrays))
-    return f"{text} with checksum {checksum:08x}" if arrays else text
+    arrays = [x for x in jax.tree.leaves(learner) if hasattr(x, "dtype")]
+    return f"{text} with checksum {checksum(arrays)}" if arrays else text
 
 
 def _own_projection(model: Any) -> Any:
