@@ -54,7 +54,9 @@ def frey(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | N
     model = ebm.QueryModel(
         ebm.GaussianRBM.init(560, run["hidden"], key=one, scale=run["scale"]), run["layers"]
     )
-    metric = functools.partial(ebm.nce, queries=QUERIES, unit="nats", key=jax.random.key(0))
+    metric = functools.partial(
+        ebm.query_entropy, queries=QUERIES, unit="nats", key=jax.random.key(0)
+    )
     fitted = ebm.fit(
         model,
         ebm.QueryTraining(QUERIES),
@@ -75,7 +77,7 @@ def frey(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | N
         return out
     x = np.asarray(test, np.float32)
     for name, queries in (("random", QUERIES), ("blocks", ebm.BlockTargets((28, 20), (5, 5)))):
-        found = ebm.nce(best, x, queries, key=three, unit="nats", batch_size=len(x))
+        found = ebm.query_entropy(best, x, queries, key=three, unit="nats", batch_size=len(x))
         first, _ = jax.random.split(jax.random.fold_in(three, 0))
         observed, targets = (np.asarray(m) for m in queries(model, len(x), key=first))
         out[name] = {
@@ -148,14 +150,16 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     with jax.default_matmul_precision("default"):
         fitted = ebm.fit(
             model,
-            ebm.QueryTraining(roles, scale=False, evidence=False),
+            ebm.QueryTraining(roles, scale=False, strength=False),
             {"pixels": images[:kept], "labels": labels[:kept]},
             optimizer=adam,
             epochs=run["epochs"],
             batch_size=run["batch"],
             validation={"pixels": images[kept:], "labels": labels[kept:]},
             metric=lambda model, x, epoch: (
-                ebm.nce(model, x, roles, key=jax.random.key(0), batch_size=run["batch"]).value
+                ebm.query_entropy(
+                    model, x, roles, key=jax.random.key(0), batch_size=run["batch"]
+                ).value
             ),
             key=two,
             **deadline.options(work),
@@ -166,9 +170,11 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     if run["stage"] != "row":
         return out
 
-    def measured(model: ebm.QueryModel, images: np.ndarray, labels: np.ndarray) -> ebm.NCE:
+    def measured(model: ebm.QueryModel, images: np.ndarray, labels: np.ndarray) -> ebm.QueryEntropy:
         asked = {"pixels": images, "labels": labels}
-        return ebm.nce(model, asked, roles, key=jax.random.key(1), batch_size=run["batch"])
+        return ebm.query_entropy(
+            model, asked, roles, key=jax.random.key(1), batch_size=run["batch"]
+        )
 
     best = fitted.model
     if "answers" in run:

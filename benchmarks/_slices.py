@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ebmlearn as ebm
+from ebmlearn._fit import EpochReport
 
 from . import _report
 
@@ -32,7 +33,7 @@ class Deadline:
         checkpoint = None if work is None else ebm.Checkpoint(work, keep=1)
         return {"checkpoint": checkpoint, "callbacks": [self], "progress": False}
 
-    def __call__(self, report: ebm.EpochReport | None = None) -> bool:
+    def __call__(self, report: EpochReport | None = None) -> bool:
         now = time.monotonic()
         self.longest, self.last = now - self.last, now
         return self.over

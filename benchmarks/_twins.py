@@ -39,7 +39,7 @@ def trained(
     alone would give.
     """
     units = train.shape[1]
-    learner = ebm.SAP(ebm.GibbsWithGradients(units), num_chains, steps=run["sweeps"])
+    learner = ebm.SAP(ebm.GibbsWithGradients(units), num_chains=num_chains, steps=run["sweeps"])
     optimizer = optax.adam(rate)
     rows = jnp.asarray(train, jnp.uint8)
     each = len(train) // batch_size

@@ -128,9 +128,9 @@ def learner(method: str, sweeps: int, units: int, num_chains: int) -> ebm.Abstra
         return ebm.PMPLearner(ebm.PMP(sweeps, renewal=renewal), num_chains=num_chains)
     persistent = kind != "reset"
     if name == "gibbs":
-        return ebm.SAP(ebm.Gibbs(), num_chains, steps=sweeps, persistent=persistent)
+        return ebm.SAP(ebm.Gibbs(), num_chains=num_chains, steps=sweeps, persistent=persistent)
     flips = ebm.GibbsWithGradients(units)
-    return ebm.SAP(flips, num_chains, steps=sweeps, persistent=persistent)
+    return ebm.SAP(flips, num_chains=num_chains, steps=sweeps, persistent=persistent)
 
 
 def draw(method: str, model: Any, sweeps: int, number: int, key: jax.Array) -> Any:

@@ -72,17 +72,18 @@ def start(run: dict[str, Any], units: int, key: jax.Array) -> Any:
 def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
     """Query training of one model, stopped by validation."""
     data = load(run["task"])
-    learned = run.get("learned", ["temperature", "scale", "evidence"])
+    learned = run.get("learned", ["temperature", "scale", "strength"])
     one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
-    evidence = None if "evidence" in learned else 1000.0
+    learned = ["strength" if name == "evidence" else name for name in learned]
+    strength = None if "strength" in learned else 1000.0
     if "start" in run:
         first = by_chains(run, data, run["start"], 8000, progress=False).model
-        model = ebm.QueryModel(first, LAYERS, scale=1.0, evidence=evidence)
+        model = ebm.QueryModel(first, LAYERS, scale=1.0, strength=strength)
     else:
         first = start(run, data.train.x.shape[1], one)
         scale = 5.0 if "scale" in learned else 1.0
-        model = ebm.QueryModel(first, LAYERS, scale=scale, evidence=evidence)
-    names = ("temperature", "scale", "evidence")
+        model = ebm.QueryModel(first, LAYERS, scale=scale, strength=strength)
+    names = ("temperature", "scale", "strength")
     learner = ebm.QueryTraining(QUERIES, **{name: name in learned for name in names})
     falls = run.get("decay", False)
     rate = optax.cosine_decay_schedule(run["rate"], run["steps"]) if falls else run["rate"]
@@ -137,7 +138,7 @@ def by_chains(
         augment=None if run["task"] != "digits" else binarised,
         validation=data.valid.x,
         metric=lambda model, x, epoch: (
-            ebm.nce(model, x, QUERIES, SWEEPS, key=jax.random.key(0)).value
+            ebm.query_entropy(model, x, QUERIES, SWEEPS, key=jax.random.key(0)).value
         ),
         key=two,
         **options,
@@ -154,7 +155,7 @@ def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
     out = {**run, **about(fitted)}
     if run["stage"] == "row":
         out["test"] = asked(fitted.model, data.test.x, SWEEPS, key)
-        chains = {"num_samples": run["samples"]}
+        chains = {"steps": run["samples"]}
         out["test_gibbs"] = asked(fitted.model, data.test.x, ebm.Gibbs(), key, **chains)
     return out
 
@@ -163,7 +164,7 @@ def asked(
     model: Any, x: np.ndarray, inference: Any, key: jax.Array, **options: Any
 ) -> dict[str, Any]:
     """The cross-entropy of queries on test rows, in bits, and by how many units were asked for."""
-    found = ebm.nce(model, x, QUERIES, inference, key=key, batch_size=2000, **options)
+    found = ebm.query_entropy(model, x, QUERIES, inference, key=key, batch_size=2000, **options)
     middle = x.shape[1] // 2
     edges = [0, middle - 5, middle + 6, x.shape[1] + 1]
     sizes = {f"{a}-{b - 1}": round(v, 5) for (a, b), v in found.by_targets(edges).items()}
@@ -179,14 +180,14 @@ def speed(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
     weights = 0.1 * jax.random.normal(keys[0], (visible, hidden))
     x = jax.random.bernoulli(keys[1], 0.3, (size, visible)).astype(jnp.float32)
     rbm = ebm.RBM(weights, jnp.zeros(visible), jnp.zeros(hidden))
-    model = ebm.QueryModel(rbm, run["layers"], evidence=9.21)
+    model = ebm.QueryModel(rbm, run["layers"], strength=9.21)
     learner = ebm.QueryTraining(QUERIES)
 
     def plain(model: ebm.QueryModel, x: jax.Array, key: jax.Array) -> jax.Array:
         observed, targets = QUERIES(model, size, key=key)
         w, T = model.centred.weights, model.temperature
         first, second = model.centred.unary()
-        high = jnp.asarray(model.evidence)[1]
+        high = jnp.asarray(model.strength)[1]
         u = jnp.where(observed, (2 * x - 1) * high, 0) + first[None]
 
         def sent(t: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ from ebmlearn import datasets
 v = datasets.digits().train.x
 x = datasets.flip(v, 0.1, key=jax.random.key(2))
 fitted = ebm.fit(
-    ebm.CRBM.init(64, 32, 64, key=jax.random.key(0)), ebm.CD(1, "random"), (x, v),
+    ebm.CRBM.init(64, 32, 64, key=jax.random.key(0)), ebm.CD(1, start="random"), (x, v),
     optimizer=optax.adam(0.01), epochs=60, batch_size=50, key=jax.random.key(1), progress=False,
     checkpoint=ebm.Checkpoint(sys.argv[1], every=5), validation=(x[:50], v[:50]), average=0.9,
 )

@@ -70,7 +70,7 @@ def toy_learner(method: str, updates: int) -> ebm.AbstractLearner:
     return {
         "exact": lambda: ebm.MLE(ebm.Exact()),
         "sap": lambda: ebm.SAP(num_chains=CHAINS),
-        "trans-sap": lambda: ebm.TransSAP(betas, 200, updates // 2, num_chains=CHAINS),
+        "trans-sap": lambda: ebm.TransSAP(betas, every=200, begin=updates // 2, num_chains=CHAINS),
         "pseudo-likelihood": lambda: ebm.PseudoLikelihood(),
         "mcmc-mle": lambda: ebm.MCMCMLE(num_chains=CHAINS, steps=refresh, refresh=refresh),
     }[method]()
@@ -155,7 +155,7 @@ def semi_restricted(run: dict[str, Any], work: Path | None, deadline: Deadline) 
         learner, total = ebm.SAP(num_chains=CHAINS), updates
     else:
         betas = np.linspace(0.9, 1, intervals + 1)
-        learner = ebm.TransSAP(betas, every, begin, num_chains=CHAINS)
+        learner = ebm.TransSAP(betas, every=every, begin=begin, num_chains=CHAINS)
         total = begin + (updates - begin) // 2
 
     def error(model: Any) -> float:

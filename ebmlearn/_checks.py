@@ -104,14 +104,21 @@ def symmetric(name: str, x: Array) -> None:
         )
 
 
-def typed_key(key: Any) -> None:
-    """Raises `TypeError` unless `key` is one typed PRNG key, as `jax.random.key` makes them."""
-    if not (hasattr(key, "dtype") and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+def as_key(key: Any) -> Array:
+    """One typed PRNG key, from such a key, an integer seed, or a key of the old style."""
+    if type(key) is int or isinstance(key, np.integer):
+        return jax.random.key(int(key))
+    dtype = getattr(key, "dtype", None)
+    if dtype == jnp.uint32 and jnp.shape(key) == (2,):
+        return jax.random.wrap_key_data(jnp.asarray(key))
+    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise TypeError(
-            f"`key` must be a typed key from `jax.random.key(seed)`, got {describe(key)}."
+            "`key` must be an integer seed, or a key such as `jax.random.key(0)`, got"
+            f" {describe(key)}."
         )
     if key.shape != ():
         raise ValueError(f"`key` must be a single key, got {describe(key)}.")
+    return key
 
 
 def count(name: str, x: Any, least: int = 1) -> None:
@@ -159,6 +166,13 @@ def choice(name: str, x: Any, options: Iterable[str]) -> None:
     if x not in tuple(options):
         wanted = ", ".join(repr(option) for option in options)
         raise ValueError(f"`{name}` must be one of {wanted}, got {x!r}.")
+
+
+def real_numbers(name: str, x: Any) -> None:
+    """Raises `TypeError` unless an array holds real numbers or booleans."""
+    real = jnp.issubdtype(x.dtype, jnp.number) or x.dtype == np.bool_
+    if not real or jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"`{name}` must hold real numbers, got {describe(x)}.")
 
 
 def binary_rows(name: str, x: Any) -> None:

@@ -1,8 +1,20 @@
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Num, PRNGKeyArray, UInt32
 
 
 # What a user may hand in: arrays of JAX or of NumPy.
 AnyArray: TypeAlias = Array | np.ndarray
+# A typed key, an integer seed, or a key of the old style.
+Key: TypeAlias = PRNGKeyArray | int | UInt32[AnyArray, "2"]
+# Data as learners take them: an array, several of them, or some for each group of a graph.
+Batch: TypeAlias = AnyArray | Sequence[AnyArray] | Mapping[Any, AnyArray]
+# What `fit` takes besides: batches one after the other.
+Data: TypeAlias = Batch | Iterable[Batch]
+# What is known of some units, and which these are: see `AbstractInference`.
+Evidence: TypeAlias = (
+    Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | Mapping[Any, Any] | None
+)
+Observed: TypeAlias = Bool[AnyArray, "*#batch units"] | Mapping[Any, Any] | None

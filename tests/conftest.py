@@ -1,26 +1,18 @@
-import functools
+import ctypes
 import gc
 import os
 import tempfile
+from pathlib import Path
 
 import programs
 import pytest
 
 
-os.environ[programs.UNOPTIMISED] = "1"
-
-
-def quick(make):
-    """Flags of XLA hold for a whole process, but some tests here do optimise."""
-    import jax
-
-    @functools.wraps(make)
-    def options(*args, env_options_overrides=None, **kwargs):
-        if jax.config.read("jax_disable_most_optimizations"):
-            env_options_overrides = programs.QUICK | (env_options_overrides or {})
-        return make(*args, env_options_overrides=env_options_overrides, **kwargs)
-
-    return options
+# Before JAX reads it. Nearly all the time of these tests is compilation; what optimisation may
+# break is tested with it, in processes of their own: see `test_numerics.py`.
+if programs.AS_USERS not in os.environ:
+    os.environ.update(programs.quickly())
+    os.environ[programs.UNOPTIMISED] = "1"
 
 
 def pytest_configure(config):
@@ -38,14 +30,10 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput") and config.getoption("dist", "no") != "no":
         return
     import jax
-    from jax._src import compiler
 
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
-    # Nearly all the time of these tests is compilation. What optimisation may break, the
-    # reductions and the tutorials, which are programs as users start them, is tested with it.
-    jax.config.update("jax_disable_most_optimizations", True)
-    compiler.get_compile_options = quick(compiler.get_compile_options)
+    jax.config.update("jax_disable_most_optimizations", programs.AS_USERS not in os.environ)
     jax.config.update("jax_compilation_cache_dir", os.environ[programs.COMPILED])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.02)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -61,6 +49,26 @@ def pytest_collection_finish():
 def pytest_unconfigure(config):
     if hasattr(config, "compiled"):
         config.compiled.cleanup()
+
+
+# How large a worker may grow before it forgets what it has compiled, which stays on the disk.
+_MOST = 1.3e9
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """Keeps a worker small, where the system tells how large it is."""
+    yield
+    about = Path("/proc/self/statm")
+    if about.exists() and int(about.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > _MOST:
+        import jax
+
+        jax.clear_caches()
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        # What is free goes back to the system.
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(params=["float32", "float64"])

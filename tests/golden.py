@@ -22,15 +22,18 @@ import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from untyped import nd_var_array
 
 import ebmlearn as ebm
+from ebmlearn.models import Statistics
+from ebmlearn.units import erfcx, log_ndtr
 
 
 FOLDER = Path(__file__).parent / "golden_0_1"
@@ -38,7 +41,7 @@ VALUES = FOLDER / "values.npz"
 # Of float32: sums of some ten terms, and the quantiles that real numbers are drawn by.
 SINGLE = 1e-5
 # Of the place of this switch, see `oracle.py`.
-x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else cast(Any, jax).experimental.enable_x64
 
 
 class Case(NamedTuple):
@@ -162,13 +165,13 @@ class Graph:
     """Variables of two states and of three; a dense group, pairs, listed configurations, OR."""
 
     def __init__(self):
-        from pgmax import fgraph, fgroup, vgroup
+        from pgmax import fgraph, fgroup
 
         import ebmlearn.pgmax as plugin
 
         rng = np.random.default_rng(12)
-        a, b = (vgroup.NDVarArray(num_states=2, shape=(n,)) for n in (3, 2))
-        c = vgroup.NDVarArray(num_states=3, shape=(2,))
+        a, b = (nd_var_array(num_states=2, shape=(n,)) for n in (3, 2))
+        c = nd_var_array(num_states=3, shape=(2,))
         self.groups = {"a": a, "b": b, "c": c}
         self.graph = fgraph.FactorGraph([a, b, c])
         self.graph.add_factors(plugin.RBMFactorGroup(a, b, rng.normal(size=(3, 2))))
@@ -256,7 +259,10 @@ def units(x: Any) -> dict[str, Any]:
         out = {"visible": x.visible} | {f"hidden_{k + 1}": h for k, h in enumerate(x.hidden)}
     else:
         out = {"visible": x.visible, "hidden": x.hidden}
-    return out | ({"label": x.label} if hasattr(x, "label") else {})
+    if hasattr(x, "label"):
+        # Version 0.1.0 had one-hot labels.
+        out["label"] = np.eye(3, dtype=np.int32)[np.asarray(x.label)[..., 0]]
+    return out
 
 
 def parameters(model: Any) -> Any:
@@ -293,8 +299,10 @@ def real_beliefs(inference: Any, make: Callable) -> dict[str, Any]:
     """Of Gaussian or nonnegative units."""
     model = make()
     found = inference(model, *(evidence(model) if make is gaussian else ()))
-    names = ("mean", "variance", "hidden", "covariance", "log_partition", "guarded")
-    return {k: getattr(found, k) for k in names if hasattr(found, k)} | {"report": report(found)}
+    names = ("mean", "variance", "covariance", "log_partition")
+    if make is gaussian:
+        names = ("mean", "variance", "hidden", "guarded")
+    return {k: getattr(found, k) for k in names} | {"report": report(found)}
 
 
 def grid_beliefs(inference: Any) -> dict[str, Any]:
@@ -306,7 +314,7 @@ def grid_beliefs(inference: Any) -> dict[str, Any]:
     return {
         "marginals": {k: found.marginals[k] for k in ("state", "pixels")},
         "decode": {k: found.decode()[k] for k in ("state", "pixels")},
-        "pairs": {k: found.factors[k] for k in ("down", "antidiagonal")},
+        "pairs": {k: found.pairwise[k] for k in ("down", "antidiagonal")},
         "log_partition": found.log_partition,
         "report": report(found),
     }
@@ -318,7 +326,7 @@ def graph_beliefs(inference: Any) -> dict[str, Any]:
     return {
         "marginals": graph.by_name(found.marginals),
         "decode": graph.by_name(found.decode()),
-        "factors": found.factors.values,
+        "factors": found.pairwise.values,
         "log_partition": found.log_partition,
         "report": report(found),
     }
@@ -327,14 +335,14 @@ def graph_beliefs(inference: Any) -> dict[str, Any]:
 for kind, make in LAYERED.items():
     for name, inference in {
         "bp": ebm.BP(5),
-        "bp_max": ebm.BP(5, "max"),
+        "bp_max": ebm.BP(5, product="max"),
         "mean_field": ebm.MeanField(5),
         "exact": ebm.Exact(),
     }.items():
         add(f"beliefs-{kind}-{name}", beliefs, inference, make)
     add(f"beliefs-{kind}-mplp", beliefs, ebm.MPLP(30), make, False)
 for name, inference in {
-    "bp_mixed": ebm.BP(5, "mixed"),
+    "bp_mixed": ebm.BP(5, product="mixed"),
     "bp_damped": ebm.BP(5, damping=0.3, start="plain"),
     "bp_flooding": ebm.BP(5, schedule="flooding"),
     "bp_temperature": ebm.BP(5, temperature=0.5),
@@ -345,12 +353,12 @@ for name, inference in {
     "exact_mixed": ebm.Exact("mixed"),
 }.items():
     add(f"beliefs-rbm-{name}", beliefs, inference, rbm)
-add("beliefs-dbm-bp_mixed", beliefs, ebm.BP(5, "mixed"), dbm)
+add("beliefs-dbm-bp_mixed", beliefs, ebm.BP(5, product="mixed"), dbm)
 # Weights too large for messages as odds.
 large = functools.partial(rbm, 12.0)
 for name, inference in {
     "bp": ebm.BP(10),
-    "bp_max": ebm.BP(10, "max"),
+    "bp_max": ebm.BP(10, product="max"),
     "bp_damped": ebm.BP(10, damping=0.5, schedule="flooding"),
     "exact": ebm.Exact(),
 }.items():
@@ -376,7 +384,7 @@ add("beliefs-nnbm-exact", real_beliefs, ebm.Exact(), nnbm)
 add("beliefs-sparse_nnbm-propagation", real_beliefs, ebm.ISusP(method="propagation"), sparse_nnbm)
 for name, inference in {
     "bp": ebm.BP(5),
-    "bp_max": ebm.BP(5, "max"),
+    "bp_max": ebm.BP(5, product="max"),
     "exact": ebm.Exact(),
 }.items():
     add(f"beliefs-grid-{name}", grid_beliefs, inference)
@@ -460,7 +468,7 @@ def stack() -> dict[str, Any]:
 
 def special() -> dict[str, Any]:
     z = jnp.asarray([-20.0, -5.0, -1.0, 0.0, 0.5, 4.0, 30.0])
-    return {"erfcx": ebm.erfcx(jnp.abs(z)), "log_ndtr": ebm.log_ndtr(z)}
+    return {"erfcx": erfcx(jnp.abs(z)), "log_ndtr": log_ndtr(z)}
 
 
 def others() -> dict[str, Any]:
@@ -496,6 +504,7 @@ def gradient(name: str, make: Callable, learner: Any, steps: int = 1) -> dict[st
     model = make()
     batch = data(name, model)
     state = learner.init(model, key=key(1))
+    found, info = None, ()
     for k in range(steps):
         found, state, info = learner.step(model, state, batch, key=key(2 + k), epoch=0)
     # Loss, gap, converged, iterations and accepted.
@@ -527,9 +536,9 @@ LEARNERS = {
     "mle_tap": (ebm.MLE(ebm.TAP()), "nnbm sparse_nnbm"),
     "mle_susp": (ebm.MLE(ebm.SusP()), "nnbm"),
     "mle_isusp": (ebm.MLE(ebm.ISusP()), "nnbm"),
-    "mssvm_bp": (ebm.MSSVM(ebm.BP(5, "mixed")), "rbm crbm"),
+    "mssvm_bp": (ebm.MSSVM(ebm.BP(5, product="mixed")), "rbm crbm"),
     "mssvm_exact": (ebm.MSSVM(ebm.Exact("mixed")), "dbm crbm"),
-    "lssvm_bp": (ebm.LSSVM(ebm.BP(5, "max")), "rbm boltzmann semi crbm"),
+    "lssvm_bp": (ebm.LSSVM(ebm.BP(5, product="max")), "rbm boltzmann semi crbm"),
     "lssvm_exact": (ebm.LSSVM(ebm.Exact("max")), "dbm crbm"),
     "cd": (ebm.CD(2), "rbm dbm crbm gaussian"),
     "cd_random": (ebm.CD(1, start="random"), "crbm gaussian"),
@@ -571,8 +580,9 @@ for kind in ("rbm", "dbm", "boltzmann", "gaussian", "grid"):
 def moments(inference: Any) -> dict[str, Any]:
     mean = np.array([0.9, 0.6, 1.0])
     spread = np.array([[0.35, -0.05, 0.06], [-0.05, 0.2, -0.02], [0.06, -0.02, 0.4]])
-    given = ebm.Statistics(
-        ebm.Units(jnp.asarray(mean)), jnp.asarray(spread + np.outer(mean, mean)),
+    products = jnp.asarray(spread + np.outer(mean, mean))
+    given = Statistics(
+        ebm.Units(jnp.asarray(mean)), products, (jnp.diagonal(products),),
         jnp.asarray(True), jnp.asarray(0), jnp.asarray(0.0),
     )  # fmt: skip
     match = ebm.solve_moments(given, inference)
@@ -604,7 +614,7 @@ def chains(make: Callable, sampler: Any) -> dict[str, Any]:
             clamped=ebm.Layers(jnp.asarray([True, False, False, True, False]), None),
         )
     state = sampler.init(model, 3, key=key(), **options)
-    begin = units(state.units)
+    begin, info = units(state.units), None
     for k in range(2):
         state, info = sampler.step(model, state, key=key(k))
     return {"begin": begin, "end": units(state.units), "info": info}
@@ -645,7 +655,7 @@ REAL = ("gaussian", "nnbm", "sparse_nnbm")
 for name, (sampler, kinds) in SAMPLERS.items():
     for kind in kinds.split():
         # Real numbers in float64, to compare them as sharply as bits.
-        options = {} if kind in REAL else dict(tol=SINGLE, double=False)
+        options: dict[str, Any] = {} if kind in REAL else dict(tol=SINGLE, double=False)
         add(f"chains-{kind}-{name}", chains, SAMPLED[kind], sampler, **options)
 for kind, name in (
     ("rbm", "gibbs"), ("dbm", "parallel"), ("gaussian", "gibbs"), ("nnbm", "gibbs"),
@@ -683,8 +693,8 @@ def answers(name: str) -> dict[str, Any]:
         "own": ebm.query(own, x, observed),
     }
     if name != "gaussian":
-        out["joint"] = ebm.joint_query(plain, [2, 4 % width(plain)], x, observed & False, ebm.BP(5))
-        out["own_joint"] = ebm.joint_query(own, [2], x, observed)
+        out["joint"] = ebm.joint_query(plain, x, observed & False, ebm.BP(5), [2, 4 % width(plain)])
+        out["own_joint"] = ebm.joint_query(own, x, observed, targets=[2])
     return out
 
 
@@ -697,7 +707,7 @@ def graph_answers() -> dict[str, Any]:
     return {
         "bp": graph.by_name(ebm.query(plain, given, inference=ebm.BP(5))),
         "own": graph.by_name(ebm.query(own, given)),
-        "joint": ebm.joint_query(plain, targets, given, inference=ebm.BP(5)),
+        "joint": ebm.joint_query(plain, given, inference=ebm.BP(5), targets=targets),
         "grid": ebm.query(grid(), square, inference=ebm.BP(5), targets="state"),
         "own_grid": ebm.query(query_model("grid"), square, targets="state"),
     }
@@ -731,7 +741,7 @@ def annealed(make: Callable) -> dict[str, Any]:
     there = ebm.ais(model, key=key(), betas=5, num_chains=4, base=base)
     layers = [jnp.asarray(bits(4, b.shape[-1], k), jnp.int32) for k, b in enumerate(model.unary())]
     if make is labelled:
-        layers[2] = jnp.asarray(np.eye(3, dtype=np.int32)[[0, 2, 1, 2]])
+        layers[2] = jnp.asarray([[0], [2], [1], [2]])
     start = model.units(tuple(layers))
     return {"ais": there, "reverse": ebm.reverse_ais(model, start, key=key(), betas=5)}
 
@@ -754,7 +764,7 @@ def likelihoods() -> dict[str, Any]:
 
 def predictions() -> dict[str, Any]:
     x, v = data("crbm", crbm())
-    found = ebm.predict(crbm(), x, inference=ebm.BP(5, "max"))
+    found = ebm.predict(crbm(), x, inference=ebm.BP(5, product="max"))
     return {
         "predicted": found,
         "error_rate": ebm.error_rate(found, v),
@@ -767,9 +777,9 @@ def predictions() -> dict[str, Any]:
 def entropies() -> dict[str, Any]:
     asked, v = ebm.RandomTargets(0.5), bits(4, 5)
     out = {
-        "bp": ebm.nce(rbm(), v, asked, ebm.BP(5), key=key()),
-        "own": ebm.nce(query_model("rbm"), v, asked, key=key()),
-        "gibbs": ebm.nce(rbm(), v, asked, ebm.Gibbs(), key=key(), num_samples=5, burn_in=2),
+        "bp": ebm.query_entropy(rbm(), v, asked, ebm.BP(5), key=key()),
+        "own": ebm.query_entropy(query_model("rbm"), v, asked, key=key()),
+        "gibbs": ebm.query_entropy(rbm(), v, asked, ebm.Gibbs(), key=key(), steps=5, burn_in=2),
     }
     return {k: {"value": x.value, "rows": x.rows, "targets": x.targets} for k, x in out.items()}
 
@@ -778,7 +788,7 @@ def sampled() -> dict[str, Any]:
     x, observed = evidence(rbm())
     x = np.round(x)
     return {
-        "marginals": ebm.sampled_marginals(rbm(), x, observed, key=key(), num_samples=5, burn_in=2),
+        "marginals": ebm.sampled_marginals(rbm(), x, observed, key=key(), steps=5, burn_in=2),
         "bound": ebm.pmp_bound(rbm(), key=key(), num_samples=4, solver=ebm.PMP(5)),
         "exact_bound": ebm.pmp_bound(rbm(), key=key(), num_samples=4, solver=ebm.Exact("max")),
     }

@@ -4,6 +4,7 @@ Nothing here uses the library beyond its face.
 """
 
 import itertools
+from typing import Any
 
 import numpy as np
 from scipy import optimize, special
@@ -82,11 +83,12 @@ def free_energy(couplings, bias, m, v):
     return out
 
 
-def tap(couplings, bias, correction=0.0):
+def tap(couplings, bias, correction: Any = 0.0):
     """m, v, l and r by eqs. (6) to (9), with a correction as (16) and (17) should read."""
     d = np.diagonal(couplings)
     w = couplings - np.diag(d)
     m, v = np.ones_like(bias) / 2, np.ones_like(bias) / 2
+    l, r = bias, d  # noqa: E741
     for _ in range(3000):
         reaction = w**2 @ (v - m**2) + correction
         l, r = bias - w @ m - m * reaction, d - reaction  # noqa: E741
@@ -95,7 +97,7 @@ def tap(couplings, bias, correction=0.0):
     return m, v, l, r
 
 
-def susceptibilities(couplings, bias, correction=0.0):
+def susceptibilities(couplings, bias, correction: Any = 0.0):
     """M by eqs. (11) to (14) and (18): one linear system of 2n unknowns for each bias."""
     m, v, l, r = tap(couplings, bias, correction)  # noqa: E741
     n = len(m)

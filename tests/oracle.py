@@ -4,7 +4,7 @@ Nothing here uses the library beyond the parameters of its models.
 """
 
 import itertools
-from typing import Any, NamedTuple
+from typing import Any, cast, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,7 +17,7 @@ import ebmlearn as ebm
 
 
 # The place of this switch depends on the version of JAX.
-x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else cast(Any, jax.experimental).enable_x64
 
 
 class Flat(NamedTuple):
@@ -38,6 +38,8 @@ def flat(model) -> Flat:
     elif isinstance(model, ebm.DBM):
         blocks = {(k, k + 1): w for k, w in enumerate(model.weights)}
         biases = model.biases
+    elif isinstance(model, ebm.LayeredModel):
+        blocks, biases = dict(zip(model.joined, model.weights, strict=True)), model.biases
     else:
         blocks, biases = {(0, 1): model.weights}, [model.visible_bias, model.hidden_bias]
         if isinstance(model, ebm.SemiRestrictedBM):
@@ -63,8 +65,18 @@ class Truth(NamedTuple):
     pairwise: np.ndarray  # over all units
 
 
+def seen(model, rows: np.ndarray):
+    """Rows of `configurations` as users see states: integers by name, a label by its number."""
+    parts = []
+    for units, x in zip(model.layers, flat(model).cut(rows), strict=True):
+        if isinstance(units, ebm.Categorical):
+            x = x.reshape(len(x), units.size, units.states).argmax(-1)
+        parts.append(jnp.asarray(x, jnp.int32))
+    return model.units(parts)
+
+
 def configurations(model) -> np.ndarray:
-    """All of them, of label units those with exactly one at 1."""
+    """All of them, label units one-hot, as they are inside."""
     f = flat(model)
     x = np.array(list(itertools.product((0, 1), repeat=f.bias.size)), np.float64)
     return x if len(f.sizes) < 3 or isinstance(model, ebm.DBM) else x[f.cut(x)[2].sum(1) == 1]

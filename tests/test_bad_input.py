@@ -1,3 +1,6 @@
+# Wrong types are passed on purpose, to see the errors.
+# pyright: reportArgumentType=false, reportCallIssue=false
+
 """Wrong input: an error that names the argument, what was expected and what came."""
 
 import errors
@@ -111,18 +114,36 @@ CASES = {
     ),
     "an empty batch": (
         lambda: ebm.BP(1).statistics(ebm.RBM(W, jnp.zeros((0, 3)), C)),
-        ValueError, "`model`", "an instance at least", r"\(0,\)",
+        ValueError, "`model`", "at least one instance", r"\(0,\)",
     ),
     # keys
-    "old key": (
-        lambda: ebm.RBM.init(3, 2, key=jax.random.PRNGKey(0)),
-        TypeError, "`key`", r"jax\.random\.key", "uint32",
+    "numbers as a key": (
+        lambda: ebm.RBM.init(3, 2, key=jnp.zeros(2)),
+        TypeError, "`key`", r"jax\.random\.key", "float32",
     ),
-    "seed": (lambda: ebm.BoltzmannMachine.init(3, key=0), TypeError, "`key`", "typed", "0"),
+    "half a seed": (
+        lambda: ebm.BoltzmannMachine.init(3, key=0.5), TypeError, "`key`", "integer seed", "0.5",
+    ),
     "several keys": (
         lambda: ebm.DBM.init(3, (2,), key=jax.random.split(KEY)), ValueError, "`key`", "single", "2",
     ),
     # sizes
+    "numbers of units": (
+        lambda: ebm.RBM(784, 500),
+        TypeError, "`RBM` takes arrays", "got numbers", r"`RBM\.init\(visible=784, hidden=500, key=0\)`",
+    ),
+    "named numbers of units": (
+        lambda: ebm.RBM(visible=784, hidden=500),
+        TypeError, "`RBM` takes arrays", "got numbers", r"`RBM\.init\(visible=784, hidden=500, key=0\)`",
+    ),
+    "a seed beside them": (
+        lambda: ebm.GaussianRBM(hidden=3, visible=2, key=0),
+        TypeError, "`GaussianRBM`", "numbers", r"`GaussianRBM\.init\(hidden=3, visible=2, key=0\)`",
+    ),
+    "numbers of units of a DBM": (
+        lambda: ebm.DBM(784, (500, 500)),
+        TypeError, "`DBM` takes arrays", "numbers", r"`DBM\.init\(visible=784, hidden=\(500, 500\), key=0\)`",
+    ),
     "no units": (lambda: ebm.RBM.init(0, 2, key=KEY), ValueError, "`visible`", "at least 1", "0"),
     "half a unit": (lambda: ebm.RBM.init(3, 2.5, key=KEY), TypeError, "`hidden`", "integer", "2.5"),
     "hidden layers": (lambda: ebm.DBM.init(3, 2, key=KEY), TypeError, "`hidden`", "tuple", "2"),
@@ -139,7 +160,7 @@ CASES = {
         lambda: ebm.BP(1, temperature=jnp.array(1j)), TypeError, "`temperature`", "number", "complex64",
     ),
     "iterations": (lambda: ebm.MeanField(2.5), TypeError, "`iterations`", "integer", "2.5"),
-    "product": (lambda: ebm.BP(1, "min"), ValueError, "`product`", "'sum', 'max', 'mixed'", "'min'"),
+    "product": (lambda: ebm.BP(1, product="min"), ValueError, "`product`", "'sum', 'max', 'mixed'", "'min'"),
     "exact product": (lambda: ebm.Exact("sup"), ValueError, "`product`", "'sum'", "'sup'"),
     "start": (lambda: ebm.BP(1, start="zero"), ValueError, "`start`", "'centred'", "'zero'"),
     "schedule": (lambda: ebm.BP(1, schedule="random"), ValueError, "`schedule`", "'layers'", "'random'"),
@@ -154,7 +175,7 @@ CASES = {
         lambda: ebm.BP(jnp.asarray(3), unroll=True), TypeError, "`iterations`", "Python integer", "int32",
     ),
     "mixed": (
-        lambda: ebm.BP(1, "mixed")(ebm.BoltzmannMachine(J, B)),
+        lambda: ebm.BP(1, product="mixed")(ebm.BoltzmannMachine(J, B)),
         ValueError, "`product", "bipartite", "BoltzmannMachine",
     ),
     "exact mixed": (
@@ -194,6 +215,14 @@ def test_dtypes_must_agree():
         pytest.raises(TypeError, match=r"`weights` float64.*`hidden_bias` float32"),
     ):
         ebm.RBM(np.zeros((3, 2)), np.zeros(3), np.zeros(2, np.float32))
+
+
+@pytest.mark.parametrize("init", [ebm.RBM.init, ebm.SemiRestrictedBM.init, ebm.GaussianRBM.init])
+def test_keys_of_every_kind_are_one_key(init):
+    keys = 3, np.int64(3), jax.random.key(3), jax.random.PRNGKey(3)
+    weights = [np.asarray(init(4, 2, key=key).weights) for key in keys]
+    for other in weights[1:]:
+        np.testing.assert_array_equal(other, weights[0])
 
 
 def test_evidence_is_checked_under_jit_too():

@@ -1,6 +1,11 @@
+# Wrong types are passed on purpose, to see the errors.
+# pyright: reportArgumentType=false
+
 """Wrong input to learners and `fit`: an error that names the argument, what was expected and what
 came, and nothing half-written.
 """
+
+from typing import Any
 
 import errors
 import jax
@@ -23,12 +28,12 @@ LEARNER = ebm.MLE(ebm.MeanField(1))
 ADAM = optax.adam(0.1)
 
 
-def fit(model=CRBM, learner=LEARNER, data=(X, V), **options):
-    defaults = dict(optimizer=ADAM, epochs=1, batch_size=2, key=KEY, progress=False)
+def fit(model: Any = CRBM, learner: Any = LEARNER, data: Any = (X, V), **options: Any):
+    defaults: dict[str, Any] = dict(optimizer=ADAM, epochs=1, batch_size=2, key=KEY, progress=False)
     return ebm.fit(model, learner, data, **{**defaults, **options})
 
 
-def step(model, batch, learner=LEARNER, **options):
+def step(model: Any, batch: Any, learner: Any = LEARNER, **options: Any):
     return learner.step(model, None, batch, **{"key": KEY, "epoch": 0, **options})
 
 
@@ -65,17 +70,17 @@ CASES = {
     "a conditioned model": (
         lambda: fit(CRBM.condition(X), data=V), ValueError, "`model`", "CRBM they come from", r"\(6,\)",
     ),
-    "no model": (lambda: fit(X), TypeError, "`model`", "CRBM", r"\(6, 4\)"),
+    "no model": (lambda: fit(X), TypeError, "`model`", "RBM", r"\(6, 4\)"),
     "validation": (lambda: fit(validation=(X, V * 2)), ValueError, r"`validation\[1\]`", "0 and 1", "2"),
     # arguments
     "learner": (lambda: fit(learner="mle"), TypeError, "`learner`", r"MLE\(BP", "'mle'"),
     "query model": (
-        lambda: fit(ebm.QueryModel(RBM), data=V), TypeError, "`model`", "QueryTraining", "MLE",
+        lambda: fit(ebm.QueryModel(RBM), data=V), TypeError, "`model`", "QueryTraining", "got a QueryModel",
     ),
     "optimizer": (lambda: fit(optimizer=0.1), TypeError, "`optimizer`", "Optax", "0.1"),
     "epochs": (lambda: fit(epochs=0), ValueError, "`epochs`", "at least 1", "0"),
-    "old key": (lambda: fit(key=jax.random.PRNGKey(0)), TypeError, "`key`", "typed", "uint32"),
-    "key of a step": (lambda: step(RBM, V, key=0), TypeError, "`key`", "typed", "0"),
+    "key": (lambda: fit(key=jnp.zeros(3)), TypeError, "`key`", "integer seed", "float32"),
+    "key of a step": (lambda: step(RBM, V, key="0"), TypeError, "`key`", "integer seed", "'0'"),
     "epoch": (lambda: step(RBM, V, epoch=-1), ValueError, "`epoch`", "negative", "-1"),
     "patience": (lambda: fit(patience=2), ValueError, "`validation`", "`patience`", "None"),
     "metric": (lambda: fit(RBM, data=V, validation=V), ValueError, "`metric`", "`validation`", "None"),
@@ -84,28 +89,43 @@ CASES = {
     "mesh": (lambda: fit(mesh=2), TypeError, "`mesh`", "Mesh", "2"),
     # learners
     "sum for MSSVM": (
-        lambda: ebm.MSSVM(ebm.BP(3)), ValueError, "`inference`", 'product="mixed"', "'sum'",
+        lambda: ebm.MSSVM(ebm.BP(3)), ValueError, "`inference`", 'product="mixed"', "BP, which gives marginals",
     ),
     "mixed for LSSVM": (
-        lambda: ebm.LSSVM(ebm.BP(3, product="mixed")), ValueError, "`inference`", 'product="max"', "'mixed'",
+        lambda: ebm.LSSVM(ebm.BP(3, product="mixed")), ValueError, "`inference`", 'product="max"',
+        "BP, which maximises over the visible units",
     ),
-    "max for MLE": (lambda: ebm.MLE(ebm.BP(3, "max")), ValueError, "`inference`", 'product="sum"', "'max'"),
+    "max for MLE": (
+        lambda: ebm.MLE(ebm.BP(3, product="max")), ValueError, "`inference`", "marginals",
+        "BP, which maximises over all units",
+    ),
+    "MPLP for MLE": (
+        lambda: ebm.MLE(ebm.MPLP()), ValueError, "`inference`", "marginals", "MPLP, which maximises",
+    ),
+    "MPLP of a schedule for MLE": (
+        lambda: ebm.MLE(lambda epoch: ebm.MPLP(10 + epoch)), ValueError, "`inference`", "marginals",
+        "MPLP, which maximises",
+    ),
+    "MPLP for CD": (
+        lambda: ebm.CD(1, inference=ebm.MPLP()), ValueError, "`inference`", "marginals",
+        "MPLP, which maximises",
+    ),
     "no inference": (lambda: ebm.MLE(10), TypeError, "`inference`", "function from the epoch", "10"),
     "no inference for an epoch": (
         lambda: ebm.MLE(lambda epoch: epoch), TypeError, "`inference`", "for each epoch", "0",
     ),
     "cost": (
-        lambda: ebm.MSSVM(ebm.BP(1, "mixed"), cost=2), TypeError, "`cost`", "function", "2",
+        lambda: ebm.MSSVM(ebm.BP(1, product="mixed"), cost=2), TypeError, "`cost`", "function", "2",
     ),
     "shape of a cost": (
-        lambda: step(RBM, V, ebm.LSSVM(ebm.BP(1, "max"), cost=lambda s, t: (s - t).sum(-1))),
+        lambda: step(RBM, V, ebm.LSSVM(ebm.BP(1, product="max"), cost=lambda s, t: (s - t).sum(-1))),
         ValueError, "`cost`", r"\(6, 3\)", r"\(6,\)",
     ),
     "k": (lambda: ebm.CD(0), ValueError, "`k`", "at least 1", "0"),
-    "start": (lambda: ebm.CD(1, "zero"), ValueError, "`start`", "'data', 'random'", "'zero'"),
+    "start": (lambda: ebm.CD(1, start="zero"), ValueError, "`start`", "'data', 'random'", "'zero'"),
     "chain": (
-        lambda: step(ebm.BoltzmannMachine.init(3, key=KEY), V, ebm.CD(1)),
-        ValueError, "`model`", "block Gibbs", "BoltzmannMachine",
+        lambda: step(ebm.GridMRF.init((1, 3), 2, key=KEY), {"state": V[:, None]}, ebm.CD(1)),
+        TypeError, "`model`", "layers of units", "GridMRF",
     ),
     "centred": (lambda: ebm.CD(1, centred=1), TypeError, "`centred`", "boolean", "1"),
     "decay": (
@@ -134,7 +154,8 @@ CASES = {
         lambda: ebm.reverse_ais(RBM, V, key=KEY), ValueError, "`start`", "all units", r"\(6, 3\)",
     ),
     "likelihood of a DBM": (
-        lambda: ebm.log_likelihood(ebm.DBM.init(3, (2, 2), key=KEY), V, 0.0), TypeError, "`model`", "RBM", "DBM",
+        lambda: ebm.log_likelihood(ebm.DBM.init(3, (2, 2), key=KEY), V, 0.0), TypeError, "`model`",
+        "hidden layers that are not joined", "DBM",
     ),
     # samplers
     "no chains": (lambda: ebm.Gibbs().init(RBM, 0, key=KEY), ValueError, "`num_chains`", "at least 1", "0"),

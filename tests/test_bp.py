@@ -6,6 +6,7 @@ import oracle
 import pytest
 
 import ebmlearn as ebm
+from ebmlearn.messages import Product
 
 
 def logit(p):
@@ -175,13 +176,13 @@ def test_centred_start_knows_no_zero_or_one(product, schedule):
     visible, hidden = rng.random(5) < 0.5, rng.random(4) < 0.5
     mirror = relabelled(rbm, visible, hidden)
     for iterations in (1, 2, 3):
-        bp = ebm.BP(iterations, product, schedule=schedule)
+        bp = ebm.BP(iterations, product=product, schedule=schedule)
         one, two = bp(rbm).log_odds, bp(mirror).log_odds
         np.testing.assert_allclose(
             np.where(visible, -two.visible, two.visible), one.visible, atol=1e-5
         )
         np.testing.assert_allclose(np.where(hidden, -two.hidden, two.hidden), one.hidden, atol=1e-5)
-    plain = ebm.BP(1, product, schedule=schedule, start="plain")
+    plain = ebm.BP(1, product=product, schedule=schedule, start="plain")
     one, two = plain(rbm).log_odds, plain(mirror).log_odds
     assert np.abs(np.where(visible, -two.visible, two.visible) - one.visible).max() > 1e-2
 
@@ -191,7 +192,7 @@ def test_plain_start_is_algorithm_1_of_the_paper():
     rbm = oracle.random_rbm(np.random.default_rng(8))
     w, b, c = (np.asarray(x, np.float64) for x in (rbm.weights, rbm.visible_bias, rbm.hidden_bias))
     to_v = np.full_like(w, 0.5)
-    tau_v = 1 / (1 + np.exp(-b))
+    tau_v, tau_h = 1 / (1 + np.exp(-b)), c
     for _ in range(3):
         one, two = (1 - to_v) * tau_v[:, None], to_v * (1 - tau_v[:, None])
         to_h = 1 / (1 + (one + two) / (np.exp(w) * one + two))
@@ -233,8 +234,8 @@ def test_mixed_product_finds_local_optima():
 @pytest.mark.parametrize("options", [{"damping": 0.3}, {"schedule": "flooding"}])
 def test_mixed_product_statistics_are_hard_on_every_schedule(options):
     rbm = oracle.random_rbm(np.random.default_rng(26))
-    want = ebm.BP(60, "mixed").statistics(rbm)
-    got = ebm.BP(60, "mixed", **options).statistics(rbm)
+    want = ebm.BP(60, product="mixed").statistics(rbm)
+    got = ebm.BP(60, product="mixed", **options).statistics(rbm)
     np.testing.assert_array_equal(got.units.visible, want.units.visible)
     np.testing.assert_allclose(got.units.hidden, want.units.hidden, atol=1e-5)
     np.testing.assert_allclose(got.pairwise, want.pairwise, atol=1e-5)
@@ -281,7 +282,7 @@ def test_max_product_statistics_are_the_decoded_states():
 def test_evidence(kind, product):
     # Whatever is left of a model once all but one of its visible units are known is a tree here.
     model = oracle.MODELS[kind](np.random.default_rng(12), scale=1.0)
-    sizes = oracle.flat(model).sizes
+    sizes = list(oracle.flat(model).sizes)
     if len(sizes) > 2:
         model = ebm.DBM(model.weights[:1], model.biases[:2])
         sizes = sizes[:2]
@@ -333,7 +334,9 @@ def test_clamped_units_stay_whatever_pulls_at_them(magnitude):
 
 def test_unrolled_gradient_against_finite_differences():
     with oracle.x64(True):
-        for scale, product in [(1.0, "sum"), (12.0, "sum"), (1.0, "max"), (0.0, "sum")]:
+        cases: list[tuple[float, Product]]
+        cases = [(1.0, "sum"), (12.0, "sum"), (1.0, "max"), (0.0, "sum")]
+        for scale, product in cases:
             rbm = oracle.random_rbm(np.random.default_rng(14), scale=scale, dtype="float64")
             bp = ebm.BP(iterations=4, product=product, unroll=True, temperature=0.8)
 
@@ -404,7 +407,9 @@ def test_unrolled_memory_is_bounded():
     def memory(iterations):
         bp = ebm.BP(iterations=iterations, unroll=True)
         compiled = jax.jit(jax.grad(lambda m: bp(m).visible.sum())).lower(rbm).compile()
-        return compiled.memory_analysis().temp_size_in_bytes
+        analysis = compiled.memory_analysis()
+        assert analysis is not None
+        return analysis.temp_size_in_bytes
 
     message = 60 * 40 * 4
     # One message array a sweep is kept, nothing else that grows.
@@ -556,10 +561,10 @@ def test_a_traced_schedule_compiles_once():
 
     jax.block_until_ready(beliefs(rbm, jnp.asarray(7), jnp.asarray(1.0)))
     strong = jax.tree.map(lambda x: 30 * x, rbm)
-    before = len(COMPILED)
+    before, got = len(COMPILED), None
     for epoch in range(3):
         got = beliefs(strong, jnp.asarray(8 + epoch), jnp.asarray(0.5))
-    assert COMPILED[before:] == []
+    assert COMPILED[before:] == [] and got is not None
     np.testing.assert_allclose(got, ebm.BP(10, temperature=0.5)(strong).visible, atol=1e-6)
 
 
@@ -634,7 +639,7 @@ def test_marginal_map_with_evidence():
     for _ in range(20):
         rbm = oracle.random_rbm(rng, 4, 3)
         evidence, observed = np.array([1, 0, 0, 1], np.float32), np.array([True, True, True, False])
-        beliefs = ebm.BP(40, "mixed", tol=1e-6)(rbm, evidence, observed)
+        beliefs = ebm.BP(40, product="mixed", tol=1e-6)(rbm, evidence, observed)
         options = np.stack([evidence, evidence])
         options[:, 3] = 0, 1
         values = -np.asarray(rbm.free_energy(options))
@@ -648,7 +653,7 @@ def test_both_forms_of_messages_agree_where_one_gives_way():
     peak = float(jnp.abs(rbm.weights).max())
     inside, outside = (jax.tree.map(lambda x, s=s: x * (s / peak), rbm) for s in (9.999, 10.001))
     for product in ("sum", "mixed"):
-        a, b = (ebm.BP(6, product)(model) for model in (inside, outside))
+        a, b = (ebm.BP(6, product=product)(model) for model in (inside, outside))
         np.testing.assert_allclose(a.visible, b.visible, atol=2e-3)
         np.testing.assert_allclose(a.log_partition, b.log_partition, atol=2e-2)
 

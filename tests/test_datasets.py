@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,7 @@ def test_digits():
     grey = datasets.digits(threshold=None)
     assert grey.train.x.max() == 16
     np.testing.assert_array_equal(grey.test.x > 7, data.test.x)
+    assert data.valid.y is not None
     assert set(np.unique(data.valid.y)) == set(range(10))
 
 
@@ -86,12 +88,13 @@ def test_shifted_digits():
     np.testing.assert_array_equal(moved[2][:, :, :-1], plain[:, :, 1:])
     np.testing.assert_array_equal(moved[3][:, :, 1:], plain[:, :, :-1])
     assert (moved[3][:, :, 0] == 0).all()
+    assert data.valid.y is not None
     np.testing.assert_array_equal(data.valid.y[:237], data.valid.y[-237:])
     # Each digit is in one part alone.
     from sklearn.datasets import load_digits
 
     x = np.concatenate([split.x[: len(split.x) // 5] for split in data])
-    known = load_digits().data.astype(np.float32) / 16
+    known = cast(Any, load_digits()).data.astype(np.float32) / 16
     np.testing.assert_array_equal(np.unique(x, axis=0), np.unique(known, axis=0))
     assert len(x) == len(known)
 
@@ -120,7 +123,7 @@ def test_border_ownership(folder, tmp_path, run):
     assert (spurious.sum((1, 2)) == 24).all()
     assert not spurious[:, [0, -1]].any()
     for image in spurious[:20]:
-        pieces, number = scipy.ndimage.label(image, np.ones((3, 3)))
+        pieces, number = cast(Any, scipy.ndimage.label(image, np.ones((3, 3))))
         assert number == 8, "apart from each other"
         for k in range(8):
             place = np.argwhere(pieces == k + 1)
@@ -156,7 +159,7 @@ def test_caltech(folder, tmp_path, run):
     data = datasets.caltech_silhouettes()
     got = np.concatenate([split.x for split in data])
     np.testing.assert_array_equal(got, images.reshape(6, 784))
-    assert np.concatenate([split.y for split in data]).tolist() == [1, 2, 3, 4, 5, 6]
+    assert np.concatenate([cast(Any, split.y) for split in data]).tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_frey_faces(folder, tmp_path, run):
@@ -178,12 +181,14 @@ def test_nade_collection(folder, tmp_path, run):
     assert data.train.x.tolist() == [[1, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
     assert data.valid.x.tolist() == [[0, 0, 0, 1, 0, 0]]
     assert data.test.x.tolist() == [[0] * 6]
+    assert data.train.y is not None
     assert data.train.y.tolist() == [1, -1]
     dense = tmp_path / "a.amat"
     dense.write_text("0 1 1 7\n1 0 0 3\n")
     run("convert", "ocr_letters", dense, dense, dense)
     data = datasets.nade("ocr-letters")
     assert data.test.x.tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert data.test.y is not None
     assert data.test.y.tolist() == [7, 3]
     listed = run("list").splitlines()
     assert [line.split()[1] for line in listed if line.startswith(("adult", "web"))] == [
@@ -227,6 +232,7 @@ def test_files_of_the_wrong_form(folder, tmp_path):
     np.savez(folder / "frey_faces.npz", x=np.array([{}], object))
     with pytest.raises(ValueError, match="plain arrays"):
         datasets.frey_faces()
+    packed: dict[str, Any]
     packed = {f"{part}_packed": np.zeros((2, 3), np.uint8) for part in ("train", "valid", "test")}
     np.savez(folder / "nade_web.npz", n_vis=300, **packed)
     with pytest.raises(ValueError, match=r"`train_packed` of 'web' .*\(rows, 38\).*\(2, 3\)"):

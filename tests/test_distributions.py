@@ -4,6 +4,7 @@ import contextlib
 import io
 import itertools
 import warnings
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -58,8 +59,8 @@ def test_probabilities_and_draws(name):
 
 def test_a_gaussian_site():
     rng = np.random.default_rng(1)
-    normal = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2, 3), 2, 3))
-    model = ebm.GaussianRBM(*normal, jnp.asarray([0.3, -0.2]))
+    w, b, c = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2, 3), 2, 3))
+    model = ebm.GaussianRBM(w, b, c, jnp.asarray([0.3, -0.2]))
     d = EnergyDistribution(model, "exact", steps=30)
     log_z = ebm.Exact()(model.hidden_marginal()).log_partition + model.log_volume
     x = rng.normal(size=(5, 2)).astype(np.float32)
@@ -231,7 +232,7 @@ def test_arviz():
     mcmc.run(KEY, rbm)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        summary = arviz.summary(arviz.from_numpyro(mcmc))
+        summary = cast(Any, arviz.summary(arviz.from_numpyro(mcmc)))
     assert set(summary.index) == {*(f"visible[{k}]" for k in range(3)), "hidden[0]", "hidden[1]"}
     truth = np.concatenate(oracle.truth(rbm).marginals)
     order = [f"visible[{k}]" for k in range(3)] + ["hidden[0]", "hidden[1]"]
@@ -255,11 +256,11 @@ def test_bad_input():
         (lambda: EnergyDistribution(rbm, None, steps=0), ValueError, "`steps`"),
         (lambda: EnergyDistribution(rbm, None, sampler="gibbs"), TypeError, "`sampler`"),
         (lambda: SamplerBlock(ebm.ParallelTempering([0, 1]), lambda s: rbm), TypeError, "replicas"),
-        (lambda: SamplerBlock(ebm.Gibbs(), rbm), TypeError, "`build`"),
+        (lambda: SamplerBlock(ebm.Gibbs(), cast(Any, rbm)), TypeError, "`build`"),
         (
             lambda: EnergyDistribution(oracle.random_labelled(np.random.default_rng(0)), None),
             TypeError,
-            "label units",
+            "visible units of one kind",
         ),
     ]
     for call, error, message in cases:

@@ -19,6 +19,8 @@ from benchmarks import report
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["", ".datasets", ".numpyro", ".pgmax", ".plotting"]
+# Their names stand in the reference if `ebmlearn` itself does not have them.
+ROOMS = [".units", ".models", ".inference", ".samplers", ".estimate", ".learners", "._fit"]
 
 
 def public(package: str) -> set[str]:
@@ -29,19 +31,26 @@ def public(package: str) -> set[str]:
     }
 
 
+def known() -> set[str]:
+    of_rooms = {name for room in ROOMS for name in public(room)}
+    top = {name.rpartition(".")[2] for name in public("")}
+    rest = {name for name in of_rooms if name.rpartition(".")[2] not in top}
+    return set().union(rest, *map(public, PACKAGES))
+
+
 def test_every_public_name_stands_once_in_the_reference():
     pages = "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "api").glob("*.md")))
     shown = Counter(re.findall(r"^::: (\S+)$", pages, re.MULTILINE))
-    assert set(shown) == set().union(*map(public, PACKAGES))
+    assert set(shown) == known()
     assert [name for name, times in shown.items() if times > 1] == []
 
 
 def test_references_in_docstrings_lead_somewhere():
-    known = set().union(*map(public, PACKAGES))
+    names = known()
     texts = [*(ROOT / "ebmlearn").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]
     for path in texts:
         for name in re.findall(r"\[`(ebmlearn[^`]*)`\]\[\]", path.read_text()):
-            assert name in known, f"{path} refers to {name}"
+            assert name in names, f"{path} refers to {name}"
 
 
 @pytest.mark.parametrize("name", report.TABLES)

@@ -9,6 +9,7 @@ import pytest
 from scipy.special import expit
 
 import ebmlearn as ebm
+from ebmlearn.models import Statistics
 from ebmlearn.numpyro import EnergyDistribution
 
 
@@ -79,15 +80,15 @@ def test_marginals_at_another_temperature():
         jnp.zeros(2, bool),
         key=KEY,
         sampler=ebm.Gibbs(0.5),
-        num_samples=20_000,
+        steps=20_000,
     )
     np.testing.assert_allclose(found, ebm.Exact()(model.tempered(0.5)).x, atol=0.02)
 
 
 def test_moments_of_any_kind_of_numbers():
     units, products = ebm.Units(np.asarray([1.0, 1.0])), np.asarray([[1.5, 1.1], [1.1, 1.5]])
-    rest = jnp.asarray(True), jnp.asarray(1), jnp.asarray(0.0)
-    given = ebm.Statistics(units, products, *rest)
+    rest = (None,), jnp.asarray(True), jnp.asarray(1), jnp.asarray(0.0)
+    given = Statistics(units, products, *rest)
     assert bool(ebm.solve_moments(given, ebm.ISusP()).converged)
     rows = np.random.default_rng(3).poisson(3.0, (500, 2))
     whole = ebm.solve_moments(rows, ebm.ISusP())
@@ -95,6 +96,20 @@ def test_moments_of_any_kind_of_numbers():
         whole.model.couplings,
         ebm.solve_moments(rows.astype(np.float32), ebm.ISusP()).model.couplings,
     )
+
+
+def test_queries_of_nonnegative_units():
+    couplings = jnp.asarray([[1.0, 0.3], [0.3, 1.2]])
+    model = ebm.NNBM(couplings, jnp.asarray([0.5, -0.2]))
+    for inference in (ebm.TAP(), ebm.SusP(), ebm.Exact()):
+        answer, info = ebm.query(model, None, None, inference, with_info=True)
+        beliefs = inference(model)
+        np.testing.assert_array_equal(answer.mean, beliefs.x)
+        np.testing.assert_array_equal(answer.variance, beliefs.variance)
+        np.testing.assert_allclose(answer.mean, ebm.Exact()(model).mean, atol=0.05)
+        assert bool(info.converged) and bool((answer.variance > 0).all())
+    one = ebm.query(model, None, None, ebm.TAP(), targets=[1])
+    np.testing.assert_array_equal(one.mean, ebm.TAP()(model).mean[1:])
 
 
 def test_what_lies_outside_the_support():
@@ -197,8 +212,8 @@ def test_mean_energies_where_batches_broadcast():
     for k in range(5):
         one = ebm.RBM(model.weights, model.visible_bias[0], model.hidden_bias[k])
         own = ebm.Exact().statistics(one)
-        each.append(float(one.expected_energy(own.units, own.pairwise)))
-    energy = model.expected_energy(found.units, found.pairwise)
+        each.append(float(one.expected_energy(own)))
+    energy = model.expected_energy(found)
     np.testing.assert_allclose(energy, np.mean(each), rtol=1e-5)
 
 
@@ -217,7 +232,7 @@ def test_what_is_impossible_has_no_conditional():
     model = ebm.GridMRF(zero, right, zero, zero, shape=(1, 2))
     nothing = {"state": np.full((1, 2), -1)}
     targets = [("state", (0, 0)), ("state", (0, 1))]
-    found = ebm.joint_query(model, targets, nothing, inference=ebm.Exact())
+    found = ebm.joint_query(model, nothing, None, ebm.Exact(), targets)
     p = np.where(np.isfinite(right), np.exp(np.asarray(right)), 0)
     np.testing.assert_allclose(found, p / p.sum(), atol=1e-6)
     assert not ebm.Exact()(model, {"state": np.array([[2, -1]])}).converged

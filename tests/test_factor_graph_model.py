@@ -4,6 +4,7 @@ import gc
 import itertools
 import math
 import weakref
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 import optax
 import oracle
 import pytest
+from untyped import nd_var_array
 
 import ebmlearn as ebm
 import ebmlearn.pgmax
@@ -37,10 +39,10 @@ class Mixed:
         from pgmax import factor, fgraph, fgroup, vgroup
 
         rng = np.random.default_rng(seed)
-        self.a = vgroup.NDVarArray(num_states=2, shape=(2, 2))
-        self.b = vgroup.NDVarArray(num_states=2, shape=(3 if loops else 1,))
-        self.c = vgroup.NDVarArray(num_states=2, shape=(4,))
-        self.d = vgroup.VarDict(num_states=3, variable_names=("left", "right"))
+        self.a = nd_var_array(num_states=2, shape=(2, 2))
+        self.b = nd_var_array(num_states=2, shape=(3 if loops else 1,))
+        self.c = nd_var_array(num_states=2, shape=(4,))
+        self.d = cast(Any, vgroup.VarDict(num_states=3, variable_names=("left", "right")))
         self.variables = [self.a, self.b, self.c, self.d]
         self.graph = fgraph.FactorGraph(self.variables)
         a, c, d = self.a, self.c, self.d
@@ -78,7 +80,7 @@ class Mixed:
             g: scale * rng.normal(size=(*g.num_states.shape, int(g.num_states.max())))
             for g in self.variables
         }
-        self.pgmax_evidence = dict(self.evidence)
+        self.pgmax_evidence: dict[Any, Any] = dict(self.evidence)
         left, right = self.evidence[d]
         self.pgmax_evidence[d] = {"left": left, "right": right}
 
@@ -88,11 +90,11 @@ class Mixed:
 
 def pool_tree():
     """A pool factor, and a pairwise factor at each of its variables."""
-    from pgmax import fgraph, fgroup, vgroup
+    from pgmax import fgraph, fgroup
 
     rng = np.random.default_rng(3)
-    x = vgroup.NDVarArray(num_states=2, shape=(4,))
-    y = vgroup.NDVarArray(num_states=2, shape=(4,))
+    x = nd_var_array(num_states=2, shape=(4,))
+    y = nd_var_array(num_states=2, shape=(4,))
     graph = fgraph.FactorGraph([x, y])
     graph.add_factors(fgroup.PoolFactorGroup([x.variables]))
     pairs = [[x[i], y[i]] for i in range(4)]
@@ -144,6 +146,7 @@ def test_the_same_as_pgmax(temperature):
             expected, found = bp.get_beliefs(theirs), ours.get_beliefs(here)
             for one, two in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
                 np.testing.assert_allclose(two, one, atol=1e-9)
+            product: dict[str, Any]
             product = {"product": "max"} if temperature == 0 else {"temperature": temperature}
             settings = ebm.BP(iterations, damping=damping, start="plain", **product)
             beliefs = settings(model)
@@ -156,7 +159,7 @@ def test_the_same_as_pgmax(temperature):
         for group in mixed.variables[:3]:
             np.testing.assert_array_equal(beliefs.decode()[group], states[group])
         # The state of the whole is PGMax's again.
-        again = ours.to_bp_state(here)
+        again = cast(Any, ours.to_bp_state(here))
         np.testing.assert_array_equal(again.ftov_msgs.value, here.ftov_msgs)
 
 
@@ -203,10 +206,10 @@ def test_exact_is_enumeration(product):
         beliefs[mixed.d][1], [(p * (rows[:, -1] == s)).sum() for s in range(3)], atol=1e-6
     )
     both = np.einsum("c,ci,cj->ij", p, rows[:, :4], rows[:, 4:7])
-    np.testing.assert_allclose(beliefs.factors[mixed.rbm], both, atol=1e-6)
+    np.testing.assert_allclose(beliefs.pairwise[mixed.rbm], both, atol=1e-6)
     configurations = [[0, 0, 1], [1, 1, 1], [2, 0, 0], [2, 1, 2]]
     met = [(rows[:, [11, 8, 12]] == np.array(c)).all(1) @ p for c in configurations]
-    np.testing.assert_allclose(beliefs.factors[mixed.triple][0], met, atol=1e-6)
+    np.testing.assert_allclose(beliefs.pairwise[mixed.triple][0], met, atol=1e-6)
 
 
 @pytest.mark.parametrize("product", ["sum", "max"])
@@ -234,9 +237,10 @@ def test_trees_are_exact(product):
             if product == "sum":
                 for group in variables:
                     np.testing.assert_allclose(beliefs[group], exact[group], atol=1e-6)
-                for one, two in zip(beliefs.factors.values, exact.factors.values, strict=True):
+                for one, two in zip(beliefs.pairwise.values, exact.pairwise.values, strict=True):
                     np.testing.assert_allclose(one, two, atol=1e-6)
                 answer = ebm.query(model, evidence, inference=ebm.BP(30))
+                group = variables[-1]
                 np.testing.assert_array_equal(answer[group], beliefs[group])
 
 
@@ -244,10 +248,10 @@ def test_trees_are_exact(product):
 @pytest.mark.parametrize("strength", [12.0, 60.0])
 def test_rare_states_are_not_excluded(kind, strength):
     """Where PGMax's logical factors send -1e32; to the last digits."""
-    from pgmax import fgraph, fgroup, vgroup
+    from pgmax import fgraph, fgroup
 
     with oracle.x64(True):
-        x = vgroup.NDVarArray(num_states=2, shape=(4,))
+        x = nd_var_array(num_states=2, shape=(4,))
         graph = fgraph.FactorGraph([x])
         graph.add_factors(getattr(fgroup, kind)([x.variables]))
         odds = np.array([-strength, -strength - 1, -strength - 2, 3.0])
@@ -255,7 +259,7 @@ def test_rare_states_are_not_excluded(kind, strength):
         model = FactorGraphModel(graph).with_evidence({x: np.stack([0 * odds, odds], 1)})
         rows, p, _, _ = enumerated(model)
         expected = [math.log(p[rows[:, i] == 1].sum() / p[rows[:, i] == 0].sum()) for i in range(4)]
-        found = np.asarray(ebm.BP(5)(model).scores[x])
+        found = np.asarray(ebm.BP(5)(model).log_odds[x])
         np.testing.assert_allclose(found[:, 1] - found[:, 0], expected, rtol=1e-12)
 
 
@@ -274,7 +278,7 @@ def test_low_temperatures(temperature=0.01):
                 # A score is the logarithm of a sum at that temperature, and so are PGMax's.
                 state = np.exp(scores - scores.max())
                 odds = state[rows[:, 0] == 1].sum() / state[rows[:, 0] == 0].sum()
-                found = beliefs.scores[variables[0]][0]
+                found = beliefs.log_odds[variables[0]][0]
                 np.testing.assert_allclose(
                     found[1] - found[0], temperature * math.log(odds), rtol=1e-10
                 )
@@ -378,7 +382,7 @@ def test_graphs_of_one_shape_share_what_is_compiled():
         held.extend([weakref.ref(mixed.rbm), weakref.ref(mixed.a)])
         return np.asarray(beliefs[mixed.b])
 
-    def listener(event, duration, **kwargs):
+    def listener(event, duration_secs, **kwargs):
         if "jaxpr_trace" in event:
             compiled.append(event)
 
@@ -416,7 +420,7 @@ def test_a_model_may_be_traced_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(ebm.BP(5)(again)[mixed.b], ebm.BP(5)(twice)[mixed.b])
 
 
-def grid_oracle(table, side, states):
+def grid_oracle(table, side, states) -> Any:
     """Exact log Z of a grid with one table for all factors, rightwards and downwards, by rows."""
     rows = np.array(list(itertools.product(range(states), repeat=side)))
     within = sum(table[rows[:, i], rows[:, i + 1]] for i in range(side - 1))
@@ -456,12 +460,12 @@ def grid_sample(table, number, rng, side=4, states=3):
 
 @pytest.mark.usefixtures("optimised")
 def test_fit_recovers_a_tied_grid():
-    from pgmax import fgraph, fgroup, vgroup
+    from pgmax import fgraph, fgroup
 
     rng = np.random.default_rng(0)
     truth = 0.4 * rng.normal(size=(3, 3))
     data = grid_sample(truth, 2000, rng)
-    x = vgroup.NDVarArray(num_states=3, shape=(4, 4))
+    x = nd_var_array(num_states=3, shape=(4, 4))
     graph = fgraph.FactorGraph(x)
     right = [[x[i, j], x[i, j + 1]] for i in range(4) for j in range(3)]
     down = [[x[i, j], x[i + 1, j]] for i in range(3) for j in range(4)]
@@ -498,12 +502,12 @@ def test_fit_recovers_a_tied_grid():
 @pytest.mark.usefixtures("optimised")
 def test_fit_recovers_an_rbm_joined_to_a_chain():
     """Hidden variables are not observed, and evidence is frozen; the likelihood is exact."""
-    from pgmax import fgraph, fgroup, vgroup
+    from pgmax import fgraph, fgroup
 
     rng = np.random.default_rng(1)
-    v = vgroup.NDVarArray(num_states=2, shape=(5,))
-    h = vgroup.NDVarArray(num_states=2, shape=(2,))
-    z = vgroup.NDVarArray(num_states=3, shape=(3,))
+    v = nd_var_array(num_states=2, shape=(5,))
+    h = nd_var_array(num_states=2, shape=(2,))
+    z = nd_var_array(num_states=3, shape=(3,))
     graph = fgraph.FactorGraph([v, h, z])
     rbm = ebmlearn.pgmax.RBMFactorGroup(v, h, 1.5 * rng.normal(size=(5, 2)))
     chain = fgroup.PairwiseFactorGroup(
@@ -603,14 +607,14 @@ def test_models_become_graphs(name):
 
 
 def test_conditional_rbm_group():
-    from pgmax import fgraph, infer, vgroup
+    from pgmax import fgraph, infer
 
     with oracle.x64(True):
         keys = jax.random.split(jax.random.key(0), 2)
         crbm = ebm.CRBM.init(6, 4, 5, key=keys[0], scale=1.0)
         x = jax.random.normal(keys[1], (3, 5))
-        v = vgroup.NDVarArray(num_states=2, shape=(2, 3))
-        h = vgroup.NDVarArray(num_states=2, shape=(4,))
+        v = nd_var_array(num_states=2, shape=(2, 3))
+        h = nd_var_array(num_states=2, shape=(4,))
         group = ebmlearn.pgmax.CRBMFactorGroup(v, h, crbm)
         graph = fgraph.FactorGraph([v, h])
         graph.add_factors(group)
@@ -629,7 +633,7 @@ def test_conditional_rbm_group():
 
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input():
-    from pgmax import fgraph, infer, vgroup
+    from pgmax import fgraph, infer
     from pgmax.factor import FAC_TO_VAR_UPDATES
 
     mixed, other = Mixed(), Mixed()
@@ -638,11 +642,15 @@ def test_bad_input():
     states = np.zeros((2, 2), int)
     rbm = ebm.RBM.init(3, 2, key=jax.random.key(0))
     crbm = ebm.CRBM.init(3, 2, 4, key=jax.random.key(0))
-    x = vgroup.NDVarArray(num_states=2, shape=(3,))
+    x = nd_var_array(num_states=2, shape=(3,))
     key = jax.random.key(0)
     grid = ebmlearn.pgmax.uniform_grid(4, 1.0)
     cases = [
-        (lambda: FactorGraphModel(rbm), TypeError, "`graph` must be a PGMax FactorGraph"),
+        (
+            lambda: FactorGraphModel(cast(Any, rbm)),
+            TypeError,
+            "`graph` must be a PGMax FactorGraph",
+        ),
         (lambda: model.log_potentials_of(other.rbm), KeyError, "`group`"),
         (lambda: model.with_log_potentials({other.rbm: np.zeros((4, 3))}), KeyError, "`updates`"),
         (lambda: model.with_log_potentials({mixed.rbm: np.zeros((3, 4))}), ValueError, r"\(4, 3\)"),
@@ -659,7 +667,7 @@ def test_bad_input():
         (lambda: ebm.BP(2)(model, {a: states}, {a: states}), TypeError, "booleans"),
         (lambda: ebm.BP(2)(model, {a: states}, {b: states > 0}), ValueError, "`observed`"),
         (lambda: ebm.BP(2, product="mixed")(model), ValueError, "bipartite"),
-        (lambda: ebm.Exact("mixed")(model), ValueError, "bipartite"),
+        (lambda: ebm.Exact(product="mixed")(model), ValueError, "bipartite"),
         (lambda: ebm.Exact(max_units=3)(model), ValueError, r"at most 2\*\*3 configurations"),
         (lambda: ebm.MeanField(2)(model), TypeError, "MeanField"),
         (lambda: ebm.CD().step(model, None, {a: states[None]}, key=key, epoch=0), TypeError, "CD"),
@@ -676,11 +684,15 @@ def test_bad_input():
             "`batch`",
         ),
         (lambda: model.bp_arrays(pool_graph().bp_state), ValueError, "`bp_state`"),
-        (lambda: ebmlearn.pgmax.to_pgmax(crbm), TypeError, "crbm.condition"),
+        (lambda: ebmlearn.pgmax.to_pgmax(crbm), TypeError, "model.condition"),
         (lambda: ebmlearn.pgmax.to_pgmax(rbm, grid), ValueError, "`grid`"),
-        (lambda: ebmlearn.pgmax.to_pgmax(3), TypeError, "`model`"),
-        (lambda: ebmlearn.pgmax.CRBMFactorGroup(x, x, rbm), TypeError, "a CRBM"),
-        (lambda: ebmlearn.pgmax.CRBMFactorGroup([x[0]], x, crbm), TypeError, "a group of"),
+        (lambda: ebmlearn.pgmax.to_pgmax(cast(Any, 3)), TypeError, "`model`"),
+        (lambda: ebmlearn.pgmax.CRBMFactorGroup(x, x, cast(Any, rbm)), TypeError, "a CRBM"),
+        (
+            lambda: ebmlearn.pgmax.CRBMFactorGroup(cast(Any, [x[0]]), x, crbm),
+            TypeError,
+            "a group of",
+        ),
     ]
     for call, error, message in cases:
         with pytest.raises(error, match=message):
@@ -704,9 +716,9 @@ def test_bad_input():
 
 
 def pool_graph():
-    from pgmax import fgraph, fgroup, vgroup
+    from pgmax import fgraph, fgroup
 
-    x = vgroup.NDVarArray(num_states=2, shape=(3,))
+    x = nd_var_array(num_states=2, shape=(3,))
     graph = fgraph.FactorGraph([x])
     graph.add_factors(fgroup.PoolFactorGroup([x.variables]))
     return graph

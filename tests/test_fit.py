@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -17,6 +19,7 @@ import programs
 import pytest
 
 import ebmlearn as ebm
+from ebmlearn.learners import StepInfo
 
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +38,8 @@ def data(rows=22, seed=0):
     return x, np.stack([x[:, 0] & x[:, 1], x[:, 1] ^ x[:, 2], 1 - x[:, 3]], 1)
 
 
-def fit(model=None, learner=LEARNER, given=None, **options):
+def fit(model: Any = None, learner: Any = LEARNER, given: Any = None, **options: Any):
+    defaults: dict[str, Any]
     defaults = dict(optimizer=OPTIMIZER, epochs=4, batch_size=5, key=KEY, progress=False)
     given = data() if given is None else given
     return ebm.fit(crbm() if model is None else model, learner, given, **{**defaults, **options})
@@ -89,13 +93,19 @@ def test_arrays_are_shuffled_batches():
         def step(self, model, state, batch, *, key, epoch):
             rows, n = state
             zero = jnp.zeros(())
-            info = ebm.StepInfo(zero, zero, zero, zero, zero)
+            info = StepInfo(zero, zero, zero, zero, zero)
             rows = rows.at[n].set(batch[0][:, 0].astype(jnp.int32))
             jax.debug.callback(lambda r: seen.append(np.asarray(r)), rows[n], ordered=True)
             return jax.tree.map(jnp.zeros_like, model), (rows, n + 1), info
 
+        def trained(self, model):
+            return model.trained()
+
         def decoder(self, epoch=0):
             return ebm.MeanField(1)
+
+        def metric(self, model):
+            return None
 
     numbers = np.repeat(np.arange(22, dtype=np.float32)[:, None], 4, 1)
     fit(learner=Spy(), given=(numbers, data()[1]), epochs=2)
@@ -126,7 +136,7 @@ def test_compiles_once():
         traces += isinstance(key, jax.core.Tracer)
         return batch
 
-    options = dict(optimizer=optax.adam(0.01), augment=augment)
+    options: dict[str, Any] = dict(optimizer=optax.adam(0.01), augment=augment)
     fit(**options, given=data(5), epochs=1)
     first = traces
     assert first > 0
@@ -265,7 +275,7 @@ def test_interrupted_run_returns_what_it_has_and_goes_on(tmp_path):
         if report.epoch == 1:
             raise KeyboardInterrupt
 
-    options = dict(epochs=4, validation=data(6))
+    options: dict[str, Any] = dict(epochs=4, validation=data(6))
     whole = fit(**options)
     part = fit(**options, checkpoint=tmp_path, callbacks=[interrupt])
     assert part.stopped == "interrupted"
@@ -286,7 +296,9 @@ def test_interrupted_run_returns_what_it_has_and_goes_on(tmp_path):
 def test_resumes_in_the_middle_of_an_epoch(tmp_path, batches):
     x, v = data()
     given = [(x[k : k + 5], v[k : k + 5]) for k in range(0, 20, 5)] if batches else (x, v)
-    options = dict(given=given, batch_size=None if batches else 5, epochs=3, average=0.9)
+    options: dict[str, Any] = dict(
+        given=given, batch_size=None if batches else 5, epochs=3, average=0.9
+    )
     whole = fit(**options)
     settings = ebm.Checkpoint(tmp_path, every=3, keep=10)
     fit(**options, checkpoint=settings)
@@ -378,10 +390,10 @@ def test_save_and_load(tmp_path):
 def test_settings_of_modules_are_those_of_the_file(tmp_path):
     path = tmp_path / "model.ebm"
     rbm = ebm.RBM.init(2, 1, key=KEY)
-    ebm.save(path, {"a": [ebm.QueryModel(rbm, layers=7)]})
-    with pytest.raises(ValueError, match=r"must hold .*layers. = 10 to be `like`, got 7"):
+    ebm.save(path, {"a": [ebm.QueryModel(rbm, iterations=7)]})
+    with pytest.raises(ValueError, match=r"must hold .*iterations. = 10 to be `like`, got 7"):
         ebm.load(path, {"a": [ebm.QueryModel(rbm)]})
-    assert ebm.load(path, {"a": [ebm.QueryModel(rbm, 7)]})["a"][0].layers == 7
+    assert ebm.load(path, {"a": [ebm.QueryModel(rbm, 7)]})["a"][0].iterations == 7
     # Tuples too, short and long ones.
     for units in (3, 40):
         mask = np.eye(units, k=1, dtype=bool) | np.eye(units, k=-1, dtype=bool)
@@ -398,7 +410,7 @@ def test_arrays_of_a_learner_are_those_of_the_checkpoint(tmp_path):
     def ask(unit, **options):
         one = np.arange(3) == unit
         learner = ebm.QueryTraining(ebm.FixedTargets(~one, one))
-        model = ebm.QueryModel(ebm.RBM.init(3, 2, key=KEY), layers=2)
+        model = ebm.QueryModel(ebm.RBM.init(3, 2, key=KEY), iterations=2)
         return fit(model, learner, data()[1], checkpoint=tmp_path, epochs=1, **options)
 
     first = ask(0)

@@ -3,16 +3,24 @@ printed equations, and finite differences.
 """
 
 import itertools
+from typing import Any, cast
 
 import errors
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
+import optax
 import oracle
 import pytest
+import slopes
 
 import ebmlearn as ebm
+from ebmlearn import messages
+from ebmlearn.inference import Normal
+
+
+RNG = np.random.default_rng(11)
 
 
 def random_model(seed=0, visible=6, hidden=4, scale=0.5, batch=(), dtype="float32", spread=0.4):
@@ -168,7 +176,7 @@ def test_stars_are_exact(dtype, start):
     tol = 1e-4 if dtype == "float32" else 1e-10
     close(answer, ebm.Exact()(model, evidence, observed), rtol=tol, atol=tol)
     assert answer.mean.dtype == answer.variance.dtype == answer.hidden.dtype == dtype
-    assert not answer.guarded.any()
+    assert answer.guarded is not None and not answer.guarded.any()
     after = ebm.BP(5, tol=1e-5)(model, evidence, observed)
     assert after.converged.all()
     assert (after.iterations == 2).all()
@@ -195,7 +203,7 @@ def test_all_observed_and_none():
     np.testing.assert_array_equal(answer.mean, v)
     np.testing.assert_array_equal(answer.variance, 0)
     assert answer.converged.all()
-    assert not answer.guarded.any()
+    assert answer.guarded is not None and not answer.guarded.any()
     nothing = ebm.BP(20)(model, v, np.zeros((3, 6), bool))
     close(nothing, ebm.BP(20)(model), rtol=1e-6)
     assert nothing.mean.shape == (3, 6)
@@ -218,7 +226,7 @@ def test_close_to_exact(options):
         assert answer.converged.all()
         assert (answer.iterations < 60).all()
         assert (answer.residual <= 1e-5).all()
-        assert not answer.guarded.any()
+        assert answer.guarded is not None and not answer.guarded.any()
         scale = np.sqrt(np.where(observed, 1, exact.variance))
         assert np.abs((answer.mean - exact.mean) / scale).max() < 0.02
         assert np.abs((answer.variance - exact.variance) / scale**2).max() < 0.03
@@ -233,7 +241,9 @@ def test_schedules_and_starts_meet():
         model = random_model(7, 8, 5, scale=0.4, dtype="float64")
         evidence, observed = random_query(model)
         first = ebm.BP(200)(model, evidence, observed)
-        for options in ({"schedule": "flooding"}, {"start": "plain"}, {"damping": 0.5}):
+        cases: list[dict[str, Any]]
+        cases = [{"schedule": "flooding"}, {"start": "plain"}, {"damping": 0.5}]
+        for options in cases:
             close(ebm.BP(200, **options)(model, evidence, observed), first, rtol=1e-8)
 
 
@@ -267,7 +277,9 @@ def test_batches():
     evidence, observed = random_query(model, rows=4)
     whole = ebm.BP(30, tol=1e-4)(model, evidence, observed)
     assert whole.mean.shape == (3, 4, 6)
-    assert whole.log_odds.shape == (3, 4, 4)
+    assert whole.log_odds.hidden.shape == (3, 4, 4)
+    assert whole.log_odds.visible is None
+    assert whole.guarded is not None
     assert whole.converged.shape == whole.guarded.shape == (3, 4)
     w, b, c, s = jax.tree.leaves(model)
     for i, k in itertools.product(range(3), range(4)):
@@ -288,7 +300,7 @@ def test_query_and_decode():
     evidence, observed = random_query(model)
     bp = ebm.BP(20)
     answer = ebm.query(model, evidence, observed, inference=bp)
-    assert isinstance(answer, ebm.Gaussian)
+    assert isinstance(answer, Normal)
     beliefs = bp(model, evidence, observed)
     np.testing.assert_array_equal(answer.mean, beliefs.mean)
     np.testing.assert_array_equal(answer.variance, beliefs.variance)
@@ -313,7 +325,8 @@ def test_gradient_through_the_sweeps(schedule, guarded):
             model = random_model(9, 5, 3, dtype="float64")
             evidence, observed = random_query(model, rows=3)
         bp = ebm.BP(2 if guarded else 3, unroll=True, schedule=schedule, damping=0.1)
-        assert bool(bp(model, evidence, observed).guarded.any()) == guarded
+        found = bp(model, evidence, observed).guarded
+        assert found is not None and bool(found.any()) == guarded
         flat, back = jax.flatten_util.ravel_pytree(model)
         target = np.random.default_rng(1).normal(size=evidence.shape)
 
@@ -338,7 +351,7 @@ def test_gradient_through_the_sweeps(schedule, guarded):
 def test_precisions_that_would_be_negative(schedule):
     """Guarded and said so; damping finds the fixed point, where nothing is."""
     wild = ebm.BP(9, schedule=schedule)(bistable())
-    for x in (wild.mean, wild.variance, wild.log_odds):
+    for x in (wild.mean, wild.variance, wild.log_odds.hidden):
         assert jnp.isfinite(x).all()
     assert wild.guarded == 1
     assert not wild.converged
@@ -363,7 +376,7 @@ def test_large_weights_stay_finite():
             lambda m, bp=bp: jnp.tanh(ebm.query(m, evidence, observed, inference=bp).mean).sum()
         )(model)
         answer = bp(model, evidence, observed)
-        for x in (answer.mean, answer.variance, answer.log_odds, *jax.tree.leaves(gradient)):
+        for x in (answer.mean, answer.variance, answer.log_odds.hidden, *jax.tree.leaves(gradient)):
             assert jnp.isfinite(x).all()
         assert (answer.variance[~observed] > 0).all()
     # Without weights the units are independent.
@@ -436,9 +449,13 @@ BAD = {
         "`evidence`",
         "real",
     ),
-    "list": (lambda: ebm.BP(3)(MODEL, [0.0] * 6, MASK), TypeError, "`evidence`", "array"),
+    "list": (
+        lambda: ebm.BP(3)(MODEL, cast(Any, [0.0] * 6), MASK),
+        TypeError,
+        "`evidence`",
+        "array",
+    ),
     "other inference": (lambda: ebm.MeanField(3)(MODEL), TypeError, "GaussianRBM", "`BP`"),
-    "statistics": (lambda: ebm.BP(3).statistics(MODEL), TypeError, "hidden_marginal"),
 }
 
 
@@ -451,3 +468,121 @@ def test_bad_input(case):
 def test_bad_evidence_under_jit():
     with pytest.raises(Exception, match="finite where observed"):
         jax.jit(lambda e: ebm.BP(3)(MODEL, e, MASK).mean)(np.full(6, np.nan, np.float32))
+
+
+@pytest.mark.parametrize("schedule", ["layers", "flooding"])
+@pytest.mark.parametrize("hidden", [1, 2])
+def test_statistics_are_exact_on_stars(hidden, schedule):
+    """Hidden units that share no visible one, of instances that differ in biases and evidence."""
+    with oracle.x64(True):
+        rng = np.random.default_rng(hidden)
+        own = np.repeat(np.eye(hidden), 3, axis=0)
+        model = ebm.GaussianRBM(
+            jnp.asarray(own * rng.normal(size=(3 * hidden, hidden))),
+            jnp.asarray(rng.normal(size=(2, 3 * hidden))),
+            jnp.asarray(rng.normal(size=hidden)),
+            jnp.asarray(0.3 * rng.normal(size=3 * hidden)),
+        )
+        evidence = rng.normal(size=3 * hidden)
+        observed = np.arange(3 * hidden) % 3 == 1
+        found = ebm.BP(40, schedule=schedule).statistics(model, evidence, observed)
+        states = np.array(list(itertools.product([0.0, 1.0], repeat=hidden)))
+        both = []
+        for row, bias in enumerate(np.asarray(model.visible_bias)):
+            sigma, weights = np.asarray(model.sigma), np.asarray(model.weights)
+            mean = bias + sigma * (states @ weights.T)
+            free = ~observed
+            # The density of what is observed, and all else integrated out.
+            scores = states @ np.asarray(model.hidden_bias) + (
+                (mean**2 - bias**2)[:, free] / (2 * sigma[free] ** 2)
+            ).sum(1)
+            scores = scores + (evidence / sigma)[observed] @ (weights @ states.T)[observed]
+            p = np.exp(scores - scores.max())
+            p = p / p.sum()
+            mean = np.where(observed, evidence, mean)
+            variance = np.where(observed, 0, sigma**2)
+            np.testing.assert_allclose(found.units.visible[row], p @ mean, atol=1e-9)
+            np.testing.assert_allclose(found.units.hidden[row], p @ states, atol=1e-9)
+            squares = found.squares[0]
+            assert squares is not None
+            np.testing.assert_allclose(squares[row], p @ (mean**2 + variance), atol=1e-9)
+            both.append(np.einsum("s,si,sj->ij", p, mean, states))
+        # Between units that are not joined messages say nothing, and they are independent here.
+        np.testing.assert_allclose(found.pairwise, np.mean(both, 0), atol=1e-9)
+        assert found.squares[1] is None and bool(found.converged.all())
+
+
+def test_what_gaussian_messages_do_not_give():
+    view = messages.view(MODEL, beta=jnp.ones(()))
+    instance = jax.tree.map(lambda x: x[0], messages.instances(MODEL.problem(None, None)))
+    state = view.start(instance, "centred")
+    for name in ("log_partition", "resume"):
+        with pytest.raises(NotImplementedError, match=f"`{name}` is not known of Gaussian"):
+            getattr(view, name)(state, instance)
+
+
+def test_kinds_without_messages():
+    assert "binary" in messages.MAKERS and "nonnegative" not in messages.MAKERS
+    with pytest.raises(TypeError, match=r"binary or .*grid.*, got a NNBM, which is nonnegative"):
+        messages.view(ebm.NNBM(jnp.eye(2), jnp.zeros(2)), beta=jnp.ones(()))
+
+
+def test_beliefs_have_the_names_of_all_models():
+    with oracle.x64(True):
+        model = star()
+        evidence, observed = random_query(model)
+        exact, bp = (f(model, evidence, observed) for f in (ebm.Exact(), ebm.BP(5)))
+        for beliefs in (exact, bp):
+            np.testing.assert_array_equal(beliefs.visible, beliefs.mean)
+            np.testing.assert_array_equal(beliefs["hidden"], beliefs.hidden)
+            assert type(beliefs.means) is ebm.Layers
+            assert beliefs.pairwise.shape == (5, *model.weights.shape)
+            second = np.where(observed, np.where(observed, evidence, 0) ** 2, beliefs.second_moment)
+            np.testing.assert_allclose(beliefs.second_moment, second)
+        np.testing.assert_allclose(bp.pairwise, exact.pairwise, atol=1e-9)
+        want = ebm.Exact()(model.hidden_marginal()).log_partition + model.log_volume
+        np.testing.assert_allclose(ebm.Exact()(model).log_partition, want, rtol=1e-12)
+        whole = np.nan_to_num(evidence)
+        held = ebm.Exact()(model, whole, np.ones_like(observed))
+        np.testing.assert_allclose(held.log_partition, -model.free_energy(whole), rtol=1e-12)
+        with pytest.raises(NotImplementedError, match="`log_partition` is not known"):
+            _ = bp.log_partition
+
+
+def test_statistics_are_those_of_enumeration():
+    with oracle.x64(True):
+        model = star()
+        for given in ((), random_query(model)):
+            found, want = (f.statistics(model, *given) for f in (ebm.BP(5), ebm.Exact()))
+            for a, b in zip(jax.tree.leaves(found)[:4], jax.tree.leaves(want)[:4], strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-9)
+        # They are the gradient of log Z, which is exact of loops too.
+        model = random_model(3, dtype="float64")
+        held = ebm.Exact().statistics(model)
+        own = jax.grad(lambda m: -m.expected_energy(held))(model)
+        slopes.assert_slopes(lambda m: ebm.Exact()(m).log_partition, model, own, RNG)
+
+
+def test_maximum_likelihood_by_messages():
+    """Against differences of the likelihood, on a star, where messages are exact."""
+    with oracle.x64(True):
+        model = star()
+        rows = np.random.default_rng(5).normal(size=(8, 7))
+        learner = ebm.MLE(ebm.BP(5))
+        state = learner.init(model, key=0)
+        gradient, _, _ = learner.step(model, state, rows, key=0, epoch=0)
+
+        def loss(m):
+            return m.free_energy(rows).mean() + ebm.Exact()(m).log_partition
+
+        slopes.assert_slopes(loss, model, gradient, RNG, atol=1e-8)
+    model = random_model(1, scale=0.1)
+    rows = np.random.default_rng(6).normal(2.0, 0.5, size=(60, 6)).astype(np.float32)
+    options: dict[str, Any]
+    options = dict(optimizer=optax.adam(0.05), epochs=8, batch_size=20, key=0, progress=False)
+    fitted = ebm.fit(model, ebm.MLE(ebm.BP(5)), rows, **options).model
+    before, after = (
+        float(ebm.log_likelihood(m, rows, ebm.Exact()(m).log_partition).mean())
+        for m in (model, fitted)
+    )
+    assert after > before + 1

@@ -1,6 +1,7 @@
 """Gradients of every learner against enumeration, or against their own definition."""
 
 import itertools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,6 +11,7 @@ import oracle
 import pytest
 
 import ebmlearn as ebm
+from ebmlearn.models import Statistics
 from ebmlearn.samplers._sweep import sweep
 
 
@@ -34,7 +36,7 @@ def bits(rng, rows, columns):
 MODELS = {**oracle.MODELS, "crbm": random_crbm}
 
 
-def setting(name, rng, rows=3):
+def setting(name, rng, rows=3) -> Any:
     """A model, a batch for it, and one plain model with its visible units for each row."""
     if name == "crbm":
         model = random_crbm(rng)
@@ -178,7 +180,7 @@ def test_mssvm(name, cost):
         best = {}
         for state, score in zip(*loss_augmented(m, v.astype(float), cost)[1:], strict=True):
             best[tuple(state)] = np.logaddexp(best.get(tuple(state), -np.inf), score)
-        rival = max(best, key=best.get)
+        rival = max(best, key=best.__getitem__)
         sides.append((statistics(held(m, v)), statistics(held(m, rival))))
         losses.append(best[rival] - held(m, v).log_z)
     assert_gradient(gradient, rows, sides, features)
@@ -222,6 +224,35 @@ def test_lssvm(name, cost):
         losses.append(scores.max() - given.scores.max())
     assert_gradient(gradient, rows, sides, features)
     np.testing.assert_allclose(info.loss, np.mean(losses), atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["boltzmann", "rbm", "crbm"])
+def test_lssvm_by_mplp(name):
+    """On trees the linear relaxation is tight: both inferences find the maximum."""
+    rng = np.random.default_rng(17)
+    rbm, _ = oracle.random_tree_rbm(rng, 4, 3, dtype="float64")
+    v = bits(rng, 6, 4)
+    model, batch = rbm, v
+    if name == "boltzmann":
+        model, _ = oracle.random_tree_boltzmann(rng, 4, dtype="float64")
+    elif name == "crbm":
+        model = eqx.tree_at(lambda m: m.weights, random_crbm(rng), rbm.weights)
+        batch = rng.normal(size=(6, 5)), v
+    (exact, _, wanted), (by_mplp, _, info) = (
+        ebm.LSSVM(inference).step(model, None, batch, key=KEY, epoch=0)
+        for inference in (ebm.Exact(product="max"), ebm.MPLP())
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10), exact, by_mplp)
+    assert any(leaf.any() for leaf in jax.tree.leaves(exact))
+    np.testing.assert_allclose(info.loss, wanted.loss, atol=1e-10)
+    assert info.converged == 1
+
+
+def test_maximum_likelihood_needs_marginals():
+    """`MPLP` maximises, at once or in a schedule."""
+    for inference in (ebm.MPLP(), lambda epoch: ebm.MPLP(10 + epoch)):
+        with pytest.raises(ValueError, match=r"`inference` must give marginals.*got MPLP"):
+            ebm.MLE(inference)
 
 
 def gibbs_matrix(model):
@@ -295,9 +326,15 @@ def exact_gradient(model, sides, features):
             single = m.condition(jnp.asarray(features[n])) if features is not None else m
             for sign, (units, _), parts in zip((1, -1), side, cut[n], strict=True):
                 blocks = [jnp.asarray(b) for b in parts]
-                named = single.units(tuple(jnp.asarray(u) for u in units))
-                energy = single.expected_energy(named, single.factors(tuple(blocks)))
-                out = out + sign * energy / rows
+                own = Statistics(
+                    units=single.units([jnp.asarray(u) for u in units]),
+                    pairwise=single.factors(tuple(blocks)),
+                    squares=(None,) * len(units),
+                    converged=jnp.ones((), bool),
+                    iterations=jnp.zeros((), jnp.int32),
+                    residual=jnp.zeros((), dtype),
+                )
+                out = out + sign * single.expected_energy(own) / rows
         return out
 
     return jax.grad(total)(model)
@@ -372,7 +409,7 @@ def test_uncentred_is_the_energy_of_what_is_left(name):
     units = plain.units(tuple(jnp.asarray(o) for o in offsets))
     if name == "crbm":
         shift = rng.normal(size=5)
-        moved = model.uncentred(units, jnp.asarray(shift)).condition(batch[0][0])
+        moved = model.uncentred(units, (shift[None], None)).condition(batch[0][0])
         plain = model.condition(batch[0][0] - shift)
     else:
         moved = plain.uncentred(units)
@@ -486,6 +523,18 @@ def test_predictions():
     chain = oracle.random_boltzmann(rng, dtype="float64")
     got = ebm.predict(chain, inference=ebm.Exact())
     np.testing.assert_array_equal(got, oracle.truth(chain).marginals[0] > 0.5)
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_inference_of_a_prediction(kind):
+    """Learners decode as suits them, or by the inference that they are given."""
+    rng = np.random.default_rng(18)
+    model, (x, _), _, _ = setting("crbm", rng, rows=20)
+    learner = LEARNERS[kind]
+    own = ebm.predict(model, x, inference=learner.decoder(1))
+    np.testing.assert_array_equal(learner.predict(model, x, epoch=1), own)
+    other = ebm.predict(model, x, inference=ebm.Exact("mixed"))
+    np.testing.assert_array_equal(learner.predict(model, x, inference=ebm.Exact("mixed")), other)
 
 
 def test_error_rate():

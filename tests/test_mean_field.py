@@ -41,7 +41,7 @@ def test_fixed_point_and_bound(kind, dtype):
 def test_the_bound_never_falls(kind, damping):
     # Strong couplings, where updating all units at once would oscillate.
     model = oracle.MODELS[kind](np.random.default_rng(1), scale=4.0)
-    bounds = [float(ebm.MeanField(n, damping)(model).log_partition) for n in range(12)]
+    bounds = [float(ebm.MeanField(n, damping=damping)(model).log_partition) for n in range(12)]
     assert (np.diff(bounds) > -1e-4).all()
     assert bounds[-1] > bounds[0]
 

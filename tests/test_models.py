@@ -16,8 +16,9 @@ def energy(model, x):
     layers = [jnp.asarray(part) for part in oracle.flat(model).cut(x)]
     if isinstance(model, ebm.BoltzmannMachine):
         return model.energy(layers[0])
-    hidden = tuple(layers[1:]) if isinstance(model, ebm.DBM) else layers[1]
-    return model.energy(layers[0], hidden)
+    if isinstance(model, ebm.DBM):
+        return model.energy(layers[0], tuple(layers[1:]))
+    return model.energy(layers[0], layers[1])
 
 
 @oracle.every_model

@@ -1,5 +1,7 @@
 """Sampling nonnegative units: quantiles in both tails, whole kernels by quadrature, NumPyro."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import nonnegative
@@ -11,10 +13,11 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from scipy import special
 
 import ebmlearn as ebm
-from ebmlearn.models._rectified import rectified_quantile
 from ebmlearn.numpyro import EnergyDistribution, NNBMGibbsKernel
-from ebmlearn.samplers import _random, _sweep
+from ebmlearn.samplers import _sweep
 from ebmlearn.samplers._colours import classes
+from ebmlearn.units import _random
+from ebmlearn.units._rectified import rectified_quantile
 
 
 KEY = jax.random.key(0)
@@ -103,13 +106,16 @@ def test_a_sweep_leaves_the_distribution_as_it_is(monkeypatch, reverse, beta, ed
 
 def test_colours():
     nnbm = ebm.NNBM(np.eye(3), np.zeros(3), CHAIN)
-    assert [sorted(row) for row in classes(nnbm).tolist()] == [[1, 3], [0, 2]]
+    assert nnbm.edges is not None
+    assert [sorted(row) for row in classes(3, nnbm.edges).tolist()] == [[1, 3], [0, 2]]
     grid = np.zeros((36, 36), bool)
     for i in range(36):
         for j in (i + 1 if i % 6 < 5 else i, i + 6):
             if i < j < 36:
                 grid[i, j] = grid[j, i] = True
-    rows = classes(ebm.NNBM(np.eye(36), np.zeros(36), grid))
+    edges = ebm.NNBM(np.eye(36), np.zeros(36), grid).edges
+    assert edges is not None
+    rows = classes(36, edges)
     assert sorted(x for row in rows.tolist() for x in row if x < 36) == list(range(36))
     assert not any(grid[i, j] for row in rows for i in row for j in row if max(i, j) < 36)
     assert len(rows) <= 3
@@ -130,7 +136,7 @@ def test_samples(sampler):
     _, mean, products = nonnegative.moments(couplings, bias)
     nnbm = ebm.NNBM(jnp.float32(couplings), jnp.float32(bias))
     number, start = 4000, ebm.Units(jnp.asarray([0.1, 2.0]))
-    options = dict(num_chains=number, burn_in=60, start=start)
+    options: dict[str, Any] = dict(num_chains=number, burn_in=60, start=start)
     x = np.asarray(ebm.sample(nnbm, sampler, number, key=KEY, **options).x)
     assert x.min() >= 0
     gap = np.abs(x.mean(0) - mean) / np.sqrt((np.diagonal(products) - mean**2) / number)
@@ -142,7 +148,7 @@ def test_clamped_units():
     nnbm = ebm.NNBM(jnp.float32(couplings), jnp.float32(bias))
     start = ebm.Units(jnp.full(3, 0.5))
     clamped = ebm.Units(jnp.asarray([True, False, False]))
-    options = dict(num_chains=4000, burn_in=20, start=start, clamped=clamped)
+    options: dict[str, Any] = dict(num_chains=4000, burn_in=20, start=start, clamped=clamped)
     x = ebm.sample(nnbm, ebm.Gibbs(), 4000, key=KEY, **options).x
     assert (np.asarray(x[:, 0]) == 0.5).all()
     rest = bias[1:] - 0.5 * couplings[0, 1:]

@@ -16,7 +16,8 @@ import ebmlearn as ebm
 
 ROOT = Path(__file__).parents[1]
 # Each room may use the rooms before it.
-ROOMS = ["models", "inference", "samplers", "estimate", "learners", "_fit", "numpyro", "plotting"]
+ROOMS = ["units", "models", "messages", "inference", "samplers", "estimate", "learners", "_fit"]
+ROOMS += ["numpyro", "plotting"]
 
 
 def run(code: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import oracle
 import programs
 import pytest
+from untyped import nd_var_array
 
 import ebmlearn as ebm
 import ebmlearn.pgmax
@@ -21,10 +22,10 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 def pgmax_log_odds(rbm, iterations, damping, temperature):
     """PGMax's own beliefs, as log-odds."""
-    from pgmax import fgraph, fgroup, infer, vgroup
+    from pgmax import fgraph, fgroup, infer
 
-    visible = vgroup.NDVarArray(num_states=2, shape=(rbm.num_visible,))
-    hidden = vgroup.NDVarArray(num_states=2, shape=(rbm.num_hidden,))
+    visible = nd_var_array(num_states=2, shape=(rbm.num_visible,))
+    hidden = nd_var_array(num_states=2, shape=(rbm.num_hidden,))
     graph = fgraph.FactorGraph(variable_groups=[visible, hidden])
     pairs = np.argwhere(np.ones((rbm.num_visible, rbm.num_hidden)))
     potentials = np.zeros((len(pairs), 2, 2))
@@ -77,7 +78,7 @@ def test_the_same_fixed_point_from_the_default_settings(temperature):
 
 def test_the_same_max_product():
     rbm = oracle.random_rbm(np.random.default_rng(2), 7, 5, scale=2.0)
-    beliefs = ebm.BP(20, "max", damping=0.5, start="plain", schedule="flooding")(rbm)
+    beliefs = ebm.BP(20, product="max", damping=0.5, start="plain", schedule="flooding")(rbm)
     log_odds, _ = pgmax_log_odds(rbm, 20, 0.5, 0.0)
     np.testing.assert_allclose(beliefs.log_odds.visible, log_odds[0], atol=1e-4)
     np.testing.assert_allclose(beliefs.log_odds.hidden, log_odds[1], atol=1e-4)

@@ -1,9 +1,12 @@
 """Factor groups of our own against PGMax's, in the same graphs."""
 
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from untyped import nd_var_array
 
 import ebmlearn.pgmax
 
@@ -18,15 +21,15 @@ def as_pgmax():
         yield
 
 
-def graphs(rng, dense, logical):
+def graphs(rng, dense, logical) -> Any:
     """An RBM of 4×3 and one of 3×2 that share variables, with a chain of pairwise factors and, if
     wanted, an OR and an AND; and its evidence.
     """
-    from pgmax import fgraph, fgroup, vgroup
+    from pgmax import fgraph, fgroup
 
-    a = vgroup.NDVarArray(num_states=2, shape=(2, 2))
-    b = vgroup.NDVarArray(num_states=2, shape=(3,))
-    c = vgroup.NDVarArray(num_states=2, shape=(2,))
+    a = nd_var_array(num_states=2, shape=(2, 2))
+    b = nd_var_array(num_states=2, shape=(3,))
+    c = nd_var_array(num_states=2, shape=(2,))
     graph = fgraph.FactorGraph([a, b, c])
     weights = {(a, b): rng.normal(size=(4, 3)), (b, c): rng.normal(size=(3, 2))}
     chain = rng.normal(size=(2, 2, 2))
@@ -95,7 +98,7 @@ def test_the_same_bounds_of_the_dual_solver(temperature):
     bounds = []
     for dense in (True, False):
         graph, _, evidence = graphs(np.random.default_rng(1), dense, True)
-        sdlp = infer.build_inferer(graph.bp_state, backend="sdlp")
+        sdlp = cast(Any, infer.build_inferer(graph.bp_state, backend="sdlp"))
         arrays = sdlp.init(evidence_updates=evidence)
         arrays, values = sdlp.run_with_objvals(arrays, temperature, num_iters=40)
         states, _ = sdlp.decode_primal_unaries(arrays)
@@ -135,12 +138,12 @@ def test_potentials_can_be_read_and_changed():
 
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input():
-    from pgmax import fgraph, infer, vgroup
+    from pgmax import fgraph, infer
     from pgmax.factor import FAC_TO_VAR_UPDATES
 
-    group = ebmlearn.pgmax.RBMFactorGroup
-    a, b = (vgroup.NDVarArray(num_states=2, shape=(n,)) for n in (3, 2))
-    three = vgroup.NDVarArray(num_states=3, shape=(2,))
+    group = cast(Any, ebmlearn.pgmax.RBMFactorGroup)
+    a, b = (nd_var_array(num_states=2, shape=(n,)) for n in (3, 2))
+    three = nd_var_array(num_states=3, shape=(2,))
     w = np.zeros((3, 2))
     cases = [
         (lambda: group(a, b, w.T), ValueError, r"`weights`.*\(3, 2\)"),

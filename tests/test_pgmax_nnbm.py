@@ -1,12 +1,14 @@
 """Quantised nonnegative Boltzmann machines against PGMax's own tables, and against quadrature."""
 
 import itertools
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from untyped import nd_var_array
 
 import ebmlearn as ebm
 from ebmlearn import NNBM, pgmax as nnbm
@@ -61,7 +63,7 @@ def error_table():
     """The largest errors of means and of second moments, by model, kind of grid and points: of the
     quantised models (by enumeration), and of belief propagation on them.
     """
-    from pgmax import fgraph, infer, vgroup
+    from pgmax import fgraph, infer
 
     truths = {
         name: quadrature(w, BIAS, [18.0] * 3)[0] for name, w in (("chain", CHAIN), ("loopy", LOOPY))
@@ -70,7 +72,7 @@ def error_table():
     for points in POINTS:
         # One graph for all kinds of grids, that differs between models in log-potentials alone.
         grids = [nnbm.grid_for(NNBM(LOOPY, BIAS), points, kind) for kind in KINDS]
-        units = [vgroup.NDVarArray(num_states=points, shape=(3,)) for _ in KINDS]
+        units = [nd_var_array(num_states=points, shape=(3,)) for _ in KINDS]
         groups = [
             nnbm.NNBMFactorGroup(x, LOOPY, grid, BIAS) for x, grid in zip(units, grids, strict=True)
         ]
@@ -119,13 +121,11 @@ class Part:
     """A model on a grid and its variables."""
 
     def __init__(self, rng, n, grid):
-        from pgmax import vgroup
-
         upper = np.triu(rng.normal(size=(n, n)), 1) * 0.4
         self.couplings = (np.diag(rng.uniform(0.8, 1.5, n)) + upper + upper.T).astype(np.float32)
         self.bias = rng.normal(size=n).astype(np.float32)
         self.grid = grid
-        self.x = vgroup.NDVarArray(num_states=len(grid.nodes), shape=(n,))
+        self.x = nd_var_array(num_states=len(grid.nodes), shape=(n,))
 
     def ours(self):
         return nnbm.NNBMFactorGroup(self.x, self.couplings, self.grid, self.bias)
@@ -147,7 +147,7 @@ class Part:
         return own + temperature * self.grid.log_weights
 
 
-def build(how, temperature):
+def build(how, temperature) -> Any:
     """A graph of two models of different sizes on different grids, with one factor between them:
     `ours`, or with pairs as tables and units as `factors` or as `evidence`.
     """
@@ -242,7 +242,7 @@ def test_the_same_bounds_of_the_dual_solver(as_pgmax, temperature):
     results = []
     for how in ("ours", "factors"):
         graph, _, _, evidence, _ = build(how, temperature)
-        sdlp = infer.build_inferer(graph.bp_state, backend="sdlp")
+        sdlp = cast(Any, infer.build_inferer(graph.bp_state, backend="sdlp"))
 
         @jax.jit
         def solve(evidence, sdlp=sdlp):
@@ -285,9 +285,9 @@ def test_potentials_can_be_read_and_changed(as_pgmax):
 
 
 def test_a_single_unit(as_pgmax):
-    from pgmax import fgraph, infer, vgroup
+    from pgmax import fgraph, infer
 
-    x = vgroup.NDVarArray(num_states=24, shape=(1,))
+    x = nd_var_array(num_states=24, shape=(1,))
     grid = nnbm.laguerre_grid(24, 0.1)
     group = nnbm.NNBMFactorGroup(x, np.ones((1, 1), np.float32), grid)
     graph = fgraph.FactorGraph([x])
@@ -400,6 +400,8 @@ def test_grids_reach_far_enough():
         # Nor much too far: a grid of half the length would lose more.
         _, beyond = quadrature(couplings, bias, reach)
         assert (beyond > 1e-6).all()
+    couplings, bias = cases[-1]
+    reach = _grid._reach(couplings, bias)
     model = NNBM(*(x.astype(np.float32) for x in (couplings, bias)))
     for kind in KINDS:
         grid = nnbm.grid_for(model, 9, kind)
@@ -440,13 +442,13 @@ def test_init():
 
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input():
-    from pgmax import fgraph, vgroup
+    from pgmax import fgraph
     from pgmax.factor import FAC_TO_VAR_UPDATES
 
     grid, nan = nnbm.uniform_grid(4, 2.0), float("nan")
-    group = nnbm.NNBMFactorGroup
-    x = vgroup.NDVarArray(num_states=4, shape=(2,))
-    two = vgroup.NDVarArray(num_states=2, shape=(2,))
+    group = cast(Any, nnbm.NNBMFactorGroup)
+    x = nd_var_array(num_states=4, shape=(2,))
+    two = nd_var_array(num_states=2, shape=(2,))
     w, b = np.eye(2, dtype=np.float32), np.zeros(2, np.float32)
     tilted, far = w + np.triu(w + 1, 1), np.array([[1, -3, 3], [-3, 1, -3], [3, -3, 1.0]])
     cases = [
@@ -477,7 +479,7 @@ def test_bad_input():
         (lambda: nnbm.geometric_grid(4, 1.0, 1.0), ValueError, "`lower`"),
         (lambda: nnbm.laguerre_grid(181, 1.0), ValueError, "`points` must be at most 180"),
         (lambda: nnbm.laguerre_grid(8, nan), ValueError, "`scale`"),
-        (lambda: nnbm.grid_for(NNBM(w, b), kind="x"), ValueError, "`kind`"),
+        (lambda: nnbm.grid_for(NNBM(w, b), kind=cast(Any, "x")), ValueError, "`kind`"),
         (lambda: _grid._reach(far, np.zeros(3)), ValueError, "Choose the end of the grid"),
         (lambda: NNBM(tilted, b), ValueError, "`couplings` must be symmetric"),
         (lambda: NNBM(-w, b), ValueError, "positive diagonal.*entry of -1"),
@@ -515,13 +517,29 @@ def test_a_model_of_the_graph():
         weights = np.einsum("i,j,k->ijk", *(w * e / 2 for e in end))
         mass = weights * np.exp(-np.asarray(model.energy(axes)))
         np.testing.assert_allclose(found.log_partition, np.log(mass.sum()), atol=1e-6)
-        (group,) = graph.factor_groups[nnbm.NNBMFactor]
+        (group,) = cast(Any, graph.factor_groups[nnbm.NNBMFactor])
         moments = quadrature(CHAIN, BIAS, end)[0]
         np.testing.assert_allclose(group.moments(found[variables.x]), moments, atol=1e-5)
         # Expected statistics, from which its parameters are learned; the grid is none of them.
-        statistics = found.factors[group]
+        statistics = found.pairwise[group]
         np.testing.assert_allclose(statistics[-3:], moments[0], atol=1e-5)
         np.testing.assert_allclose(statistics[3:6], -moments[1] / 2, atol=1e-5)
         states = np.array([3, 0, 7])
         nodes = group.grid.nodes[states]
         np.testing.assert_allclose(as_graph.energy({variables.x: states}), model.energy(nodes))
+
+
+def test_any_model_of_nonnegative_units():
+    with oracle.x64(True):
+        model = NNBM(CHAIN, BIAS)
+        units = ebm.Nonnegative(3, jnp.diagonal(model.couplings))
+        block = jnp.diag(jnp.diagonal(model.couplings)) - model.couplings
+        same = ebm.LayeredModel({"x": units}, {("x", "x"): block}, {"x": model.bias})
+        one, two = nnbm.to_pgmax(model), nnbm.to_pgmax(same)
+        (first,), (second,) = (
+            cast(Any, g.graph.factor_groups[nnbm.NNBMFactor]) for g in (one, two)
+        )
+        np.testing.assert_array_equal(first.log_potentials, second.log_potentials)
+        np.testing.assert_array_equal(first.grid.nodes, second.grid.nodes)
+    with pytest.raises(TypeError, match="a kind that grid_for takes, nonnegative, got a RBM"):
+        nnbm.grid_for(ebm.RBM.init(2, 2, key=jax.random.key(0)))

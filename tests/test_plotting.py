@@ -1,6 +1,10 @@
+# Wrong types are passed on purpose, to see the errors.
+# pyright: reportArgumentType=false
+
 """Pictures are tested by drawing them: onto axes that are there, and onto new ones."""
 
 import functools
+from typing import Any, cast
 
 import errors
 import jax
@@ -16,6 +20,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from ebmlearn import plotting
+from ebmlearn._fit import History
+from ebmlearn.estimate import AISEstimate
 
 
 KEY = jax.random.key(0)
@@ -28,7 +34,7 @@ def closed():
     plt.close("all")
 
 
-def onto(draw, *args, **kwargs):
+def onto(draw, *args, **kwargs) -> Any:
     """Draws onto axes that were given, which are returned and make no figure; then onto new ones,
     which are laid out and rendered to the end.
     """
@@ -43,13 +49,13 @@ def onto(draw, *args, **kwargs):
     return new
 
 
-def only(things):
+def only(things) -> Any:
     (thing,) = things
     return thing
 
 
 def estimate(log_z, error=0.1):
-    return ebm.AISEstimate(jnp.asarray(log_z), jnp.asarray(error), jnp.zeros(3), jnp.ones(()))
+    return AISEstimate(jnp.asarray(log_z), jnp.asarray(error), jnp.zeros(3), jnp.ones(()))
 
 
 @functools.cache
@@ -66,7 +72,7 @@ def tempered():
     return sampler, info, walker
 
 
-def lines(ax):
+def lines(ax) -> dict[Any, Any]:
     return {line.get_label(): line.get_xydata() for line in ax.get_lines()}
 
 
@@ -128,7 +134,8 @@ def test_filters(make):
 
 def test_filters_of_a_layer_and_by_size():
     model = MODELS["DBM"]()
-    found = plotting.filters(model, (2, 3), layer=1, number=1).get_images()[0].get_array()
+    ax = cast(Any, plotting.filters(model, (2, 3), layer=1, number=1))
+    found = ax.get_images()[0].get_array()
     product = np.asarray(model.weights[0] @ model.weights[1])
     largest = np.linalg.norm(product, axis=0).argmax()
     np.testing.assert_allclose(found, product[:, largest].reshape(2, 3), rtol=1e-5)
@@ -145,16 +152,17 @@ def test_marginals():
     red, _, blue = picture[0, 0]
     assert blue > red + 0.1  # a known 0 is pale blue,
     assert picture[1, 0, 2] < blue  # a known 1 dark blue.
-    told = plotting.marginals(p, (2, 2), observed=observed, evidence=1 - p).get_images()[0]
+    ax = cast(Any, plotting.marginals(p, (2, 2), observed=observed, evidence=1 - p))
+    told = ax.get_images()[0]
     np.testing.assert_allclose(told.get_array()[1, 0], picture[0, 0])
     np.testing.assert_allclose(told.get_array()[0, 1], picture[0, 1])
-    plain = plotting.marginals(p[0], (2, 2)).get_images()[0].get_array()
+    plain = cast(Any, plotting.marginals(p[0], (2, 2))).get_images()[0].get_array()
     np.testing.assert_allclose(plain, np.repeat(1 - p[0].reshape(2, 2, 1), 3, axis=2))
 
 
 def record(loss):
     loss = np.asarray(loss)
-    return ebm.History({"gap": np.arange(6.0)}, {"loss": loss, "metric": loss / 2})
+    return History({"gap": np.arange(6.0)}, {"loss": loss, "metric": loss / 2})
 
 
 def test_history():
@@ -255,7 +263,7 @@ def test_tempering():
     place = np.stack([line.get_ydata() for line in ax.get_lines()])
     for step, here in enumerate(np.asarray(walker)[:, :, 1]):
         np.testing.assert_array_equal(place[here, step], np.arange(4))
-    followed = plotting.walkers(walker[:, :, 0], follow=[3])
+    followed = cast(Any, plotting.walkers(walker[:, :, 0], follow=[3]))
     assert [text.get_text() for text in followed.get_legend().get_texts()] == ["replica 3"]
     assert len(followed.get_lines()) == 4
 

@@ -11,12 +11,12 @@ import oracle
 import pytest
 import scipy.stats
 from test_factor_graph_model import enumerated, Mixed, pool_tree
+from untyped import nd_var_array
 
 import ebmlearn as ebm
 from ebmlearn import datasets
 from ebmlearn.pgmax import FactorGraphModel
 from ebmlearn.samplers import _pmp
-from ebmlearn.samplers._pmp import perturbation
 
 
 KEY = jax.random.key(0)
@@ -43,7 +43,7 @@ def test_maxima_of_trees(kind):
     """Categorical variables, dense groups, enumeration, OR, AND and pool factors."""
     with oracle.x64(True):
         model = Mixed(loops=False).model() if kind == "mixed" else pool_tree()[0]
-        noise = perturbation(model, 50, KEY)
+        noise = model.perturbation(50, KEY)
         sampler = ebm.PMP(80)
         state, info = perturbed(sampler, model, sampler.init(model, 50, key=KEY), noise)
         rows, all_scores = scores(model, noise)
@@ -59,7 +59,7 @@ def test_peaks():
     """
     with oracle.x64(True):
         model = Mixed().model()
-        noise = perturbation(model, 200, KEY)
+        noise = model.perturbation(200, KEY)
         sampler = ebm.PMP(2)
         state, info = perturbed(sampler, model, sampler.init(model, 200, key=KEY), noise)
         rows, all_scores = scores(model, noise)
@@ -76,9 +76,9 @@ def test_peaks():
 
 
 def categorical():
-    from pgmax import fgraph, fgroup, vgroup
+    from pgmax import fgraph, fgroup
 
-    x = vgroup.NDVarArray(num_states=3, shape=(2,))
+    x = nd_var_array(num_states=3, shape=(2,))
     graph = fgraph.FactorGraph([x])
     pairs = fgroup.PairwiseFactorGroup([[x[0], x[1]]], np.zeros((3, 3)))
     graph.add_factors(pairs)
@@ -101,9 +101,9 @@ def test_variables_without_factors_are_sampled_exactly():
 
 def test_given_variables_and_contradictions():
     """What is given stays; where it contradicts a factor, the sample says so."""
-    from pgmax import fgraph, fgroup, vgroup
+    from pgmax import fgraph, fgroup
 
-    a, b = (vgroup.NDVarArray(num_states=2, shape=(2,)) for _ in range(2))
+    a, b = (nd_var_array(num_states=2, shape=(2,)) for _ in range(2))
     graph = fgraph.FactorGraph([a, b])
     graph.add_factors(fgroup.ORFactorGroup([[a[0], a[1], b[0]]]))
     model = FactorGraphModel(graph)
@@ -165,7 +165,10 @@ def test_bad_input():
     other = categorical()[1]
     states = np.zeros(2, int)
     cases = [
-        (lambda: ebm.sample(model, ebm.Gibbs(), 2, key=KEY), r"must not be a FactorGraphModel for"),
+        (
+            lambda: ebm.sample(model, ebm.Gibbs(), 2, key=KEY),
+            r"layers of units for Gibbs, got a Fac",
+        ),
         (
             lambda: ebm.sample(model, ebm.PMP(2), 2, key=KEY, start=states),
             r"`start` must be a dict",
@@ -198,9 +201,9 @@ def test_bad_input():
         ),
         (
             lambda: ebm.pmp_bound(model, key=KEY, solver=ebm.MPLP()),
-            r"`solver` must be a `PMP` for a graph",
+            r"layers of units for a solver that is an inference, got a FactorGraphModel",
         ),
-        (lambda: ebm.MPLP()(model), r"for MPLP, got a FactorGraphModel"),
+        (lambda: ebm.MPLP()(model), r"a kind that MPLP takes, binary.*got a FactorGraphModel"),
     ]
     for call, message in cases:
         with pytest.raises((ValueError, TypeError, KeyError), match=message):

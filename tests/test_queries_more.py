@@ -1,6 +1,11 @@
+# Wrong types are passed on purpose, to see the errors.
+# pyright: reportArgumentType=false
+
 """Distributions of queries on graphs and grids, what users' own ones may give, and answers and
 gradients of query models of grids.
 """
+
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,7 +18,7 @@ from slopes import assert_slopes
 from test_query_graph import chain
 
 import ebmlearn as ebm
-from ebmlearn.inference._answers import graph_answer
+from ebmlearn.inference._network import Network
 from ebmlearn.inference._queries import draw, Query
 
 
@@ -54,12 +59,12 @@ def test_targets_among_groups(as_pgmax):
     graph, hidden, seen, _ = chain(4)
     rows = np.random.default_rng(0).integers(0, 2, (50, 4))
     own = np.arange(8) >= 4
-    for queries, number in {
-        ebm.TargetCount(3, groups=[seen]): 3,
-        ebm.LeaveOneOut(groups=[seen]): 1,
-        ebm.RandomTargets(0.5, groups=[seen]): None,
-        ebm.MixedTargets([ebm.TargetCount(2, groups=[seen])]): 2,
-    }.items():
+    for queries, number in (
+        (ebm.TargetCount(3, groups=[seen]), 3),
+        (ebm.LeaveOneOut(groups=[seen]), 1),
+        (ebm.RandomTargets(0.5, groups=[seen]), None),
+        (ebm.MixedTargets([ebm.TargetCount(2, groups=[seen])]), 2),
+    ):
         observed, targets = (np.asarray(x) for x in queries(graph, 50, key=KEY))
         np.testing.assert_array_equal(observed | targets, np.broadcast_to(own, (50, 8)))
         assert not (observed & targets).any()
@@ -67,10 +72,12 @@ def test_targets_among_groups(as_pgmax):
             assert (targets.sum(1) == number).all()
         # Each variable is asked for by some rows, and given in others.
         assert targets[:, own].any(0).all() and observed[:, own].any(0).all()
-    found = ebm.nce(graph, {seen: rows}, ebm.TargetCount(3, groups=[seen]), ebm.BP(2), key=KEY)
+    found = ebm.query_entropy(
+        graph, {seen: rows}, ebm.TargetCount(3, groups=[seen]), ebm.BP(2), key=KEY
+    )
     assert (found.targets == 3).all()
     # Without groups, many targets are hidden.
-    found = ebm.nce(graph, {seen: rows}, ebm.TargetCount(3), ebm.BP(2), key=KEY)
+    found = ebm.query_entropy(graph, {seen: rows}, ebm.TargetCount(3), ebm.BP(2), key=KEY)
     assert (found.targets < 3).any()
     # All groups are as none.
     every = ebm.TargetCount(3, groups=[hidden, seen])(graph, 50, key=KEY)
@@ -92,7 +99,7 @@ def test_blocks_in_channels():
     np.testing.assert_array_equal(targets[:, PIXELS], blocks.reshape(200, 6))
     np.testing.assert_array_equal(targets[:, LABELS], blocks.reshape(200, 6))
     data = {"pixels": np.zeros((4, 2, 3), int), "labels": np.zeros((4, 2, 3), int)}
-    assert (ebm.nce(GRID, data, both, ebm.BP(2), key=KEY).targets == 4).all()
+    assert (ebm.query_entropy(GRID, data, both, ebm.BP(2), key=KEY).targets == 4).all()
 
 
 class Own(ebm.AbstractQueries):
@@ -111,7 +118,7 @@ def test_queries_of_users_own():
         found = draw(Own(lambda n, kind=kind: kind((wanted, ~wanted))), RBM, 3, key=KEY)
         np.testing.assert_array_equal(found.observed, wanted)
         np.testing.assert_array_equal(found.targets, ~wanted)
-    found = ebm.nce(RBM, ROWS, Own(lambda n: (wanted, ~wanted)), ebm.BP(2), key=KEY)
+    found = ebm.query_entropy(RBM, ROWS, Own(lambda n: (wanted, ~wanted)), ebm.BP(2), key=KEY)
     assert (found.targets == 2).all()
 
 
@@ -147,10 +154,10 @@ def asked(function):
 
 
 def own(answer):
-    return lambda: ebm.nce(RBM, ROWS, Own(answer), ebm.BP(2), key=KEY)
+    return lambda: ebm.query_entropy(RBM, ROWS, Own(answer), ebm.BP(2), key=KEY)
 
 
-def drawn(queries, model=RBM):
+def drawn(queries, model: Any = RBM):
     return lambda: queries(model, 3, key=KEY)
 
 
@@ -158,8 +165,8 @@ def made(**settings):
     return lambda: ebm.GridMRF(*[jnp.zeros((3, 3))] * 4, shape=(2, 2), **settings)
 
 
-def nce(model, data=ROWS, inference=None):
-    return lambda: ebm.nce(model, data, ebm.RandomTargets(0.5), inference, key=KEY)
+def entropy(model, data: Any = ROWS, inference: Any = None):
+    return lambda: ebm.query_entropy(model, data, ebm.RandomTargets(0.5), inference, key=KEY)
 
 
 PARTS = [ebm.TargetCount(1), ebm.TargetCount(2)]
@@ -288,21 +295,21 @@ ERRORS = {
         "observed",
         r"got a list of length 1\.",
     ),
-    "no rows": (nce(ebm.QueryModel(RBM), ROWS[:0]), ValueError, "`data`", "a row", r"\(0, 4\)"),
-    "model": (nce(3, inference=ebm.BP(2)), TypeError, "`model`", "RBM", "got 3"),
+    "no rows": (entropy(ebm.QueryModel(RBM), ROWS[:0]), ValueError, "`data`", "a row", r"\(0, 4\)"),
+    "model": (entropy(3, inference=ebm.BP(2)), TypeError, "`model`", "RBM", "got 3"),
     "sampler of a grid": (
-        nce(GRID, STATES, ebm.Gibbs()),
+        entropy(GRID, STATES, ebm.Gibbs()),
         TypeError,
-        "`inference`",
+        "`model`",
+        "a sampler that answers queries takes, binary",
         "GridMRF",
-        "Gibbs",
     ),
     "sampler of Gaussian units": (
-        nce(GAUSSIAN, ROWS.astype(np.float32), ebm.Gibbs()),
+        entropy(GAUSSIAN, ROWS.astype(np.float32), ebm.Gibbs()),
         TypeError,
-        "`inference`",
+        "`model`",
+        "a sampler that answers queries takes, binary",
         "GaussianRBM",
-        "Gibbs",
     ),
     "sampled": (
         lambda: ebm.sampled_marginals(GRID, ROWS, MASK, key=KEY),
@@ -367,9 +374,9 @@ def test_bad_groups_of_a_factor_graph(as_pgmax, as_a_user):
     check((drawn(ebm.LeaveOneOut(groups=[other]), graph), KeyError, "`groups`", "NDVarArray"))
     check((drawn(ebm.LeaveOneOut(groups=[seen])), TypeError, "`groups`", "RBM", "NDVarArray"))
     rows = {seen: np.zeros((3, 2), int)}
-    check((nce(graph, rows, ebm.Gibbs()), TypeError, "`inference`", "FactorGraphModel", "Gibbs"))
+    check((entropy(graph, rows, ebm.Gibbs()), TypeError, "`model`", "sampler", "FactorGraphModel"))
     empty = {seen: np.zeros((0, 2), int)}
-    check((nce(ebm.QueryModel(graph, 2), empty), ValueError, "`data`", "a row"))
+    check((entropy(ebm.QueryModel(graph, 2), empty), ValueError, "`data`", "a row"))
 
 
 def test_queries_depend_on_key_and_batch_size():
@@ -377,7 +384,9 @@ def test_queries_depend_on_key_and_batch_size():
 
     def found(batch_size, key=KEY):
         queries = ebm.RandomTargets(0.5)
-        return ebm.nce(RBM, rows, queries, ebm.BP(2), key=key, batch_size=batch_size).targets
+        return ebm.query_entropy(
+            RBM, rows, queries, ebm.BP(2), key=key, batch_size=batch_size
+        ).targets
 
     np.testing.assert_array_equal(found(6), found(7))
     # Three rows at once, as other tests have them.
@@ -391,7 +400,7 @@ def test_leaving_one_out_is_pseudo_likelihood():
     with oracle.x64(True):
         plain = oracle.random_boltzmann(rng, 5, dtype="float64")
         rows = rng.integers(0, 2, (30, 5)).astype(float)
-        model = ebm.QueryModel(plain, 2, temperature=1.0, scale=1.0, evidence=1000.0)
+        model = ebm.QueryModel(plain, 2, temperature=1.0, scale=1.0, strength=1000.0)
         learner = ebm.QueryTraining(ebm.LeaveOneOut())
         targets = np.asarray(learner.queries(model, 30, key=KEY).targets)
         at = targets.argmax(1)
@@ -421,7 +430,7 @@ def test_gradient_of_a_boltzmann_machine_by_differences():
     rng = np.random.default_rng(4)
     with oracle.x64(True):
         plain = oracle.random_boltzmann(rng, 5, dtype="float64")
-        model = ebm.QueryModel(plain, 2, temperature=0.7, scale=2.0, evidence=(3.0, 2.0))
+        model = ebm.QueryModel(plain, 2, temperature=0.7, scale=2.0, strength=(3.0, 2.0))
         rows = rng.integers(0, 2, (30, 5)).astype(np.uint8)
         # Of the same form as in the test before, whose program serves here.
         learner = ebm.QueryTraining(ebm.LeaveOneOut())
@@ -441,14 +450,14 @@ def test_a_row_of_pixels_is_exact():
         plain = grid((1, 3), dtype="float64")
         soft = np.random.default_rng(2).random((1, 3, 2))
         evidence = {"pixels": soft, "labels": np.array([[2, -1, -1]])}
-        model = ebm.QueryModel(plain, 5, temperature=1.0, evidence=2000.0)
+        model = ebm.QueryModel(plain, 5, temperature=1.0, strength=2000.0)
         found = ebm.query(model, evidence)
         exact = ebm.query(plain, evidence, inference=ebm.Exact())
         for group in ("state", "pixels", "labels"):
             np.testing.assert_allclose(found[group], exact[group], atol=1e-9)
         targets = [("state", (0, 0)), ("labels", (0, 2))]
-        found = ebm.joint_query(model, targets, evidence)
-        exact = ebm.joint_query(plain, targets, evidence, inference=ebm.Exact())
+        found = ebm.joint_query(model, evidence, targets=targets)
+        exact = ebm.joint_query(plain, evidence, None, ebm.Exact(), targets)
         assert found.shape == (3, 3)
         np.testing.assert_allclose(found, exact, atol=1e-9)
 
@@ -465,8 +474,8 @@ def test_low_temperatures_are_max_product():
         rows[0, [6, 8, 12]] = [1, 0, 2]
         model = ebm.QueryModel(plain, 4, temperature=1e-3, scale=1.0)
         states = jnp.asarray(rows, jnp.int32)
-        cold = graph_answer(model, states, states >= 0).value
-        hard = ebm.BP(4, product="max", schedule="flooding")(plain, states).scores
+        cold = Network().beliefs_of(model.row_problem(states, states >= 0)).log_odds
+        hard = ebm.BP(4, product="max", schedule="flooding")(plain, states).log_odds
         free = plain.configuration((rows < 0).astype(int))
         for group in ("state", "pixels", "labels"):
             own = np.asarray(free[group], bool)
@@ -482,8 +491,8 @@ def test_low_temperatures_of_a_factor_graph(as_pgmax):
         graph = graph.with_log_potentials({steps: table})
         states = jnp.asarray([[-1, -1, -1, -1, 1, 0, -1, -1]])
         model = ebm.QueryModel(graph, 8, temperature=1e-3, scale=1.0)
-        cold = graph_answer(model, states, states >= 0).value
-        hard = ebm.BP(8, product="max")(graph, states).scores
+        cold = Network().beliefs_of(model.row_problem(states, states >= 0)).log_odds
+        hard = ebm.BP(8, product="max")(graph, states).log_odds
         np.testing.assert_allclose(relative(cold[hidden]), relative(hard[hidden]), atol=0.02)
         np.testing.assert_allclose(
             relative(cold[seen])[:, 2:], relative(hard[seen])[:, 2:], atol=0.02
@@ -495,7 +504,7 @@ def test_gradient_of_a_grid_by_differences():
     rng = np.random.default_rng(3)
     with oracle.x64(True):
         plain = grid((2, 2), dtype="float64", learned=("pixels", "labels"))
-        model = ebm.QueryModel(plain, 2, temperature=0.8, scale=1.5, evidence=3.0)
+        model = ebm.QueryModel(plain, 2, temperature=0.8, scale=1.5, strength=3.0)
         rows = {"pixels": rng.integers(-1, 2, (4, 2, 2)), "labels": rng.integers(0, 3, (4, 2, 2))}
         learner = ebm.QueryTraining(ebm.TargetCount(4, groups=["pixels", "labels"]))
         gradient, _, _ = learner.step(model, None, rows, key=KEY, epoch=0)

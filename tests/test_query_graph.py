@@ -12,6 +12,7 @@ import pytest
 from errors import check
 from slopes import assert_slopes
 from test_factor_graph_model import enumerated, Mixed
+from untyped import nd_var_array
 
 import ebmlearn as ebm
 from ebmlearn.pgmax import FactorGraphModel
@@ -30,11 +31,11 @@ def as_pgmax():
 
 def chain(length=6, states=3, seed=0):
     """Hidden states in a row, joined by one table for all, each seen through a noisy channel."""
-    from pgmax import fgraph, fgroup, vgroup
+    from pgmax import fgraph, fgroup
 
     rng = np.random.default_rng(seed)
-    hidden = vgroup.NDVarArray(states, (length,))
-    seen = vgroup.NDVarArray(2, (length,))
+    hidden = nd_var_array(states, (length,))
+    seen = nd_var_array(2, (length,))
     graph = fgraph.FactorGraph([hidden, seen])
     steps = fgroup.PairwiseFactorGroup(
         [[hidden[i], hidden[i + 1]] for i in range(length - 1)], np.zeros((states, states))
@@ -57,7 +58,7 @@ def test_conditional_marginals_of_trees():
             d: np.array([[2, 0], [1, 2]]),
         }
         observed = {a: np.array([[True, False], [False, True]]), d: np.array([False, True])}
-        model = ebm.QueryModel(plain, 40, evidence=2000.0)
+        model = ebm.QueryModel(plain, 40, strength=2000.0)
         found = ebm.query(model, evidence, observed)
         exact = ebm.query(plain, evidence, observed, ebm.Exact())
         for group in mixed.variables:
@@ -71,7 +72,7 @@ def test_joint_answers():
         plain = mixed.model()
         a, _, c, d = mixed.variables
         evidence = {a: np.array([[1, -1], [-1, -1]])}
-        found = ebm.joint_query(plain, [(d, 1), (c, 0)], evidence, inference=ebm.Exact())
+        found = ebm.joint_query(plain, evidence, None, ebm.Exact(), [(d, 1), (c, 0)])
         rows, _, _, energy = enumerated(plain)
         p = np.where(rows[:, 0] == 1, np.exp(-energy), 0)
         p = p / p.sum()
@@ -82,7 +83,7 @@ def test_joint_answers():
             met = (rows[:, places] == states).all(1)
             np.testing.assert_allclose(found[states], p[met].sum(), atol=1e-9)
         by_network = ebm.joint_query(
-            ebm.QueryModel(plain, 40, evidence=2000.0), [(d, 1), (c, 0)], evidence
+            ebm.QueryModel(plain, 40, strength=2000.0), evidence, targets=[(d, 1), (c, 0)]
         )
         np.testing.assert_allclose(by_network, found, atol=1e-7)
 
@@ -95,7 +96,7 @@ def test_gradient_by_differences():
     with oracle.x64(True):
         plain, hidden, seen, steps = chain(length=4)
         plain = plain.with_log_potentials({steps: jnp.asarray(rng.normal(size=(3, 3)))})
-        model = ebm.QueryModel(plain, 4, temperature=0.8, scale=1.5, evidence=3.0)
+        model = ebm.QueryModel(plain, 4, temperature=0.8, scale=1.5, strength=3.0)
         rows = {seen: rng.integers(0, 2, (5, 4)), hidden: rng.integers(-1, 3, (5, 4))}
         rows[seen][0, 0] = -1
         learner = ebm.QueryTraining()
@@ -121,7 +122,7 @@ def test_fixed_roles_and_tied_tables():
 
     # Not from zero, where nothing reaches further than one step.
     start = {"table": jnp.eye(3), "log_scale": jnp.zeros(())}
-    first = ebm.nce(build(start), {seen: rows}, roles, key=KEY).value
+    first = ebm.query_entropy(build(start), {seen: rows}, roles, key=KEY).value
     fitted = ebm.fit(
         start,
         ebm.QueryTraining(roles),
@@ -133,7 +134,7 @@ def test_fixed_roles_and_tied_tables():
         key=KEY,
         progress=False,
     )
-    assert ebm.nce(fitted.model, {seen: rows}, roles, key=KEY).value < 0.75 * first
+    assert ebm.query_entropy(fitted.model, {seen: rows}, roles, key=KEY).value < 0.75 * first
     # By groups: what is seen is given, hidden states are asked for where data tell them.
     model, hidden, seen, _ = chain()
     groups = ebm.FixedTargets([seen], [hidden])
@@ -146,14 +147,14 @@ def test_hidden_variables_are_neither_given_nor_asked_for():
     model, hidden, seen, _ = chain()
     asked = ebm.QueryModel(model, 8)
     rows = np.random.default_rng(0).integers(0, 2, (20, 6))
-    found = ebm.nce(asked, {seen: rows}, ebm.RandomTargets(0.5), key=KEY)
+    found = ebm.query_entropy(asked, {seen: rows}, ebm.RandomTargets(0.5), key=KEY)
     assert (found.targets <= 6).all()
     # By inference of the plain model the same, as far as the evidence is sure.
-    plain = ebm.nce(model, {seen: rows}, ebm.RandomTargets(0.5), ebm.BP(8), key=KEY)
+    plain = ebm.query_entropy(model, {seen: rows}, ebm.RandomTargets(0.5), ebm.BP(8), key=KEY)
     np.testing.assert_allclose(found.value, plain.value, atol=1e-5)
     np.testing.assert_array_equal(found.targets, plain.targets)
     with pytest.raises(ValueError, match="no such target"):
-        ebm.nce(asked, {seen: rows}, ebm.FixedTargets([seen], [hidden]), key=KEY)
+        ebm.query_entropy(asked, {seen: rows}, ebm.FixedTargets([seen], [hidden]), key=KEY)
 
 
 def test_a_grid_of_hidden_states():
@@ -172,7 +173,7 @@ def test_a_grid_of_hidden_states():
         truth = rng.integers(0, 2, (40, 1, 1)) * np.ones((1, 3, 3), int)
         noise = rng.random(truth.shape) < np.where(truth == 0, 0.8, 0.1)
         rows = {"pixels": noise.astype(int), "labels": truth}
-        learner = ebm.QueryTraining(ebm.FixedTargets(["pixels"], ["labels"]), evidence=False)
+        learner = ebm.QueryTraining(ebm.FixedTargets(["pixels"], ["labels"]), strength=False)
         gradient, _, _ = learner.step(model, None, rows, key=KEY, epoch=0)
         assert not any(g.any() for g in gradient.centred.channel_tables)
         names = ("down", "right", "diagonal", "antidiagonal", "bias")
@@ -207,16 +208,16 @@ def errors():
     return {
         "all": (lambda: ebm.query(asked, everything), ValueError, "`evidence`", "all"),
         "state": (lambda: ebm.query(asked, {seen: np.full(6, 2)}), ValueError, "`evidence`", "2"),
-        "pair": (lambda: ebm.QueryModel(model, evidence=(1.0, 2.0)), TypeError, "`evidence`"),
+        "pair": (lambda: ebm.QueryModel(model, strength=(1.0, 2.0)), TypeError, "`strength`"),
         "groups": (
             lambda: ebm.FixedTargets([seen], [hidden])(ebm.RBM.init(3, 2, key=KEY), 2, key=KEY),
             TypeError,
             "`observed`",
             "RBM",
         ),
-        "target": (lambda: ebm.joint_query(asked, [3], {}), ValueError, "`targets`", "3"),
+        "target": (lambda: ebm.joint_query(asked, {}, targets=[3]), ValueError, "`targets`", "3"),
         "index": (
-            lambda: ebm.joint_query(asked, [(seen, 6)], {hidden: np.zeros(6, int)}),
+            lambda: ebm.joint_query(asked, {hidden: np.zeros(6, int)}, targets=[(seen, 6)]),
             ValueError,
             "`targets`",
             "6",

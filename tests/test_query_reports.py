@@ -12,7 +12,6 @@ from pgmax import fgraph, fgroup, vgroup
 from scipy.special import expit, logit, softmax
 
 import ebmlearn as ebm
-from ebmlearn.inference._instances import Problem
 from ebmlearn.pgmax import FactorGraphModel
 
 
@@ -32,7 +31,7 @@ def rbm():
 
 
 def query_model(**options):
-    return ebm.QueryModel(rbm(), scale=1.0, evidence=1000.0, **options)
+    return ebm.QueryModel(rbm(), scale=1.0, strength=1000.0, **options)
 
 
 def chain():
@@ -63,7 +62,7 @@ def test_likelihoods_leave_something_to_answer():
         exact = ebm.query(rbm(), soft, every, ebm.Exact())
         np.testing.assert_allclose(ebm.query(model, soft, every), exact, atol=1e-10)
         # Only what the other units say is scaled.
-        scaled = ebm.QueryModel(rbm(), scale=3.0, evidence=1000.0)
+        scaled = ebm.QueryModel(rbm(), scale=3.0, strength=1000.0)
         odds = 3 * (logit(exact) - logit(0.6)) + logit(0.6)
         np.testing.assert_allclose(ebm.query(scaled, soft, every), expit(odds), atol=1e-10)
 
@@ -73,24 +72,26 @@ def test_likelihoods_of_a_graph_are_not_scaled():
     told = np.random.default_rng(1).uniform(0.1, 1, (2, 4, 3))
     given = {hidden: jnp.asarray(told, jnp.float32), seen: jnp.asarray([0, 1, -1, 0])}
     exact = np.asarray(ebm.query(model, given, inference=ebm.Exact(), targets=hidden))
-    asked = ebm.QueryModel(model, scale=3.0, evidence=1000.0)
+    asked = ebm.QueryModel(model, scale=3.0, strength=1000.0)
     found = ebm.query(asked, given, targets=hidden)
     scores = 3 * (np.log(exact) - np.log(told)) + np.log(told)
     np.testing.assert_allclose(found, softmax(scores, -1), atol=1e-5)
 
 
 def test_how_the_inference_went():
-    p, report = ebm.query(query_model(), jnp.ones(4), SOME, report=True)
+    p, report = ebm.query(query_model(), jnp.ones(4), SOME, with_info=True)
     assert p.shape == (4,) and bool(report.converged) and report.guarded is None
     many = jnp.ones((3, 4))
-    _, report = ebm.query(rbm(), many, SOME, ebm.BP(50, tol=1e-6), report=True)
+    _, report = ebm.query(rbm(), many, SOME, ebm.BP(50, tol=1e-6), with_info=True)
     assert report.converged.shape == report.residual.shape == (3,)
     strong = ebm.GaussianRBM(jnp.full((2, 2), 3.0), *jnp.zeros((3, 2)))
     free = jnp.asarray([False, False])
     plain = ebm.BP(5)(strong, jnp.zeros(2), free)
-    _, report = ebm.query(ebm.QueryModel(strong), jnp.zeros(2), free, report=True)
+    _, report = ebm.query(ebm.QueryModel(strong), jnp.zeros(2), free, with_info=True)
     assert report.guarded == plain.guarded
-    bits = ebm.nce(query_model(), jnp.ones((3, 4)), ebm.RandomTargets(), key=jax.random.key(0))
+    bits = ebm.query_entropy(
+        query_model(), jnp.ones((3, 4)), ebm.RandomTargets(), key=jax.random.key(0)
+    )
     assert bits.converged == 1
 
 
@@ -128,8 +129,8 @@ def test_evidence_of_other_kinds_is_checked_when_compiled():
 def test_joint_targets_of_units():
     model = query_model()
     x = jnp.zeros(4)
-    joint = ebm.joint_query(model, [jnp.asarray(0), -1], x, NONE)
-    np.testing.assert_allclose(joint, ebm.joint_query(model, [0, 3], x, NONE), atol=1e-7)
+    joint = ebm.joint_query(model, x, NONE, targets=[jnp.asarray(0), -1])
+    np.testing.assert_allclose(joint, ebm.joint_query(model, x, NONE, targets=[0, 3]), atol=1e-7)
     cases = [
         ([-5], "indices below 4, got -5"),
         ([4], "indices below 4, got 4"),
@@ -139,27 +140,27 @@ def test_joint_targets_of_units():
     ]
     for targets, message in cases:
         with pytest.raises(ValueError, match=message):
-            ebm.joint_query(model, targets, x, NONE)
+            ebm.joint_query(model, x, NONE, targets=targets)
     with pytest.raises(TypeError, match="`targets` must be a list"):
-        ebm.joint_query(model, 2, x, NONE)
+        ebm.joint_query(model, x, NONE, targets=2)
     with pytest.raises(ValueError, match=r"`evidence` must have shape \(..., 4\)"):
-        ebm.joint_query(model, [0], x[:3], NONE[:3])
+        ebm.joint_query(model, x[:3], NONE[:3], targets=[0])
 
 
 def test_targets_of_a_graph():
     """A variable of PGMax is a pair too, but not of a group and an index."""
     model, hidden, seen = chain()
     evidence = {seen: jnp.asarray([0, 1, 1, 0])}
-    p = ebm.joint_query(ebm.QueryModel(model), [(hidden, 0)], evidence)
-    q, report = ebm.query(ebm.QueryModel(model), evidence, targets=hidden, report=True)
+    p = ebm.joint_query(ebm.QueryModel(model), evidence, targets=[(hidden, 0)])
+    q, report = ebm.query(ebm.QueryModel(model), evidence, targets=hidden, with_info=True)
     np.testing.assert_allclose(p, q[0], atol=1e-6)
     assert bool(report.converged)
     for target in (hidden[0], seen[0]):
         with pytest.raises(KeyError, match="`targets` must be a group of the graph"):
-            ebm.joint_query(ebm.QueryModel(model), [target], evidence)
+            ebm.joint_query(ebm.QueryModel(model), evidence, targets=[target])
     for index in (1.5, True, 4, (0, 0)):
         with pytest.raises(ValueError, match="`targets` must hold indices of variables"):
-            ebm.joint_query(ebm.QueryModel(model), [(hidden, index)], evidence)
+            ebm.joint_query(ebm.QueryModel(model), evidence, targets=[(hidden, index)])
     with pytest.raises(KeyError, match="`targets` must be a group of the graph"):
         ebm.query(ebm.QueryModel(model), evidence, targets="hidden")
 
@@ -178,16 +179,19 @@ def test_evidence_of_a_graph():
 
 
 def test_numbers_of_a_query_model():
-    model = ebm.QueryModel(rbm(), evidence=(3.0, 4.0))
-    again = ebm.QueryModel(rbm(), evidence=model.evidence)
-    np.testing.assert_allclose(np.asarray(again.evidence), [3.0, 4.0], rtol=1e-6)
-    for name in ("temperature", "scale", "evidence"):
+    model = ebm.QueryModel(rbm(), strength=(3.0, 4.0))
+    again = ebm.QueryModel(rbm(), strength=model.strength)
+    np.testing.assert_allclose(np.asarray(again.strength), [3.0, 4.0], rtol=1e-6)
+    for name in ("temperature", "scale", "strength"):
         with pytest.raises(ValueError, match=f"`{name}.* as float32, got 1e-50"):
             ebm.QueryModel(rbm(), **{name: 1e-50})  # pyright: ignore
-    with pytest.raises(TypeError, match="ask a QueryModel by `query`"):
-        Problem(query_model())
-    with pytest.raises(TypeError, match="typed key"):
-        ebm.QueryTraining().loss(model, jnp.zeros((2, 4)), key=jax.random.PRNGKey(0))
+    with pytest.raises(TypeError, match=r"BP takes.*got a QueryModel.*ask it by `query`"):
+        ebm.BP(2)(query_model())
+    losses = [
+        ebm.QueryTraining().loss(model, jnp.zeros((2, 4)), key=key)
+        for key in (0, jax.random.key(0), jax.random.PRNGKey(0))
+    ]
+    assert losses[0] == losses[1] == losses[2]
 
 
 def test_units_without_hidden_ones():
@@ -212,8 +216,8 @@ def test_weight_decay_leaves_alone_what_is_not_learned():
         "labels": jnp.log(jnp.eye(2)),
     }
     grid = ebm.GridMRF.init((2, 2), 2, emissions, key=key, learned=("pixels",))
-    model = ebm.QueryModel(grid, 2, evidence=20.0)
-    learner = ebm.QueryTraining(ebm.FixedTargets(["pixels"], ["labels"]), evidence=False)
+    model = ebm.QueryModel(grid, 2, strength=20.0)
+    learner = ebm.QueryTraining(ebm.FixedTargets(["pixels"], ["labels"]), strength=False)
     data = np.random.default_rng(0).integers(0, 2, (20, 2, 2))
     last = ebm.fit(
         model,
@@ -225,7 +229,7 @@ def test_weight_decay_leaves_alone_what_is_not_learned():
         progress=False,
         key=key,
     ).model
-    np.testing.assert_array_equal(last.evidence, model.evidence)
+    np.testing.assert_array_equal(last.strength, model.strength)
     np.testing.assert_array_equal(last.centred.emissions["labels"], grid.emissions["labels"])
     assert not jnp.allclose(last.centred.emissions["pixels"], grid.emissions["pixels"])
     assert last.temperature != 1 and last.scale != 1

@@ -1,9 +1,14 @@
+# Wrong types are passed on purpose, to see the errors.
+# pyright: reportArgumentType=false
+
 """Query training: the network against the paper's equations, its answers against enumeration, its
 gradients against differences.
 """
 
+import inspect
 import itertools
 import warnings
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +22,15 @@ from errors import check
 from slopes import assert_slopes
 
 import ebmlearn as ebm
-from ebmlearn.inference._answers import answer
+from ebmlearn.inference._network import Network
 
 
 KEY = jax.random.key(0)
-ALL = "temperature", "scale", "evidence"
+
+
+def answer(model, evidence, observed):
+    """The log-odds of the visible units."""
+    return Network().beliefs_of(model.problem(evidence, observed)).log_odds[0]
 
 
 def random_bits(rng, rows, columns):
@@ -78,9 +87,9 @@ def test_the_transfer_function(w, x, T, expected):
     """One edge: what one unit makes of the evidence on the other."""
     couplings = jnp.asarray([[0, 2 * w], [2 * w, 0]], jnp.float32)
     pair = ebm.BoltzmannMachine(couplings, jnp.full(2, -w, jnp.float32))
-    model = ebm.QueryModel(pair, 3, temperature=T, scale=1.0, evidence=1000.0)
+    model = ebm.QueryModel(pair, 3, temperature=T, scale=1.0, strength=1000.0)
     evidence = jnp.asarray([jax.nn.sigmoid(x) if x < 100 else 1.0, 0.0], jnp.float32)
-    found = answer(model, evidence, jnp.asarray([True, False])).value
+    found = answer(model, evidence, jnp.asarray([True, False]))
     np.testing.assert_allclose(found[1], expected, atol=2e-4 if T < 1 else 2e-6)
 
 
@@ -110,7 +119,7 @@ def test_temperature_goes_from_max_product_to_sum_product():
         for T, inference in ((1.0, ebm.BP(5)), (1e-3, ebm.BP(5, product="max"))):
             model = ebm.QueryModel(rbm, temperature=T, scale=1.0)
             none = jnp.zeros(5, bool)
-            found = answer(model, jnp.zeros(5), none).value
+            found = answer(model, jnp.zeros(5), none)
             tolerance = 1e-12 if T == 1 else 5e-3
             np.testing.assert_allclose(found, inference(rbm).log_odds.visible, atol=tolerance)
 
@@ -139,7 +148,7 @@ def test_conditional_marginals_of_trees(name):
         units = plain.unary()[0].shape[0]
         observed = jnp.asarray(rng.random((8, units)) < 0.4).at[:, 0].set(False)
         evidence = jnp.asarray(rng.integers(0, 2, (8, units)).astype(float)).at[:, 1].set(0.3)
-        model = ebm.QueryModel(plain, 12, scale=1.0, evidence=1000.0)
+        model = ebm.QueryModel(plain, 12, scale=1.0, strength=1000.0)
         found = ebm.query(model, evidence, observed)
         exact = ebm.query(plain, evidence, observed, ebm.Exact())
         np.testing.assert_allclose(found, exact, atol=1e-10)
@@ -156,7 +165,7 @@ def test_gradient_by_differences(layers):
     rng = np.random.default_rng(4)
     with oracle.x64(True):
         plain = oracle.random_dbm(rng, (4, 3, 2), dtype="float64")
-        model = ebm.QueryModel(plain, layers, temperature=0.7, scale=2.0, evidence=(3.0, 2.0))
+        model = ebm.QueryModel(plain, layers, temperature=0.7, scale=2.0, strength=(3.0, 2.0))
         rows = random_bits(rng, 5, 4)
         learner = ebm.QueryTraining()
         gradient, _, info = learner.step(model, None, rows, key=KEY, epoch=0)
@@ -191,7 +200,7 @@ def test_one_target_without_hidden_units_is_pseudo_likelihood():
             return ~jnp.eye(5, dtype=bool)
 
         learner = ebm.QueryTraining(each)
-        model = ebm.QueryModel(plain, 6, scale=1.0, evidence=1000.0)
+        model = ebm.QueryModel(plain, 6, scale=1.0, strength=1000.0)
         gradient, _, info = learner.step(model, None, rows, key=KEY, epoch=0)
 
         def expected(model):
@@ -246,7 +255,7 @@ def test_joint_answers_by_the_chain_rule():
         rbm = oracle.random_rbm(rng, dtype="float64")
         evidence = jnp.asarray(random_bits(rng, 2, 5).astype(float))
         observed = jnp.asarray([False, True, False, False, True])
-        found = ebm.joint_query(rbm, [3, 0, 2], evidence, observed, ebm.Exact())
+        found = ebm.joint_query(rbm, evidence, observed, ebm.Exact(), [3, 0, 2])
         assert found.shape == (2, 2, 2, 2)
         for row in range(2):
             held = {k: int(evidence[row, k]) for k in (1, 4)}
@@ -257,21 +266,43 @@ def test_joint_answers_by_the_chain_rule():
                 np.testing.assert_allclose(found[row][states], p[met].sum(), atol=1e-10)
         # By approximate answers too it is a distribution, whose first marginal is the answer.
         model = ebm.QueryModel(rbm)
-        joint = ebm.joint_query(model, [3, 0], evidence, observed)
+        joint = ebm.joint_query(model, evidence, observed, targets=[3, 0])
         np.testing.assert_allclose(joint.sum((1, 2)), 1, atol=1e-12)
         np.testing.assert_allclose(
             joint[:, 1].sum(1), ebm.query(model, evidence, observed, targets=3), atol=1e-12
         )
 
 
-def test_nce_of_exact_answers():
+def test_queries_take_their_arguments_in_the_same_order():
+    rbm = oracle.random_rbm(np.random.default_rng(13))
+    one, joint = (list(inspect.signature(f).parameters) for f in (ebm.query, ebm.joint_query))
+    assert one[:5] == joint == ["model", "evidence", "observed", "inference", "targets"]
+    evidence, observed = jnp.ones(5), jnp.arange(5) < 2
+    asked = rbm, evidence, observed, ebm.Exact(), [3]
+    np.testing.assert_allclose(ebm.joint_query(*asked)[1], ebm.query(*asked)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rbm", "boltzmann"])
+def test_predictions_of_a_query_model(name):
+    """Each unit by its own answer where nothing is observed."""
+    rng = np.random.default_rng(14)
+    model = ebm.QueryModel(oracle.MODELS[name](rng), 4)
+    units = model.num_asked
+    found = ebm.QueryTraining().predict(model)
+    wanted = ebm.query(model, jnp.zeros(units), jnp.zeros(units, bool)) > 0.5
+    np.testing.assert_array_equal(found, wanted)
+    assert 0 < np.asarray(found).sum() < units
+    np.testing.assert_array_equal(ebm.predict(model, inference=Network()), found)
+
+
+def test_query_entropy_of_exact_answers():
     """In bits and nats, by the number of targets, and by sampling."""
     rng = np.random.default_rng(8)
     with oracle.x64(True):
         rbm = oracle.random_rbm(rng, dtype="float64")
         rows = random_bits(rng, 30, 5)
         queries = ebm.RandomTargets(0.5)
-        found = ebm.nce(rbm, rows, queries, ebm.Exact(), key=KEY, batch_size=30)
+        found = ebm.query_entropy(rbm, rows, queries, ebm.Exact(), key=KEY, batch_size=30)
         first, _ = jax.random.split(jax.random.fold_in(KEY, 0))
         observed, targets = (np.asarray(x) for x in queries(rbm, 30, key=first))
         sums = np.zeros(30)
@@ -288,9 +319,13 @@ def test_nce_of_exact_answers():
             found.by_targets([0, 3, 6])[0, 3], sums[few].sum() / targets[few].sum()
         )
         assert np.isnan(found.by_targets([10, 20])[10, 20])
-        nats = ebm.nce(rbm, rows, queries, ebm.Exact(), key=KEY, unit="nats", batch_size=30)
+        nats = ebm.query_entropy(
+            rbm, rows, queries, ebm.Exact(), key=KEY, unit="nats", batch_size=30
+        )
         np.testing.assert_allclose(nats.value, found.value * np.log(2))
-        sampled = ebm.nce(rbm, rows, queries, ebm.Gibbs(), key=KEY, batch_size=30, num_samples=3000)
+        sampled = ebm.query_entropy(
+            rbm, rows, queries, ebm.Gibbs(), key=KEY, batch_size=30, steps=3000
+        )
         np.testing.assert_allclose(sampled.value, found.value, atol=0.02)
 
 
@@ -301,7 +336,7 @@ def test_marginals_by_sampling(name):
     units = model.unary()[0].shape[0]
     evidence = jnp.asarray(random_bits(rng, 4, units), jnp.float32).at[0, 0].set(0.2)
     observed = jnp.asarray(rng.random((4, units)) < 0.5).at[0, 0].set(True)
-    found = ebm.sampled_marginals(model, evidence, observed, key=KEY, num_samples=5000)
+    found = ebm.sampled_marginals(model, evidence, observed, key=KEY, steps=5000)
     exact = ebm.query(model, evidence, observed, ebm.Exact())
     np.testing.assert_allclose(found, exact, atol=0.03)
     sure = np.asarray(observed) & np.isin(evidence, (0, 1))
@@ -316,7 +351,7 @@ def test_training_answers_better_than_the_truth_it_starts_from():
     patterns = random_bits(rng, 2, 8)
     rows = patterns[rng.integers(0, 2, 200)]
     start = ebm.QueryModel(ebm.RBM.init(8, 4, key=KEY, scale=0.1), 4)
-    learner = ebm.QueryTraining(ebm.TargetCount(3), scale=False, evidence=False)
+    learner = ebm.QueryTraining(ebm.TargetCount(3), scale=False, strength=False)
     fitted = ebm.fit(
         start,
         learner,
@@ -329,7 +364,9 @@ def test_training_answers_better_than_the_truth_it_starts_from():
         progress=False,
     )
     curve = fitted.history.epochs["metric"]
-    assert curve[-1] < 0.05 < 0.5 < ebm.nce(start, rows, ebm.TargetCount(3), key=KEY).value
+    assert (
+        curve[-1] < 0.05 < 0.5 < ebm.query_entropy(start, rows, ebm.TargetCount(3), key=KEY).value
+    )
     assert fitted.model.log_scale == start.log_scale
     assert (fitted.model.log_strength == start.log_strength).all()
     assert fitted.model.log_temperature != start.log_temperature
@@ -350,19 +387,19 @@ def test_training_answers_better_than_the_truth_it_starts_from():
     assert set(np.diagonal(plain.couplings)) == {0.0}
 
 
-def test_layers_of_learner_and_model():
+def test_iterations_of_learner_and_model():
     rbm = ebm.RBM.init(4, 2, key=KEY, scale=1.0)
     rows = random_bits(np.random.default_rng(0), 6, 4)
-    shallow = ebm.QueryTraining(layers=2)
-    with pytest.warns(UserWarning, match="2 layers, the model answers with 10"):
+    shallow = ebm.QueryTraining(iterations=2)
+    with pytest.warns(UserWarning, match="2 iterations, the model answers with 10"):
         shallow.init(ebm.QueryModel(rbm), key=KEY)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ebm.QueryTraining(layers=10).init(ebm.QueryModel(rbm), key=KEY)
+        ebm.QueryTraining(iterations=10).init(ebm.QueryModel(rbm), key=KEY)
     found = shallow.loss(ebm.QueryModel(rbm), rows, key=KEY)
     same = ebm.QueryTraining().loss(ebm.QueryModel(rbm, 2), rows, key=KEY)
     np.testing.assert_array_equal(found, same)
-    assert shallow.decoder().iterations == 2
+    assert cast(Any, shallow.decoder()).iterations == 2
 
 
 RBM = ebm.RBM.init(4, 2, key=KEY)
@@ -386,9 +423,9 @@ ERRORS = {
         lambda: ebm.QueryModel(ebm.SemiRestrictedBM.init(4, 2, 3, key=KEY)),
         TypeError,
         "`model`",
-        "label",
+        "categorical",
     ),
-    "layers": (lambda: ebm.QueryModel(RBM, 0), ValueError, "`layers`", "1", "0"),
+    "iterations": (lambda: ebm.QueryModel(RBM, 0), ValueError, "`iterations`", "1", "0"),
     "temperature": (
         lambda: ebm.QueryModel(RBM, temperature=0.0),
         ValueError,
@@ -396,16 +433,16 @@ ERRORS = {
         "0.0",
     ),
     "scale": (lambda: ebm.QueryModel(RBM, scale=-1.0), ValueError, "`scale`", "-1"),
-    "evidence": (
-        lambda: ebm.QueryModel(RBM, evidence=(1.0, 2.0, 3.0)),  # pyright: ignore
+    "strength": (
+        lambda: ebm.QueryModel(RBM, strength=(1.0, 2.0, 3.0)),  # pyright: ignore
         TypeError,
-        "`evidence`",
+        "`strength`",
         "pair",
     ),
-    "strength": (
-        lambda: ebm.QueryModel(RBM, evidence=(1.0, 0.0)),
+    "strength of 1": (
+        lambda: ebm.QueryModel(RBM, strength=(1.0, 0.0)),
         ValueError,
-        r"`evidence\[1\]`",
+        r"`strength\[1\]`",
         "0",
     ),
     "gaussian": (
@@ -484,19 +521,19 @@ ERRORS = {
         "4",
     ),
     "joint": (
-        lambda: ebm.joint_query(MODEL, [0], ROWS, MASK),
+        lambda: ebm.joint_query(MODEL, ROWS, MASK, targets=[0]),
         ValueError,
         "`targets`",
         "observed",
     ),
-    "twice": (lambda: ebm.joint_query(MODEL, [2, 2], ROWS, MASK), ValueError, "`targets`"),
-    "nce": (
-        lambda: ebm.nce(RBM, ROWS, ebm.LeaveOneOut(), key=KEY),
+    "twice": (lambda: ebm.joint_query(MODEL, ROWS, MASK, targets=[2, 2]), ValueError, "`targets`"),
+    "entropy": (
+        lambda: ebm.query_entropy(RBM, ROWS, ebm.LeaveOneOut(), key=KEY),
         TypeError,
         "`inference`",
     ),
     "unit": (
-        lambda: ebm.nce(MODEL, ROWS, ebm.LeaveOneOut(), key=KEY, unit="bit"),
+        lambda: ebm.query_entropy(MODEL, ROWS, ebm.LeaveOneOut(), key=KEY, unit="bit"),
         ValueError,
         "`unit`",
         "bits",
@@ -554,7 +591,9 @@ def test_gaussian_answers_of_a_star():
         np.testing.assert_allclose(2.0 * found.variance, exact.variance, atol=1e-9)
         # Nats of a Gaussian, by the formula.
         queries = ebm.RandomTargets(0.5)
-        entropy = ebm.nce(plain, x, queries, ebm.Exact(), key=KEY, unit="nats", batch_size=6)
+        entropy = ebm.query_entropy(
+            plain, x, queries, ebm.Exact(), key=KEY, unit="nats", batch_size=6
+        )
         first, _ = jax.random.split(jax.random.fold_in(KEY, 0))
         observed, targets = queries(plain, 6, key=first)
         mean, variance = ebm.query(plain, x, observed, ebm.Exact())

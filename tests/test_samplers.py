@@ -1,6 +1,7 @@
 """Samplers: whole transition matrices of the code itself, then what the chains do in bulk."""
 
 import itertools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from scipy import stats
 
 import ebmlearn as ebm
-from ebmlearn.samplers import _random, _sweep, _tempered
+from ebmlearn.samplers import _sweep, _tempered, ChainState
+from ebmlearn.samplers._base import AbstractChains
+from ebmlearn.units import _random
 
 
 KEY = jax.random.key(0)
@@ -22,7 +26,78 @@ SMALL = {
     "boltzmann": lambda rng: oracle.random_boltzmann(rng, 3, dtype="float64"),
     "semi_restricted": lambda rng: oracle.random_semi(rng, 2, 1, dtype="float64"),
     "labelled": lambda rng: oracle.random_labelled(rng, 1, 1, 2, dtype="float64"),
+    "categorical": lambda rng: layered(
+        rng, {"visible": ebm.Categorical(1, 3), "hidden": ebm.Categorical(1, 2)}
+    ),
+    "joined_categorical": lambda rng: layered(
+        rng,
+        {"visible": ebm.Categorical(2, 2), "hidden": ebm.Categorical(1, 2)},
+        inside=["visible"],
+    ),
+    "mixed": lambda rng: layered(
+        rng, {"visible": ebm.Binary(1), "hidden": ebm.Categorical(1, 3), "label": ebm.Binary(1)}
+    ),
+    "joined_mixed": lambda rng: layered(
+        rng,
+        {"visible": ebm.Categorical(2, 2), "hidden": ebm.Binary(1)},
+        inside=["visible"],
+    ),
 }
+
+
+def layered(rng, layers, inside=(), dtype="float64"):
+    """A random `LayeredModel`: `hidden` is joined to all other layers, and those of `inside` have
+    couplings between their own units.
+    """
+    width = {name: units.width for name, units in layers.items()}
+    blocks = {
+        (name, "hidden"): rng.normal(size=(width[name], width["hidden"]))
+        for name in layers
+        if name != "hidden"
+    }
+    blocks |= {(name, name): oracle.symmetric(rng, width[name], 1.0) for name in inside}
+    return ebm.LayeredModel(
+        layers,
+        {pair: jnp.asarray(w, dtype) for pair, w in blocks.items()},
+        {name: jnp.asarray(rng.normal(size=n), dtype) for name, n in width.items()},
+    )
+
+
+def counts(model, layers=None):
+    """How many states each unit has, layer by layer."""
+    order = range(len(model.layers)) if layers is None else layers
+    chosen = [model.layers[k] for k in order]
+    return [getattr(layer, "states", 2) for layer in chosen for _ in range(layer.size)]
+
+
+def configurations(model):
+    """All states of all units, as users see them, in the order of the layers."""
+    return np.array(list(itertools.product(*(range(c) for c in counts(model)))))
+
+
+def cut(model, x):
+    """States of all units, layer by layer."""
+    return np.split(x, np.cumsum([layer.size for layer in model.layers])[:-1], axis=-1)
+
+
+def scores(model, x):
+    """The log-potentials of configurations."""
+    parts = [
+        np.eye(layer.states)[part].reshape(len(x), -1)
+        if isinstance(layer, ebm.Categorical)
+        else part
+        for layer, part in zip(model.layers, cut(model, x), strict=True)
+    ]
+    f, x = oracle.flat(model), np.concatenate(parts, -1)
+    return x @ f.bias + np.einsum("si,ij,sj->s", x, f.couplings, x) / 2
+
+
+def draws_of(model, sweeps=1, replicas=1, reverse=False):
+    """How many outcomes each draw of some sweeps has, in their order."""
+    first = model.summed
+    order = [*first, *(k for k in range(len(model.layers)) if k not in first)]
+    order = order[::-1] if reverse else order
+    return [c for k in order for c in counts(model, [k]) * replicas] * sweeps
 
 
 class Outcomes:
@@ -57,32 +132,38 @@ class Outcomes:
             self.log_probability += np.where(bits > 0, yes, np.log(-np.expm1(yes))).sum(1)
         return jnp.asarray(bits.T.reshape(log_ratio.shape), log_ratio.dtype)
 
-    def choose(self, logits, key):
-        unit = self.take(len(logits) // len(self.forced)).T.ravel().astype(int)
+    def choices(self, key, shape, dtype):
+        return jnp.zeros(shape, dtype)  # Outcomes are taken where it is known of how many.
+
+    def choose(self, logits, noise):
         logits = np.asarray(logits)
-        logits = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-        log_p = logits[np.arange(len(unit)), unit]
+        rows, units = len(logits), logits[0, ..., 0].size
+        copies = rows // len(self.forced)
+        taken = self.take(copies * units).reshape(len(self.forced), copies, units).astype(int)
+        chosen = taken.transpose(1, 0, 2).reshape(logits.shape[:-1])
+        logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        log_p = np.take_along_axis(logits, chosen[..., None], -1).reshape(rows, units).sum(1)
         self.log_probability += log_p.reshape(-1, len(self.forced)).sum(0)
-        return jnp.asarray(unit)
+        return jnp.asarray(chosen)
 
 
 def transition_matrix(monkeypatch, model, sampler, choices, replicas=1):
     """The matrix of one step of `sampler`, from all outcomes of its draws, `choices[k]` for the
     k-th of them.
     """
-    n = oracle.flat(model).bias.size
-    one = oracle.configurations(model).astype(int)
+    one = configurations(model)
+    n = one.shape[1]
     every = np.array([np.concatenate(x) for x in itertools.product(one, repeat=replicas)])
     outcomes = np.array(list(itertools.product(*(range(c) for c in choices))), float)
     starts = np.repeat(every, len(outcomes), 0)
     forced = np.tile(outcomes, (len(every), 1))
     draws = Outcomes(forced)
-    for name in ("uniforms", "decide", "accept", "choose"):
+    for name in ("uniforms", "decide", "accept", "choices", "choose"):
         monkeypatch.setattr(_random, name, getattr(draws, name))
     with jax.disable_jit():
         chains = len(starts)
-        cut = starts.reshape(chains, replicas, n).transpose(1, 0, 2)
-        layers = [oracle.flat(model).cut(x) for x in cut]
+        by_replica = starts.reshape(chains, replicas, n).transpose(1, 0, 2)
+        layers = [cut(model, x) for x in by_replica]
         if replicas == 1:
             start = model.units(tuple(jnp.asarray(x) for x in layers[0]))
             state = sampler.init(model, chains, key=KEY, start=start)
@@ -97,9 +178,9 @@ def transition_matrix(monkeypatch, model, sampler, choices, replicas=1):
     ends = np.concatenate([np.asarray(x) for x in units], -1)
     if replicas > 1:
         ends = ends.transpose(1, 0, 2).reshape(chains, replicas * n)
-    powers = 2 ** np.arange(n * replicas)[::-1]
-    row = {code: k for k, code in enumerate(every @ powers)}
-    there, here = ([row[code] for code in x @ powers] for x in (ends, starts))
+    # Configurations are in the order of their numbers in mixed radix.
+    radix = counts(model) * replicas
+    here, there = (np.ravel_multi_index(x.T, radix) for x in (starts, ends))
     matrix = np.zeros((len(every), len(every)))
     np.add.at(matrix, (here, there), np.exp(draws.log_probability))
     np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-12)
@@ -107,8 +188,8 @@ def transition_matrix(monkeypatch, model, sampler, choices, replicas=1):
 
 
 def probabilities(model, beta=1.0):
-    t = oracle.truth(model, temperature=1 / beta)
-    return np.exp(t.scores - t.log_z)
+    score = beta * scores(model, configurations(model))
+    return np.exp(score - np.logaddexp.reduce(score))
 
 
 def drift(matrix, p):
@@ -123,11 +204,18 @@ def in_float64():
 
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(
-    ("name", "beta"), [*((name, 1.0) for name in SMALL), ("dbm", 0.4), ("labelled", 0.4)]
+    ("name", "beta"),
+    [
+        *((name, 1.0) for name in SMALL),
+        ("dbm", 0.4),
+        ("labelled", 0.4),
+        ("joined_categorical", 0.4),
+        ("mixed", 0.4),
+    ],
 )
 def test_gibbs_leaves_the_distribution_as_it_is(monkeypatch, name, beta):
     model = SMALL[name](np.random.default_rng(0))
-    matrix = transition_matrix(monkeypatch, model, ebm.Gibbs(beta), [2] * 3)
+    matrix = transition_matrix(monkeypatch, model, ebm.Gibbs(beta), draws_of(model))
     assert drift(matrix, probabilities(model, beta)) < 1e-12
     assert (matrix > 0).all()
 
@@ -144,7 +232,9 @@ def test_gibbs_with_gradients_leaves_the_distribution_as_it_is(monkeypatch, name
     np.testing.assert_allclose(flow, flow.T, atol=1e-12, err_msg="detailed balance")
     # Of a single layer, fields are changed and not found anew.
     if name != "semi_restricted":
-        two = transition_matrix(monkeypatch, model, ebm.GibbsWithGradients(2, beta), [3, 2, 3, 2])
+        two = transition_matrix(
+            monkeypatch, model, ebm.GibbsWithGradients(2, beta=beta), [3, 2, 3, 2]
+        )
         np.testing.assert_allclose(two, matrix @ matrix, atol=1e-12)
 
 
@@ -153,7 +243,8 @@ def test_gibbs_with_gradients_leaves_the_distribution_as_it_is(monkeypatch, name
 def test_tempered_transitions_leave_the_distribution_as_it_is(monkeypatch, name):
     model = SMALL[name](np.random.default_rng(2))
     sampler = ebm.TemperedTransitions([0.2, 0.5, 1.0])
-    matrix = transition_matrix(monkeypatch, model, sampler, [2] * 13)
+    choices = [*draws_of(model, sweeps=2), *draws_of(model, sweeps=2, reverse=True), 2]
+    matrix = transition_matrix(monkeypatch, model, sampler, choices)
     p = probabilities(model)
     assert drift(matrix, p) < 1e-12
     flow = p[:, None] * matrix
@@ -181,31 +272,114 @@ def test_reversed_sweeps_are_reversals(name, monkeypatch):
     """p(x) T(x, y) = p(y) R(y, x)."""
     model = SMALL[name](np.random.default_rng(3))
 
-    class Reversed(ebm.AbstractSampler):
+    class Reversed(AbstractChains):
         def _start(self, model, num_chains, key, start, clamped):
             return ebm.Gibbs().init(model, num_chains, key=key, start=start, clamped=clamped)
 
         def _step(self, model, state, key):
-            layers = [x.astype(jnp.float64) for x in jax.tree.leaves(state.units)]
-            layers = _sweep.sweep(model, layers, key, reverse=True)
-            units = model.units(tuple(x.astype(jnp.int32) for x in layers))
-            return ebm.ChainState(units, None), None
+            layers = _sweep.sweep(model, model.encode(state.units), key, reverse=True)
+            return ChainState(model.decode(layers), None), None
 
     p = probabilities(model)
-    there = transition_matrix(monkeypatch, model, ebm.Gibbs(), [2] * 3)
-    back = transition_matrix(monkeypatch, model, Reversed(), [2] * 3)
+    there = transition_matrix(monkeypatch, model, ebm.Gibbs(), draws_of(model))
+    back = transition_matrix(monkeypatch, model, Reversed(), draws_of(model, reverse=True))
     np.testing.assert_allclose(p[:, None] * there, (p[:, None] * back).T, atol=1e-12)
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("name", ["rbm", "boltzmann", "labelled"])
+@pytest.mark.parametrize(
+    "name", ["rbm", "boltzmann", "labelled", "categorical", "joined_categorical", "joined_mixed"]
+)
 def test_parallel_tempering_leaves_all_distributions_as_they_are(monkeypatch, name):
     model = SMALL[name](np.random.default_rng(4))
     betas = (0.3, 1.0)
     sampler = ebm.ParallelTempering(betas)
-    matrix = transition_matrix(monkeypatch, model, sampler, [2] * 7, replicas=2)
+    choices = [*draws_of(model, replicas=2), 2]
+    matrix = transition_matrix(monkeypatch, model, sampler, choices, replicas=2)
     p = np.outer(probabilities(model, betas[0]), probabilities(model, betas[1])).ravel()
     assert drift(matrix, p) < 1e-12
+
+
+class Real:
+    """A model of real hidden units and few visible states: what its distribution is, and exact
+    draws, from units that are independent given the visible states. Moments of single units are
+    those of normal distributions, cut off below 0 if `least` is 0.
+    """
+
+    def __init__(self, visible, hidden, scale, least, rng):
+        self.model = layered(rng, {"visible": visible, "hidden": hidden}, dtype="float32")
+        states = getattr(visible, "states", 2)
+        self.states = np.array(list(itertools.product(range(states), repeat=visible.size)))
+        inside = self.states
+        if isinstance(visible, ebm.Categorical):
+            inside = np.eye(states)[self.states].reshape(len(self.states), -1)
+        (weights,), biases = self.model.weights, self.model.biases
+        weights, bias, own = (np.asarray(x, float) for x in (weights, *biases))
+        field = own + inside @ weights
+        loc = field * scale**2
+        self.units = stats.truncnorm((least - loc) / scale, np.inf, loc, scale)
+        # The integral of exp(f x - x^2 / 2 s^2) over what is allowed.
+        mass = np.log(scale) + stats.norm.logsf(least, loc, scale) + (loc / scale) ** 2 / 2
+        score = inside @ bias + mass.sum(1) + field.shape[1] * np.log(2 * np.pi) / 2
+        self.log_z = np.logaddexp.reduce(score)
+        self.score, self.p = score, np.exp(score - self.log_z)
+
+    def draw(self, rng, number):
+        which = rng.choice(len(self.p), number, p=self.p)
+        return which, self.units.rvs((number, *self.units.mean().shape), random_state=rng)[
+            np.arange(number), which
+        ]
+
+
+REAL = {
+    "gaussian": lambda rng: Real(
+        ebm.Binary(2),
+        ebm.Gaussian(2, jnp.log(jnp.asarray([0.8, 1.3]))),
+        np.array([0.8, 1.3]),
+        -np.inf,
+        rng,
+    ),
+    "nonnegative": lambda rng: Real(
+        ebm.Categorical(1, 3),
+        ebm.Nonnegative(2, jnp.asarray([0.7, 1.6])),
+        np.array([0.7, 1.6]) ** -0.5,
+        0.0,
+        rng,
+    ),
+}
+
+
+@pytest.mark.parametrize("sampler", ["gibbs", "tempered", "parallel"])
+@pytest.mark.parametrize("name", REAL)
+def test_real_hidden_units_stay_as_they_are_distributed(name, sampler):
+    """Chains that start exactly at the distribution are there afterwards, too."""
+    rng = np.random.default_rng(7)
+    real = REAL[name](rng)
+    model, number = real.model, 20_000
+    which, hidden = real.draw(rng, number)
+    start = model.units([jnp.asarray(real.states[which]), jnp.float32(hidden)])
+    samples = ebm.sample(
+        model, SAMPLERS[sampler], number, key=KEY, num_chains=number, burn_in=9, start=start
+    )
+    visible, hidden = np.asarray(samples.visible), np.asarray(samples.hidden)
+    assert (hidden != np.asarray(start.hidden)).any(1).mean() > 0.5
+    found = (visible[:, None] == real.states).all(-1)  # [chains, states]
+    assert (np.abs(found.mean(0) - real.p) < 5 * np.sqrt(real.p * (1 - real.p) / number)).all()
+    # First and second moments of hidden units, in each visible state.
+    for power in (1, 2):
+        moments = hidden[:, None] ** power * found[..., None]
+        want = real.p[:, None] * (
+            real.units.mean() if power == 1 else real.units.var() + real.units.mean() ** 2
+        )
+        error = moments.std(0) / np.sqrt(number)
+        assert (np.abs(moments.mean(0) - want) < 5 * error).all()
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_hidden_units_are_integrated_out(name):
+    real = REAL[name](np.random.default_rng(8))
+    free = real.model.free_energy(jnp.asarray(real.states))
+    np.testing.assert_allclose(-np.asarray(free), real.score, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("in_float64")
@@ -303,7 +477,7 @@ def test_a_chain_for_each_instance():
 
 def test_shapes_and_order_of_samples():
     model = oracle.random_rbm(np.random.default_rng(9), 4, 3)
-    options = dict(key=KEY, num_chains=3, burn_in=2, thin=2)
+    options: dict[str, Any] = dict(key=KEY, num_chains=3, burn_in=2, thin=2)
     samples, info = ebm.sample(model, ebm.Gibbs(), 8, **options, with_info=True)
     assert samples.visible.shape == (8, 4)
     assert samples.hidden.shape == (8, 3)

@@ -35,7 +35,7 @@ print(train.shape, valid.shape, test.shape)
 
 # %%
 key = jax.random.key(0)
-start = ebm.QueryModel(ebm.RBM.init(visible=64, hidden=32, key=key), layers=10)
+start = ebm.QueryModel(ebm.RBM.init(visible=64, hidden=32, key=key), iterations=10)
 queries = ebm.RandomTargets(0.5)
 
 trained = ebm.fit(
@@ -50,7 +50,7 @@ trained = ebm.fit(
     progress=False,
 )
 model = trained.model
-print(f"temperature {model.temperature:.2f}, scale {model.scale:.2f}, evidence {model.evidence}")
+print(f"temperature {model.temperature:.2f}, scale {model.scale:.2f}, evidence {model.strength}")
 
 # %% [markdown]
 # The metric after each epoch is the **normalised cross-entropy** of the validation rows: how many
@@ -82,9 +82,9 @@ likelihood = ebm.fit(
 ).last
 
 ask = jax.random.key(7)
-by_queries = ebm.nce(model, test, queries, key=ask)
-by_bp = ebm.nce(likelihood, test, queries, ebm.BP(iterations=5), key=ask)
-by_gibbs = ebm.nce(likelihood, test, queries, ebm.Gibbs(), key=ask)
+by_queries = ebm.query_entropy(model, test, queries, key=ask)
+by_bp = ebm.query_entropy(likelihood, test, queries, ebm.BP(iterations=5), key=ask)
+by_gibbs = ebm.query_entropy(likelihood, test, queries, ebm.Gibbs(), key=ask)
 for name, found in (
     ("query training", by_queries),
     ("maximum likelihood, BP", by_bp),
@@ -122,7 +122,7 @@ for ax, (name, mask) in zip(axes[1:], masks.items(), strict=True):
 
 # %%
 observed = jnp.asarray(masks["lower half"].reshape(64))
-joint = ebm.joint_query(model, [34, 35], rows, observed)
+joint = ebm.joint_query(model, rows, observed, targets=[34, 35])
 apart = ebm.query(model, rows, observed=observed, targets=[34, 35])
 print("together:", np.round(joint[0, 1, 1], 3), " as if independent:", np.round(apart[0].prod(), 3))
 np.testing.assert_allclose(joint.sum((1, 2)), 1, atol=1e-5)
@@ -149,7 +149,7 @@ specialist = ebm.fit(
     progress=False,
 ).model
 table = {
-    (name, asked): ebm.nce(m, test, q, key=ask).value
+    (name, asked): ebm.query_entropy(m, test, q, key=ask).value
     for name, m in (("scattered", model), ("blocks", specialist))
     for asked, q in (("scattered", queries), ("blocks", blocks))
 }

@@ -76,7 +76,7 @@ def load(path: str | os.PathLike, like: Tree) -> Tree:
     - `like`: a pytree of the same structure, whose arrays have the same shapes and dtypes, or
       stand for them as those of `eqx.filter_eval_shape` do. Leaves that are not arrays are taken
       from it, but numbers, booleans, strings and tuples that a module holds as settings, such as
-      the layers of a [`ebmlearn.QueryModel`][] or the edges of an [`ebmlearn.NNBM`][], must be the
+      the iterations of a [`ebmlearn.QueryModel`][] or the edges of a model, must be the
       same.
     """
     path = Path(path)

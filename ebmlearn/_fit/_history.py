@@ -10,7 +10,7 @@ class History(NamedTuple):
     """What happened in a run, as arrays by name: `steps["loss"]`, `epochs["metric"]`.
 
     - Of each step: `loss`, `gap`, `converged`, `iterations`, `accepted`, as
-      [`ebmlearn.StepInfo`][] explains them.
+      [`ebmlearn.learners.StepInfo`][] explains them.
     - Of each epoch: the means of these, `metric` on the validation data (NaN without), and
       `seconds`.
     """
@@ -39,7 +39,7 @@ class Fitted(eqx.Module):
     - `model`: the best model by the validation metric; without one, the last.
     - `last`: the last model.
     - `parameters`: what `model` was built from, if `build` was given; else `model` itself.
-    - `history`: a [`ebmlearn.History`][].
+    - `history`: a [`History`][ebmlearn._fit.History].
     - `best_epoch`: the epoch, counted from 0, after which `model` was taken, or without a metric
       the last that was ended; -1 if none was.
     - `stopped`: why the run ended: `"epochs"`, `"patience"`, `"callback"` or `"interrupted"`.

@@ -1,6 +1,6 @@
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -8,14 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import PRNGKeyArray
 
 from .. import _checks
-from ..estimate import error_rate, nce
-from ..learners import AbstractLearner, QueryTraining
-from ..learners._batch import check
-from ..models import CRBM, QueryModel
-from ..models._graph import AbstractGraphModel
+from .._types import Key
+from ..learners import AbstractLearner
+from ..models import AbstractModel
 from ._checkpoint import Checkpoint, Keeper
 from ._data import Arrays, source
 from ._file import checksum
@@ -32,7 +29,7 @@ def fit(
     *,
     optimizer: optax.GradientTransformation,
     epochs: int,
-    key: PRNGKeyArray,
+    key: Key,
     batch_size: int | None = None,
     validation: Any = None,
     metric: Callable[[Any, Any, int], Any] | None = None,
@@ -78,20 +75,20 @@ def fit(
     - `epochs`: how often to go through the data. Each time the rows are in another order, and those
       that fill no whole batch are left out.
     - `batch_size`: rows a step; None if the data come in batches.
-    - `key`: a typed key.
+    - `key`: a seed, or a key such as `jax.random.key(0)`.
     - `validation`: data as above, for `metric`.
     - `metric`: a function of the model, the validation data (or None) and the epoch; lower is
       better. For a
       CRBM the share of wrong units by default, predicted as suits the learner; for query training
-      the cross-entropy of the same queries each time, see [`ebmlearn.nce`][].
+      the cross-entropy of the same queries each time, see [`ebmlearn.query_entropy`][].
     - `patience`: stop after so many epochs without a better metric.
     - `checkpoint`: a folder, or a [`ebmlearn.Checkpoint`][], from which a run that was stopped goes
       on to the same result, bit by bit; `epochs` counts those that it has done. It refuses another
       kind of model, learner, `average`, key, or arrays of data. That iterables, the optimiser's
       settings and what functions do are the same is for you to see to.
     - `resume`: whether to do so; if not, checkpoints in the folder are replaced.
-    - `callbacks`: functions of an [`ebmlearn.EpochReport`][], called after each epoch; one that
-      returns True ends the run.
+    - `callbacks`: functions of an `EpochReport`, called after each epoch; one that returns True
+      ends the run.
     - `mesh`: devices to split each batch over, along the first axis of the mesh.
     - `project`: a function from the parameters to the nearest allowed ones, after each step. By
       default the model's own `project`, where it has one.
@@ -112,19 +109,22 @@ def fit(
         learner, optimizer, epochs, key, patience, metric, validation, average, callbacks
     )
     built = model if build is None else build(model)
-    graph = built.centred if isinstance(built, QueryModel) else built
-    if isinstance(graph, AbstractGraphModel) and isinstance(data, dict):
-        data = graph.rows(data, "data")
+    if not isinstance(built, AbstractModel):
+        got = _checks.describe(built)
+        raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
+    if isinstance(data, Mapping):
+        data = built.as_batch(data)
     rows = source(data, batch_size)
     batch = rows.first()
+    key = _checks.as_key(key)
     order_key, step_key, init_key = jax.random.split(key, 3)
     if augment is not None:
         batch = augment(batch, key=step_key)
     elif isinstance(rows, Arrays):
         batch = data  # all of it is looked at
-    check(built, batch, "data")
+    built.check(batch, "data")
     metric = _metric(metric, learner, built, validation)
-    if project is None and build is None and hasattr(model, "project"):
+    if project is None and build is None:
         project = _own_projection
     parameters, static = eqx.partition(model, eqx.is_inexact_array)
     sharding, replicated = _shardings(mesh, batch_size)
@@ -188,26 +188,14 @@ def _metric(
 ) -> Callable | None:
     if validation is None or metric is not None:
         return metric
-    if not isinstance(model, (CRBM, QueryModel)):
+    found = learner.metric(model)
+    if found is None:
+        kind = type(model).__name__
         raise ValueError(
-            "`metric` must be given with `validation`, for a model that is no CRBM or QueryModel,"
-            " got None."
+            f"`metric` must be given with `validation` for a {kind} and this learner, got None."
         )
-    check(model, validation, "validation")
-    if isinstance(learner, QueryTraining):
-        queries = learner.queries
-
-        def entropy(model: QueryModel, validation: Any, epoch: int) -> Any:
-            # The same queries each time.
-            return nce(model, validation, queries, key=jax.random.key(0)).value
-
-        return entropy
-
-    def error(model: CRBM, validation: Any, epoch: int) -> Any:
-        features, visible = validation
-        return error_rate(learner.predict(model, features, epoch=epoch), visible)
-
-    return error
+    model.check(validation, "validation")
+    return found
 
 
 def _shardings(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> tuple[Any, Any]:
@@ -247,7 +235,7 @@ def _check_arguments(
         got = _checks.describe(optimizer)
         raise TypeError(f"`optimizer` must be one of Optax, got {got}.")
     _checks.count("epochs", epochs)
-    _checks.typed_key(key)
+    _checks.as_key(key)
     if not isinstance(callbacks, Sequence):
         got = _checks.describe(callbacks)
         raise TypeError(f"`callbacks` must be a list of functions, got {got}.")

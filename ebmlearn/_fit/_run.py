@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..learners._batch import check
+from ..learners import StepInfo
+from ..messages import Form
 from ._checkpoint import Keeper
 from ._data import Arrays, Batches
 from ._history import EpochReport, Fitted, Record
@@ -44,9 +45,11 @@ class Run:
         order_key: PRNGKeyArray,
         step_key: PRNGKeyArray,
     ):
-        self.training, self.rows = training, rows
+        self.opened, self.rows = training, rows
         self.order_key, self.step_key = order_key, step_key
+        self.training = training.in_form(_first_form(training, state))
         facts = {"epoch": 0, "done": 0, "best": math.inf, "best_epoch": -1, "best_step": 0}
+        facts["form"] = self.training.form
         # Replaced as a whole, so that Ctrl-C never finds one of them ahead of the others.
         self.now = _Now(state, self._counted(state), facts)
         self.record = Record(None)
@@ -85,6 +88,7 @@ class Run:
         if found is not None:
             state, best, history, facts = found
             self.now = _Now(state, best, facts)
+            self.training = self.opened.in_form(facts["form"])
             self.record = Record(history)
             self.saved = self.place
 
@@ -100,10 +104,12 @@ class Run:
         else:
             for batch in self.rows.epoch(self.facts["done"]):
                 if self.training.augment is None:
-                    check(self.training.model(self.state.parameters), batch, "data")
+                    self.training.model(self.state.parameters).check(batch, "data")
                 batch = jax.tree.map(jnp.asarray, batch)
                 size = jax.tree.leaves(batch)[0].shape[0]
-                self._steps(batch, jnp.arange(size, dtype=jnp.int32), size, 1, bar)
+                before = self.facts["done"]
+                while self.facts["done"] == before:
+                    self._steps(batch, jnp.arange(size, dtype=jnp.int32), size, 1, bar)
             if not self.facts["done"]:
                 raise ValueError(
                     f"`data` must give a batch in each epoch, got none in epoch {self.epoch}."
@@ -121,6 +127,7 @@ class Run:
         began = time.perf_counter()
         state, infos = advance(
             self.training,
+            self.opened,
             self.state,
             data,
             order,
@@ -131,14 +138,23 @@ class Run:
             size,
             _ROOM,
         )
-        infos = {name: np.asarray(values)[:number] for name, values in infos.items()}
+        asked, number = number, int(state.step) - step
+        rows = np.asarray(infos)[:, :number]
+        infos = dict(zip(StepInfo._fields, rows, strict=True))
         taken = time.perf_counter() - began
         self._check_finite(state)
+        form = self.training.form
+        if number < asked:
+            # The weights have outgrown the form of the messages: the general one from here on.
+            form = "log-odds"
+            self.training = self.opened.in_form(form)
         # Twice as many next time, up to what takes half a second; the results do not depend on it.
         self.at_once = max(1, min(2 * number, int(_SECONDS * number / max(taken, 1e-9))))
         self.record.add_steps(infos)
-        facts = {**self.facts, "done": self.facts["done"] + number}
+        facts = {**self.facts, "done": self.facts["done"] + number, "form": form}
         self.now = self.now._replace(state=state, facts=facts)
+        if not number:
+            return
         bar.update(number, self.epoch, {name: float(x.mean()) for name, x in infos.items()})
         end = isinstance(self.rows, Arrays) and self.facts["done"] == self.rows.steps
         if self.keeper is not None and not end and self.keeper.due(step + number, False):
@@ -206,6 +222,12 @@ class Run:
             f"The gradient of `{name}`, or the value it would lead to, is NaN or infinite in epoch"
             f" {self.epoch}, step {step}, counted from 0: try a smaller learning rate.{kept}"
         )
+
+
+def _first_form(training: Training, state: TrainState) -> Form | None:
+    """The form of messages that suits the weights at the start, if there is a choice."""
+    serves = training.fits(training.model(state.parameters), 0)
+    return None if serves is None else ("odds" if bool(serves) else "log-odds")
 
 
 def _number(value: Any) -> float:

@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -5,11 +6,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from ..inference._base import fits, in_form
 from ..learners import AbstractLearner, StepInfo
 from ..learners._base import only
-from ..models._base import by_entries
+from ..messages import Form
 
 
 class Training(eqx.Module):
@@ -23,6 +25,7 @@ class Training(eqx.Module):
     augment: Callable | None
     average: float | None = eqx.field(static=True)
     sharding: Any = eqx.field(static=True)
+    form: Form | None = eqx.field(static=True, default=None)
 
     def free(self, parameters: PyTree) -> Any:
         return eqx.combine(parameters, self.static)
@@ -31,10 +34,24 @@ class Training(eqx.Module):
         free = self.free(parameters)
         return free if self.build is None else self.build(free)
 
+    def fits(self, model: Any, epoch: int | Int[Array, ""]) -> Bool[Array, ""] | None:
+        """Whether messages may be sent in their fast form; None if the learner sends none whose
+        form is open.
+        """
+        return fits(self.learner, model, epoch)
+
+    def in_form(self, form: Form | None) -> "Training":
+        """The same with the form of messages settled, so that only that one is compiled."""
+        if form is None:
+            return self
+        learner = in_form(self.learner, form)
+        return dataclasses.replace(self, learner=learner, form=form)
+
 
 class TrainState(eqx.Module):
     """What changes with each step. `fault` is the first step whose gradient was not finite and the
-    number of the parameter, or -1: from then on nothing changes any more.
+    number of the parameter, or -1: from then on nothing changes any more. Nor does anything where
+    the weights have outgrown the form of the messages: `step` then falls short.
     """
 
     parameters: PyTree
@@ -61,6 +78,7 @@ def start(training: Training, parameters: PyTree, key: PRNGKeyArray) -> TrainSta
 @eqx.filter_jit
 def advance(
     training: Training,
+    opened: Training,
     state: TrainState,
     data: PyTree,
     order: Int[Array, " rows"],
@@ -70,25 +88,31 @@ def advance(
     number: Int[Array, ""],
     batch_size: int,
     room: int,
-) -> tuple[TrainState, dict[str, Float[Array, " room"]]]:
+) -> tuple[TrainState, Float[Array, "infos room"]]:
     """`number` steps at once, from the batch `first` of this epoch's order on. Their infos come
-    back in arrays of length `room`. Neither number compiles anything anew.
+    back in arrays of length `room`. Neither number compiles anything anew. `opened` is the training
+    whose form is open, to look whether the one of `training` still serves.
     """
 
     def one(i: Int[Array, ""], carry: tuple) -> tuple:
         state, infos = carry
         rows = jax.lax.dynamic_slice(order, ((first + i) * batch_size,), (batch_size,))
         batch = jax.tree.map(lambda x: x[rows], data)
-        state, info = _step(training, state, batch, key, epoch)
-        infos = {k: x.at[i].set(getattr(info, k).astype(x.dtype)) for k, x in infos.items()}
-        return state, infos
+        state, info = _step(training, opened, state, batch, key, epoch)
+        # One array, since each that changes costs the compiler time.
+        return state, infos.at[:, i].set(jnp.stack([x.astype(infos.dtype) for x in info]))
 
-    infos = {name: jnp.zeros(room, jnp.float32) for name in StepInfo._fields}
+    infos = jnp.zeros((len(StepInfo._fields), room), jnp.float32)
     return jax.lax.fori_loop(0, number, one, (state, infos))
 
 
 def _step(
-    training: Training, state: TrainState, batch: PyTree, key: PRNGKeyArray, epoch: Int[Array, ""]
+    training: Training,
+    opened: Training,
+    state: TrainState,
+    batch: PyTree,
+    key: PRNGKeyArray,
+    epoch: Int[Array, ""],
 ) -> tuple[TrainState, StepInfo]:
     noise, own = jax.random.split(jax.random.fold_in(key, state.step))
     if training.augment is not None:
@@ -99,7 +123,7 @@ def _step(
     gradient, learner, info = training.learner.step(
         model, state.learner, batch, key=own, epoch=epoch
     )
-    (gradient,) = pull(gradient if training.build is None else by_entries(gradient))
+    (gradient,) = pull(gradient if training.build is None else gradient.by_entries())
     # Optax mixes dtypes, which a user may have forbidden.
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer = training.optimizer.update(gradient, state.optimizer, state.parameters)
@@ -118,12 +142,15 @@ def _step(
         )
     finite = jnp.stack(
         [
-            jnp.isfinite(g).all() & jnp.isfinite(p).all()
+            (jnp.isfinite(g) & jnp.isfinite(p)).all()
             for g, p in zip(jax.tree.leaves(gradient), jax.tree.leaves(parameters), strict=True)
         ]
     )
-    good = finite.all() & (state.fault[0] < 0)
+    serves = opened.fits(model, epoch) if training.form == "odds" else None
+    serves = jnp.asarray(True) if serves is None else serves
+    good = finite.all() & (state.fault[0] < 0) & serves
     here = jnp.stack([state.step, jnp.argmin(finite).astype(jnp.int32)])
     new = TrainState(parameters, average, optimizer, learner, state.step + 1, state.fault)
-    old = eqx.tree_at(lambda s: s.fault, state, jnp.where(state.fault[0] < 0, here, state.fault))
+    faulty = serves & (state.fault[0] < 0)
+    old = eqx.tree_at(lambda s: s.fault, state, jnp.where(faulty, here, state.fault))
     return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old), info

@@ -17,7 +17,7 @@ def flip(
     - `rate`: a number in [0, 1].
     - `key`: a typed key.
     """
-    _checks.typed_key(key)
+    key = _checks.as_key(key)
     _checks.number("rate", rate, 0, 1, "[0, 1]")
     x = jnp.asarray(x)
     _checks.binary_rows("x", x)
@@ -43,7 +43,7 @@ def occlude(
     - `shape`: rows and columns of an image.
     - `value`: 0 or 1.
     """
-    _checks.typed_key(key)
+    key = _checks.as_key(key)
     _checks.count("size", size, 0)
     if value not in (0, 1):
         raise ValueError(f"`value` must be 0 or 1, got {value!r}.")

@@ -9,11 +9,11 @@ from ._likelihood import (
     pseudo_log_likelihood as pseudo_log_likelihood,
 )
 from ._mmd import mmd as mmd
-from ._nce import NCE as NCE, nce as nce
 from ._pmp_bound import pmp_bound as pmp_bound, PMPBound as PMPBound
 from ._prediction import (
     classify as classify,
     error_rate as error_rate,
     predict as predict,
 )
+from ._query_entropy import query_entropy as query_entropy, QueryEntropy as QueryEntropy
 from ._sampled import sampled_marginals as sampled_marginals

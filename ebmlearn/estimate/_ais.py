@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from .. import _checks
-from .._types import AnyArray
-from ..models import AbstractLayeredModel, GaussianRBM, NNBM
-from ..samplers._base import as_layers, check_model, start_chains
-from ..samplers._sweep import marginal_energy, sweep
+from .._types import AnyArray, Key
+from ..models import AbstractLayeredModel
+from ..models._base import refuse, require_layers, require_single
+from ..samplers._base import start_chains
+from ..samplers._sweep import sweep
 
 
 class AISEstimate(eqx.Module):
@@ -47,7 +48,7 @@ def base_rate(
 def ais(
     model: AbstractLayeredModel,
     *,
-    key: PRNGKeyArray,
+    key: Key,
     betas: int | Float[AnyArray, " betas"] = 1000,
     num_chains: int = 100,
     base: Float[AnyArray, " visible"] | None = None,
@@ -69,8 +70,8 @@ def ais(
 
     **Arguments:**
 
-    - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM.
-    - `key`: a typed key.
+    - `model`: any model of layers whose units have finitely many states.
+    - `key`: a seed, or a key such as `jax.random.key(0)`.
     - `betas`: how many steps, evenly spaced; or the inverse temperatures themselves, from 0 to 1.
     - `num_chains`: how many chains.
     - `base`: log-odds of the independent visible units at the start: [`ebmlearn.base_rate`][] of
@@ -78,11 +79,11 @@ def ais(
     """
     biases, path = _checked(model, base, betas)
     _checks.count("num_chains", num_chains)
-    one, two = jax.random.split(_key(key))
+    one, two = jax.random.split(_checks.as_key(key))
     state = start_chains(model, num_chains, one, None, None)
     first, second = jax.random.split(two)
     # The first distribution is one of independent units: draw from it.
-    layers = sweep(_between(model, biases, path[0]), as_layers(model, state.units), first)
+    layers = sweep(_between(model, biases, path[0]), model.encode(state.units), first)
     log_weights = _anneal(model, layers, biases, path, second)
     return _result(_log_partition(model, biases), log_weights, 1)
 
@@ -91,7 +92,7 @@ def reverse_ais(
     model: AbstractLayeredModel,
     start: Any,
     *,
-    key: PRNGKeyArray,
+    key: Key,
     betas: int | Float[AnyArray, " betas"] = 1000,
     base: Float[AnyArray, " visible"] | None = None,
 ) -> AISEstimate:
@@ -112,29 +113,19 @@ def reverse_ais(
     if len(leaves) != len(model.unary()) or leaves[0].ndim != 2:
         got = _checks.describe(start)
         raise ValueError(f"`start` must hold configurations of all units, got {got}.")
-    state = start_chains(model, leaves[0].shape[0], _key(key), start, None)
-    layers = as_layers(model, state.units)
+    key = _checks.as_key(key)
+    state = start_chains(model, leaves[0].shape[0], key, start, None)
+    layers = model.encode(state.units)
     log_weights = _anneal(model, layers, biases, path[::-1], key)
     return _result(_log_partition(model, biases), log_weights, -1)
 
 
-def _key(key: Any) -> PRNGKeyArray:
-    _checks.typed_key(key)
-    return key
-
-
 def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Float[Array, " betas"]]:
     """The biases of the start, and the path."""
-    check_model(model)
-    if isinstance(model, GaussianRBM):
-        raise TypeError(
-            "`model` must have discrete units: anneal `model.hidden_marginal()` and add"
-            " `model.log_volume`, got a GaussianRBM."
-        )
-    if isinstance(model, NNBM):
-        raise TypeError("`model` must have discrete units for annealing, got an NNBM.")
-    if model.batch_shape != ():
-        raise ValueError(f"`model` must be a single one, got a batch of shape {model.batch_shape}.")
+    require_layers(model, "annealing")
+    if not model.finite:
+        refuse(model, "have units of finitely many states for annealing")
+    require_single(model)
     unary = model.unary()
     dtype = unary[0].dtype
     if base is None:
@@ -159,11 +150,8 @@ def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Floa
 
 def _log_partition(model: AbstractLayeredModel, biases: tuple[Array, ...]) -> Float[Array, ""]:
     """That of independent units."""
-    parts = [
-        jax.nn.logsumexp(bias) if kind == "softmax" else jax.nn.softplus(bias).sum()
-        for kind, bias in zip(model.kinds(), biases, strict=True)
-    ]
-    return jnp.stack(parts).sum()
+    pairs = zip(model.layers, biases, strict=True)
+    return jnp.stack([units.log_normaliser(bias) for units, bias in pairs]).sum()
 
 
 def _between(
@@ -191,7 +179,7 @@ def _anneal(
         layers, log_weights = carry
         before, after, key = now
         old, new = _between(model, base, before), _between(model, base, after)
-        gain = marginal_energy(old, layers) - marginal_energy(new, layers)
+        gain = old.marginal_energies(layers) - new.marginal_energies(layers)
         # A sweep begins with the odd layers, so that it forgets what they were.
         return (sweep(new, layers, key), log_weights + gain), None
 

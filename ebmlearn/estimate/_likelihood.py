@@ -6,11 +6,8 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ..inference._posterior import is_closed
-from ..models import AbstractLayeredModel, SemiRestrictedBM
-from ..models._base import states
-from ..samplers._base import binary_only
-from ..samplers._sweep import field, marginal_energy
+from ..models import AbstractLayeredModel
+from ..models._base import refuse, require, require_layers, states_of
 
 
 _FIELDS = 2**20  # How many hidden units' fields are held at once.
@@ -33,24 +30,12 @@ def log_likelihood(
 
     **Arguments:**
 
-    - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine, a SemiRestrictedBM, a GaussianRBM or
-      an NNBM.
+    - `model`: any model of layers of which no two hidden ones are joined; a CRBM conditioned.
     - `data`: visible units. Where the model has label units, their labels are summed out, or taken
       from the pair `(visible, labels)`.
     - `log_partition`: log Z, from [`ebmlearn.Exact`][], [`ebmlearn.ais`][] or another inference.
     """
-    if isinstance(model, SemiRestrictedBM) and model.num_labels:
-        visible, labels = data if isinstance(data, (tuple, list)) else (data, None)
-        visible = states("data", visible, model.num_visible, model.weights.dtype)
-        _checks.rank("data", visible, 2, "[rows, visible]")
-        _checks.binary_rows("data", visible)
-        if labels is not None:
-            _checks.labels("data[1]", labels, model.num_labels, visible.shape[0])
-        free_energy = model.free_energy(visible, labels)
-    else:
-        if isinstance(data, (tuple, list)):
-            raise ValueError("`data` must be one array where there are no label units, got a pair.")
-        free_energy = marginal_energy(model, _rows(model, data))
+    free_energy = _free_energies(model, data)
     log_z = jnp.asarray(log_partition).astype(free_energy.dtype)
     if log_z.shape not in ((), free_energy.shape):
         raise ValueError(
@@ -71,16 +56,24 @@ def pseudo_log_likelihood(
     - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine or a SemiRestrictedBM.
     - `data`: visible units, 0 or 1.
     """
-    layers = _rows(model, data)
-    binary_only(model, "pseudo-likelihood")
-    visible = layers[0]
+    require(model, ("binary",), "pseudo-likelihood")
+    seen = _seen(model, data)
+    return pseudo_log_likelihood_of(model, seen[0])
+
+
+def pseudo_log_likelihood_of(
+    model: AbstractLayeredModel, visible: Float[Array, "rows visible"]
+) -> Float[Array, " rows"]:
+    """The same of visible units as they are inside."""
+    _closed(model)
+    layers = model.filled((visible,))
     # What the log-potential gains when one unit is flipped.
-    gains = (1 - 2 * visible) * field(model, layers, 0)
-    for first, second, weights in model.blocks():
+    gains = (1 - 2 * visible) * model.field(layers, 0)
+    for first, second, weights, _ in model.blocks():
         if first == second:
             continue
         weights = weights if first == 0 else weights.T
-        hidden = field(model, layers, max(first, second))
+        hidden = model.field(layers, max(first, second))
 
         def flipped(unit: Any, weights: Array = weights, hidden: Array = hidden) -> Array:
             row, v = unit
@@ -94,22 +87,47 @@ def pseudo_log_likelihood(
     return -jax.nn.softplus(gains).sum(-1)
 
 
-def _rows(model: Any, data: Any) -> list[Float[Array, "rows _"]]:
-    if not isinstance(model, AbstractLayeredModel) or not is_closed(model):
-        raise TypeError(
-            "`model` must be an RBM, a BoltzmannMachine, a SemiRestrictedBM, a GaussianRBM or an"
-            f" NNBM, got a {type(model).__name__}."
-        )
-    unary = model.unary()
-    visible = states("data", data, unary[0].shape[-1], unary[0].dtype)
-    _checks.rank("data", visible, 2, "[rows, visible]")
-    rows = {"gaussian": _checks.finite_rows, "nonnegative": _checks.nonnegative_rows}
-    rows.get(model.kinds()[0], _checks.binary_rows)("data", visible)
-    size = visible.shape[0]
-    if model.batch_shape not in ((), (1,), (size,)):
+def _free_energies(model: AbstractLayeredModel, data: Any) -> Float[Array, " rows"]:
+    """Of visible units, the hidden ones summed out; labels too, where data do not tell them."""
+    _closed(model)
+    parts = data if isinstance(data, (tuple, list)) else (data,)
+    if len(parts) == 1 and len(model.seen) > 1:
+        return -jax.nn.logsumexp(label_scores(model, parts[0], "data"), axis=-1)
+    return model.complete_energies(_seen(model, data))
+
+
+def _seen(model: AbstractLayeredModel, data: Any) -> tuple[Float[Array, "rows _"], ...]:
+    seen = model.seen_states(data, "data")
+    rows = seen[0].shape[0]
+    if model.batch_shape not in ((), (1,), (rows,)):
         raise ValueError(
-            f"`model` must be a single one, or one for each of {size} rows, got a batch of"
+            f"`model` must be a single one, or one for each of {rows} rows, got a batch of"
             f" {model.batch_shape}."
         )
-    zeros = [jnp.zeros((size, bias.shape[-1]), bias.dtype) for bias in unary[1:]]
-    return [visible, *zeros]
+    return seen
+
+
+def label_scores(
+    model: AbstractLayeredModel, visible: AnyArray, name: str
+) -> Float[Array, "rows labels"]:
+    """Minus the free energy of visible units with each label, the states of the last layer that
+    data tell.
+    """
+    _closed(model)
+    first, *others = model.seen
+    units = model.layers[others[-1]] if others else model.layers[first]
+    if len(others) != 1 or units.family != "categorical" or units.size != 1:
+        refuse(model, "have visible units and one label")
+    x = states_of(model.layers[first], name, visible, model.dtype)
+
+    def score(label: Float[Array, " labels"]) -> Float[Array, " rows"]:
+        rows = jnp.broadcast_to(label, (x.shape[0], units.width))
+        return -model.complete_energies((x, rows))
+
+    return jax.vmap(score, out_axes=1)(jnp.eye(units.width, dtype=model.dtype))
+
+
+def _closed(model: Any) -> None:
+    require_layers(model, "likelihoods")
+    if not model.is_closed:
+        refuse(model, "have hidden layers that are not joined")

@@ -6,13 +6,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from ..inference import AbstractInference, MPLP
-from ..models import AbstractLayeredModel, AbstractPairwiseModel
-from ..models._graph import AbstractGraphModel
+from .._types import Key
+from ..inference import AbstractInference
+from ..models import AbstractModel
+from ..models._base import require_layers, require_single
 from ..samplers import PMP
-from ..samplers._base import as_layers
-from ..samplers._pmp import centre, perturbation, perturbed
-from ..samplers._sweep import energy
+from ..samplers._pmp import perturbed
 
 
 class PMPBound(eqx.Module):
@@ -29,9 +28,9 @@ class PMPBound(eqx.Module):
 
 
 def pmp_bound(
-    model: AbstractLayeredModel | AbstractGraphModel,
+    model: AbstractModel,
     *,
-    key: PRNGKeyArray,
+    key: Key,
     num_samples: int = 100,
     solver: PMP | AbstractInference | None = None,
 ) -> PMPBound:
@@ -58,26 +57,17 @@ def pmp_bound(
     - `solver`: what looks for the maxima: `PMP(200)` if not given, or, but for a graph, an
       inference that maximises, such as `MPLP()` or `Exact(product="max")`.
     """
-    _checks.typed_key(key)
+    key = _checks.as_key(key)
     _checks.count("num_samples", num_samples)
     solver = PMP(200) if solver is None else solver
-    if not isinstance(model, (AbstractPairwiseModel, AbstractGraphModel)):
-        raise TypeError(
-            "`model` must be an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a"
-            f" FactorGraphModel, got {_checks.describe(model)}."
-        )
-    if model.batch_shape != ():
-        raise ValueError(f"`model` must be a single one, got a batch of shape {model.batch_shape}.")
     if isinstance(solver, PMP):
         values = _by_sampler(model, solver, num_samples, key)
     elif not isinstance(solver, AbstractInference):
         got = _checks.describe(solver)
         raise TypeError(f"`solver` must be a `PMP` or an inference that maximises, got {got}.")
-    elif not isinstance(solver, MPLP) and getattr(solver, "product", "sum") != "max":
-        got = f"{solver!r} with product={getattr(solver, 'product', None)!r}"
+    elif solver.maximises != "all":
+        got = type(solver).__name__
         raise ValueError(f'`solver` must maximise, as `Exact(product="max")` does, got {got}.')
-    elif isinstance(model, AbstractGraphModel):
-        raise TypeError("`solver` must be a `PMP` for a graph, got an inference.")
     else:
         values = _by_inference(model, solver, num_samples, key)
     error = values.std(ddof=1) / jnp.sqrt(num_samples) if num_samples > 1 else jnp.nan
@@ -88,16 +78,19 @@ def pmp_bound(
 def _by_sampler(model: Any, solver: PMP, number: int, key: PRNGKeyArray) -> Float[Array, " n"]:
     one, two = jax.random.split(key)
     state = solver.init(model, number, key=two)
-    return perturbed(solver, model, state, perturbation(model, number, one))[1].perturbed
+    require_single(model)
+    return perturbed(solver, model, state, model.perturbation(number, one))[1].perturbed
 
 
 def _by_inference(
     model: Any, solver: AbstractInference, number: int, key: PRNGKeyArray
 ) -> Float[Array, " n"]:
-    noise = perturbation(model, number, jax.random.split(key)[0])
+    require_layers(model, "a solver that is an inference")
+    require_single(model)
+    noise = model.perturbation(number, jax.random.split(key)[0])
     unary = tuple(
         jnp.broadcast_to(u, n.shape) + n for u, n in zip(model.unary(), noise, strict=True)
     )
     noisy = model.with_unary(unary)
-    layers = as_layers(noisy, solver(noisy).decode())
-    return -energy(noisy, layers) - jax.vmap(lambda n: centre(model, n))(noise)
+    layers = noisy.encode(solver(noisy).decode())
+    return -noisy.energies(layers) - jax.vmap(model.noise_centre)(noise)

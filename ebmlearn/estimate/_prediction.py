@@ -7,15 +7,13 @@ from jaxtyping import Array, Bool, Float, Shaped
 from .. import _checks
 from .._types import AnyArray
 from ..inference import AbstractInference, query
-from ..inference._posterior import is_closed
-from ..models import AbstractLayeredModel, CRBM, Layers, SemiRestrictedBM
-from ..models._graph import AbstractGraphModel
-from ..samplers._base import check_model
-from ..samplers._sweep import marginal_energy
+from ..models import AbstractLayeredModel, AbstractModel
+from ..models._base import require_layers
+from ._likelihood import label_scores
 
 
 def predict(
-    model: CRBM | AbstractLayeredModel | AbstractGraphModel,
+    model: AbstractModel,
     features: Shaped[AnyArray, "*batch features"] | None = None,
     *,
     inference: AbstractInference,
@@ -48,16 +46,7 @@ def predict(
         raise TypeError(
             f"`inference` must be an inference such as `BP(iterations=10)`, got {inference!r}."
         )
-    if isinstance(model, CRBM):
-        if features is None:
-            raise ValueError("`features` must be given for a CRBM, got None.")
-        model = model.condition(features)
-    elif features is not None:
-        raise ValueError(f"`features` must be None for a {type(model).__name__}, got an array.")
-    decoded = inference(model).decode()
-    if isinstance(model, AbstractGraphModel):
-        return decoded
-    return decoded.visible if isinstance(decoded, Layers) else decoded.x
+    return inference(model.given_features(features)).prediction()
 
 
 def classify(
@@ -87,11 +76,11 @@ def classify(
     - `inference`: what finds the marginals of the label units given the others. Without it, free
       energies of all labels are compared, which is exact.
     """
-    if isinstance(model, SemiRestrictedBM) and model.num_labels:
-        if labels not in (None, model.num_labels) or inference is not None:
+    model = require_layers(model, "classify")
+    if len(model.seen) > 1:
+        if labels is not None or inference is not None:
             raise ValueError("`labels` and `inference` must be None where there are label units.")
-        return model.label_given(visible)
-    check_model(model)
+        return jax.nn.softmax(label_scores(model, visible, "visible"), axis=-1)
     if labels is None:
         raise ValueError("`labels` must be given for a model without label units, got None.")
     _checks.count("labels", labels)
@@ -103,15 +92,14 @@ def classify(
     x = jnp.asarray(visible).astype(model.unary()[0].dtype)
     rows = x.shape[0]
     if inference is None:
-        if not is_closed(model):
+        if not model.is_closed:
             kind = type(model).__name__
             raise TypeError(f"`inference` must be given for a {kind}, which has no free energy.")
         one_hot = jnp.eye(labels, dtype=x.dtype)
-        hidden = [jnp.zeros((rows, bias.shape[-1]), x.dtype) for bias in model.unary()[1:]]
 
         def score(label: Float[Array, " labels"]) -> Float[Array, " rows"]:
             joined = jnp.concatenate([x, jnp.broadcast_to(label, (rows, labels))], -1)
-            return -marginal_energy(model, [joined, *hidden])
+            return -model.complete_energies((joined,))
 
         return jax.nn.softmax(jax.vmap(score, out_axes=1)(one_hot), axis=-1)
     evidence = jnp.concatenate([x, jnp.zeros((rows, labels), x.dtype)], -1)

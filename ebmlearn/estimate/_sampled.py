@@ -5,24 +5,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 
-from .. import _checks
-from .._types import AnyArray
-from ..inference._instances import Problem
-from ..models import AbstractPairwiseModel, GaussianRBM
-from ..models._graph import AbstractGraphModel
+from .. import _checks, messages
+from .._types import AnyArray, Key
+from ..models import AbstractLayeredModel
+from ..models._base import require
 from ..samplers import AbstractSampler, Gibbs
-from ..samplers._base import as_layers
-from ..samplers._sweep import field
 
 
 def sampled_marginals(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     evidence: Num[AnyArray, "*#batch units"],
     observed: Bool[AnyArray, "*#batch units"],
     *,
-    key: PRNGKeyArray,
+    key: Key,
     sampler: AbstractSampler | None = None,
-    num_samples: int = 100,
+    steps: int = 100,
     burn_in: int = 100,
 ) -> Float[Array, "*batch units"]:
     """The probability that each visible unit is 1, given the observed ones, by sampling: the mean
@@ -34,26 +31,22 @@ def sampled_marginals(
     - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM.
     - `evidence`: 0 and 1 fix a unit, a number between them is the likelihood of 1 against 0.
     - `observed`: booleans, which units are observed.
-    - `key`: a typed key.
+    - `key`: a seed, or a key such as `jax.random.key(0)`.
     - `sampler`: [`ebmlearn.Gibbs`][] if not given.
-    - `num_samples`, `burn_in`: steps of each chain that count, and that do not.
+    - `steps`, `burn_in`: steps of each chain that count, and that do not.
     """
     sampler = Gibbs() if sampler is None else sampler
     if not isinstance(sampler, AbstractSampler):
         got = _checks.describe(sampler)
         raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
-    if isinstance(model, (GaussianRBM, AbstractGraphModel)):
-        raise TypeError(
-            "`model` must have binary units: an RBM, a DBM, a BoltzmannMachine or a"
-            f" SemiRestrictedBM, got a model of type {type(model).__name__}."
-        )
-    _checks.typed_key(key)
-    _checks.count("num_samples", num_samples)
+    require(model, ("binary",), "sampled_marginals")
+    key = _checks.as_key(key)
+    _checks.count("steps", steps)
     _checks.count("burn_in", burn_in, 0)
-    problem = Problem(model, evidence, observed)
+    problem = model.problem(evidence, observed)
     if problem.evidence is None or problem.observed is None:
         raise ValueError("`evidence` and `observed` must be given, got None.")
-    unary, clamp = problem.instances()
+    unary, clamp = messages.instances(problem)
     held = clamp[0]
     assert held is not None
     rows, units = held.shape
@@ -70,7 +63,7 @@ def sampled_marginals(
         start=model.units((start, *others)),
         clamped=model.units((held != 0, *others)),
     )
-    p = _mean(sampler, each, state, main, num_samples, jnp.asarray(burn_in))
+    p = _mean(sampler, each, state, main, steps, jnp.asarray(burn_in))
     p = jnp.where(held == 0, p, (held > 0).astype(p.dtype))
     return p.reshape(*problem.shape, units)
 
@@ -78,10 +71,10 @@ def sampled_marginals(
 @eqx.filter_jit
 def _mean(
     sampler: AbstractSampler,
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     state: Any,
     key: PRNGKeyArray,
-    num_samples: int,
+    steps: int,
     burn_in: Any,
 ) -> Float[Array, "rows units"]:
     warm, main = jax.random.split(key)
@@ -97,9 +90,9 @@ def _mean(
     def one(carry: tuple, key: PRNGKeyArray) -> tuple:
         state, total = carry
         state, _ = sampler.step(model, state, key=key)
-        layers = as_layers(model, state.units)
-        return (state, total + jax.nn.sigmoid(beta * field(model, layers, 0))), None
+        layers = model.encode(state.units)
+        return (state, total + jax.nn.sigmoid(beta * model.field(layers, 0))), None
 
     zero = jnp.zeros(jax.tree.leaves(state.units)[0].shape, model.unary()[0].dtype)
-    (_, total), _ = jax.lax.scan(one, (state, zero), jax.random.split(main, num_samples))
-    return total / num_samples
+    (_, total), _ = jax.lax.scan(one, (state, zero), jax.random.split(main, steps))
+    return total / steps

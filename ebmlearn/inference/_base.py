@@ -1,112 +1,57 @@
+"""What all inferences share: their contract, when they stop, and the form of messages."""
+
 import abc
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Num, PyTree
+import numpy as np
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
-from .._types import AnyArray
-from ..models import AbstractLayeredModel, Layers, Units
-from ..models._graph import AbstractGraphModel
-from ._graph import pose
-
-
-Evidence = Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | Mapping
-Observed = Bool[AnyArray, "*#batch units"] | Mapping
-
-
-class AbstractBeliefs(eqx.Module):
-    """What an inference says about a model, for each instance of the batch.
-
-    `log_odds` holds one number a unit, named as the units of the model: `log_odds.visible` and
-    `log_odds.hidden`, or `log_odds.x`. The same names on the beliefs themselves give probabilities.
-    Whether the inference converged is never hidden: see `converged`, `iterations`, `residual`.
-    """
-
-    log_odds: eqx.AbstractVar[Any]
-    converged: eqx.AbstractVar[Bool[Array, "*batch"]]
-    iterations: eqx.AbstractVar[Int[Array, "*batch"]]
-    residual: eqx.AbstractVar[Float[Array, "*batch"]]
-
-    @property
-    @abc.abstractmethod
-    def pairwise(self) -> Any:
-        """The belief that both ends of an edge are 1, shaped as the weights of the model. Computed
-        at each access.
-        """
-
-    @property
-    @abc.abstractmethod
-    def log_partition(self) -> Float[Array, "*batch"]:
-        """The estimate of log Z, given the evidence if there was any. Computed at each access."""
-
-    @abc.abstractmethod
-    def decode(self) -> Any:
-        """The most likely states, 0 or 1: of each unit, or of all of them together if the
-        inference maximises.
-        """
-
-    @property
-    def visible(self) -> Float[Array, "*batch visible"]:
-        """Probabilities of 1 of the visible units."""
-        return jax.nn.sigmoid(self._units("visible", Layers).visible)
-
-    @property
-    def hidden(self) -> Any:
-        """Probabilities of 1 of the hidden units: an array, or a tuple of arrays for a DBM."""
-        return jax.tree.map(jax.nn.sigmoid, self._units("hidden", Layers).hidden)
-
-    @property
-    def x(self) -> Float[Array, "*batch n"]:
-        """Probabilities of 1 of the units of a model without layers."""
-        return jax.nn.sigmoid(self._units("x", Units).x)
-
-    def _units(self, name: str, kind: type) -> Any:
-        if not isinstance(self.log_odds, kind):
-            have = " and ".join(f"`{field}`" for field in self.log_odds._fields)
-            raise AttributeError(
-                f"these beliefs have no `{name}`: the units of the model are {have}"
-            )
-        return self.log_odds
+from .. import _checks
+from .._types import AnyArray, Evidence, Observed
+from ..messages import Form, MAKERS, Schedule
+from ..models import AbstractModel, Statistics
+from ..models._base import require
+from ._beliefs import Beliefs
 
 
-class Statistics(eqx.Module):
-    """Expected statistics of a batch, as learners need them: `units` for each instance, `pairwise`
-    averaged over the batch. They are the gradient of `log_partition`; what an inference maximises
-    is 0 or 1.
-    """
-
-    units: Any
-    pairwise: Any
-    converged: Bool[Array, "*batch"]
-    iterations: Int[Array, "*batch"]
-    residual: Float[Array, "*batch"]
+Tree = TypeVar("Tree")
+# Without a tolerance of its own, a run is judged by that of Ping & Ihler 2017, section 6.
+_JUDGED_BY = 1e-3
 
 
 class AbstractInference(eqx.Module):
     """Turns a model into beliefs about its units."""
 
-    on_nonnegative: ClassVar[bool] = False
-    on_gaussian: ClassVar[bool] = False
+    @property
+    @abc.abstractmethod
+    def takes(self) -> tuple[str, ...]:
+        """The kinds of models that it takes: see `kind` of models."""
+
+    @property
+    @abc.abstractmethod
+    def maximises(self) -> Literal["nothing", "visible", "all"]:
+        """Over which units it maximises; it sums over all others."""
 
     def __call__(
         self,
-        model: AbstractLayeredModel | AbstractGraphModel,
-        evidence: Evidence | None = None,
-        observed: Observed | None = None,
-    ) -> Any:
+        model: AbstractModel,
+        evidence: Evidence = None,
+        observed: Observed = None,
+    ) -> Beliefs:
         """Beliefs about all units of all instances of `model`.
 
         **Arguments:**
 
-        - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM, leading axes of whose
-          biases are a batch; or a [`ebmlearn.pgmax.FactorGraphModel`][]. [`ebmlearn.Exact`][]
-          takes a small NNBM as well, and `NaiveMeanField`, `TAP`, `SusP` and `ISusP` nothing else.
-          [`ebmlearn.BP`][] and `Exact` take a GaussianRBM too.
+        - `model`: leading axes of whose biases are a batch. Which models an inference takes, its
+          own page says.
         - `evidence`: what is known of the visible units (`x` of a BoltzmannMachine): 0 and 1 fix a
-          unit, a number between them is the likelihood of 1 against 0. Of a GaussianRBM, real
+          unit, a number between them is the likelihood of 1 against 0. Of Gaussian units, real
           numbers. Of a graph, a dictionary from groups of variables to their states
           `[*batch, *shape]`, integers, -1 where not known; or to the likelihoods of all states
           `[*batch, *shape, states]`, floating-point numbers.
@@ -117,24 +62,39 @@ class AbstractInference(eqx.Module):
 
         **Returns:**
 
-        [`ebmlearn.AbstractBeliefs`][], or [`ebmlearn.AbstractGraphBeliefs`][] of a graph,
-        [`ebmlearn.GaussianBeliefs`][] of a GaussianRBM, [`ebmlearn.NNBMBeliefs`][] of an NNBM.
+        [`ebmlearn.Beliefs`][].
         """
-        return self._beliefs(pose(model, evidence, observed, self.on_nonnegative, self.on_gaussian))
+        self.check(model)
+        return self._beliefs(model.problem(evidence, observed))
 
     def statistics(
         self,
-        model: AbstractLayeredModel | AbstractGraphModel,
-        evidence: Evidence | None = None,
-        observed: Observed | None = None,
+        model: AbstractModel,
+        evidence: Evidence = None,
+        observed: Observed = None,
     ) -> Statistics:
         """Expected statistics, without keeping anything of the size of the batch times the weights.
         The arguments are those of a call.
         """
-        return self._statistics(pose(model, evidence, observed, self.on_nonnegative))
+        self.check(model)
+        return self._statistics(model.problem(evidence, observed))
+
+    def check(self, model: AbstractModel) -> None:
+        """Raises `TypeError` unless it takes a model."""
+        require(model, self.takes, type(self).__name__)
+
+    def beliefs_of(self, problem: Any) -> Beliefs:
+        """Beliefs about a problem, a model with evidence that was checked before."""
+        self.check(problem.model)
+        return self._beliefs(problem)
+
+    def statistics_of(self, problem: Any) -> Statistics:
+        """Expected statistics of a problem, a model with evidence that was checked before."""
+        self.check(problem.model)
+        return self._statistics(problem)
 
     @abc.abstractmethod
-    def _beliefs(self, problem: Any) -> Any:
+    def _beliefs(self, problem: Any) -> Beliefs:
         """Does the work of a call."""
 
     @abc.abstractmethod
@@ -142,6 +102,109 @@ class AbstractInference(eqx.Module):
         """Does the work of `statistics`."""
 
 
-def most_likely(log_odds: PyTree[Float[Array, "..."]]) -> Any:
-    """1 where the log-odds are positive, as integers."""
-    return jax.tree.map(lambda x: (x > 0).astype(jnp.int32), log_odds)
+class AbstractFormed(eqx.Module):
+    """Something that sends messages, in a form that may be settled beforehand."""
+
+    form: eqx.AbstractVar[Form | None]
+
+    @abc.abstractmethod
+    def fits(self, model: Any, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
+        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+
+
+def in_form(tree: Tree, form: Form) -> Tree:
+    """The same, in which all messages whose form is open are sent in this one."""
+
+    def settled(x: Any) -> Any:
+        if not _is_formed(x) or x.form is not None:
+            return x
+        return dataclasses.replace(x, form=form)
+
+    return jax.tree.map(settled, tree, is_leaf=_is_formed)
+
+
+def fits(tree: Any, model: Any, epoch: int | Int[Array, ""]) -> Bool[Array, ""] | None:
+    """Whether all messages whose form is open may be sent in the fast form; None if there are no
+    such messages, or only one form for them.
+    """
+    parts = [x for x in jax.tree.leaves(tree, is_leaf=_is_formed) if _is_formed(x)]
+    found = [x.fits(model, epoch) for x in parts if x.form is None]
+    open_ones = [x for x in found if not isinstance(x, bool)]
+    if not open_ones:
+        return None
+    fixed = all(x for x in found if isinstance(x, bool))
+    return functools.reduce(jnp.logical_and, open_ones) if fixed else jnp.asarray(False)
+
+
+def _is_formed(x: Any) -> bool:
+    return isinstance(x, AbstractFormed)
+
+
+def check_limits(iterations: Any, damping: Any, tol: Any) -> None:
+    """Validates the arguments that all iterative inferences share."""
+    _checks.steps("iterations", iterations)
+    _checks.number("damping", damping, 0, 1, "[0, 1)")
+    if tol is not None:
+        _checks.number("tol", tol, 0, float("inf"), "[0, inf)")
+
+
+def traced(x: Any, dtype: DTypeLike) -> AnyArray:
+    """A number as an array, so that a new value compiles nothing. Arrays of NumPy are cheaper to
+    make than those of JAX.
+    """
+    return jnp.asarray(x, dtype) if isinstance(x, Array) else np.asarray(x, dtype)
+
+
+class Limits(eqx.Module):
+    """When to stop: after a number of sweeps, or earlier once a sweep changes little. The numbers
+    are arrays, so that new values compile nothing; with `length` it is a loop that can be
+    differentiated in reverse mode, recomputing each sweep instead of keeping it.
+    """
+
+    iterations: Int[AnyArray, ""]
+    tol: Float[AnyArray, ""]
+    early: bool = eqx.field(static=True)
+    length: int | None = eqx.field(static=True)
+
+    def __init__(self, iterations: Any, tol: Any, dtype: DTypeLike, unroll: bool = False):
+        self.iterations = traced(iterations, jnp.int32)
+        self.length = int(iterations) if unroll else None
+        self.tol = traced(_JUDGED_BY if tol is None else tol, dtype)
+        self.early = tol is not None
+
+    def iterate(
+        self, sweep: Callable[[PyTree], tuple[PyTree, Float[Array, ""]]], start: PyTree
+    ) -> tuple[PyTree, Int[Array, ""], Float[Array, ""]]:
+        """Repeats `sweep`, which returns the new state and how much changed. Returns the last
+        state, the number of sweeps and the last change.
+        """
+        residual = jnp.asarray(jnp.inf, self.tol.dtype)
+        if self.length is not None:
+
+            @jax.checkpoint
+            def step(carry, _):
+                return sweep(carry[0]), None
+
+            carry, _ = jax.lax.scan(step, (start, residual), length=self.length)
+            return carry[0], jnp.asarray(self.length, jnp.int32), carry[1]
+
+        def unfinished(carry):
+            _, residual, i = carry
+            more = i < self.iterations
+            # Written so that a NaN is never converged.
+            return more & ~(residual <= self.tol) if self.early else more
+
+        def body(carry):
+            state, _, i = carry
+            return *sweep(state), i + 1
+
+        carry = start, residual, jnp.zeros((), jnp.int32)
+        state, residual, i = jax.lax.while_loop(unfinished, body, carry)
+        return state, i, residual
+
+
+def chunk_of(model: AbstractModel, schedule: Schedule = "layers") -> int:
+    """How many instances are treated at once, where each has messages: 2**26 numbers are 256 MiB in
+    float32.
+    """
+    return max(1, 2**26 // max(1, MAKERS[model.kind].size(model, schedule)))

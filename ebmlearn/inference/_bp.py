@@ -1,27 +1,24 @@
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, get_args, Literal
+from dataclasses import KW_ONLY
+from typing import Any, get_args, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .. import _checks
+from .. import _checks, messages
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel
-from ..models._graph import AbstractGraphModel, GraphState
-from ..models._groups import LIMIT
-from ..models._view import Form, odds_serve, Product, Schedule, Start, State
-from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
-from ._gaussian import GaussianBeliefs, GaussianProblem
-from ._gaussian_bp import gaussian_bp, GaussianSettings
-from ._graph import AbstractGraphBeliefs, GraphProblem
-from ._instances import chunk_of, each, each_and_mean, Problem
-from ._iterate import check_limits, Limits, traced
+from ..messages import Form, MAKERS, Product, Schedule, Start
+from ..models import AbstractModel, Statistics
+from ..models._problem import each, each_and_mean
+from ._base import AbstractFormed, AbstractInference, check_limits, chunk_of, Limits, traced
+from ._beliefs import AbstractDerived, Beliefs, Normal
+from ._exact import MAXIMISES
 
 
-class BP(AbstractInference):
+class BP(AbstractInference, AbstractFormed):
     """Belief propagation on all edges at once, by matrices (Ping & Ihler 2017, Algorithm 1).
 
     - `product="sum"` estimates marginals, `product="max"` the most likely configuration, and
@@ -30,9 +27,9 @@ class BP(AbstractInference):
     - `temperature` lies between the first two, as in PGMax: 1 is sum-product, and towards 0 it
       becomes max-product. Log-odds at temperature $T$ are $T$ times those of the model of
       $p(x)^{1/T}$; `log_partition` is $T \\log \\sum_x \\tilde p(x)^{1/T}$.
-    - Messages to the visible units of a [`ebmlearn.GaussianRBM`][] are Gaussians that keep mean and
-      variance of the belief (expectation propagation; Lázaro-Gredilla et al. 2021, appendix D.3).
-      It knows sum-product at temperature 1 only, and gives [`ebmlearn.GaussianBeliefs`][].
+    - Messages to Gaussian visible units are Gaussians that keep mean and variance of the belief
+      (expectation propagation; Lázaro-Gredilla et al. 2021, appendix D.3). They know sum-product at
+      temperature 1 only.
 
     !!! example
 
@@ -44,63 +41,24 @@ class BP(AbstractInference):
     """
 
     iterations: int | Int[Array, ""]
+    _: KW_ONLY
     product: Product = eqx.field(static=True, default="sum")
     temperature: float | Float[Array, ""] = 1.0
     damping: float | Float[Array, ""] = 0.0
     tol: float | Float[Array, ""] | None = None
     start: Start = eqx.field(static=True, default="centred")
     schedule: Schedule | None = eqx.field(static=True, default=None)
+    form: Form | None = eqx.field(static=True, default=None)
     unroll: bool = eqx.field(static=True, default=False)
     chunk: int | None = eqx.field(static=True, default=None)
-    on_gaussian: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        iterations: int | Int[Array, ""],
-        product: Product = "sum",
-        temperature: float | Float[Array, ""] = 1.0,
-        damping: float | Float[Array, ""] = 0.0,
-        tol: float | Float[Array, ""] | None = None,
-        start: Start = "centred",
-        schedule: Schedule | None = None,
-        unroll: bool = False,
-        chunk: int | None = None,
-    ):
-        """**Arguments:**
-
-        - `iterations`: how many sweeps, at most. Another number compiles nothing anew.
-        - `product`: `"sum"`, `"max"` or `"mixed"`.
-        - `temperature`: a positive number.
-        - `damping`: the share of its old value that a message keeps, from 0 up to but not 1.
-        - `tol`: stop an instance once no probability (of $p^{1/T}$) has changed by more in a
-          sweep. Without it all sweeps are done, and `converged` is judged by 1e-3.
-        - `start`: `"centred"`, without messages in ±1 form, so that exchanging 0 and 1 changes
-          nothing; or `"plain"`, without messages in {0, 1} form, as in the paper. For a
-          GaussianRBM it is the start of its paper, with messages of precision 1.
-        - `schedule`: `"layers"`, even layers send, then odd layers: the default where the model is
-          bipartite; or `"flooding"`, everybody sends at once. There 2N sweeps tell the visible
-          units as much as N by layers do, and the same if all units are binary.
-        - `unroll`: a fixed number of sweeps that can be differentiated in reverse mode. Memory is
-          bounded by recomputing each sweep. `iterations` must then be a Python integer.
-        - `chunk`: how many instances are treated at once; by default, what fits in 256 MiB of
-          messages. Messages of a larger batch are not kept, and `pairwise` and `log_partition`
-          run the inference again.
-        """
-        self.iterations = iterations
-        self.product = product
-        self.temperature = temperature
-        self.damping = damping
-        self.tol = tol
-        self.start = start
-        self.schedule = schedule
-        self.unroll = unroll
-        self.chunk = chunk
 
     def __check_init__(self):
         _checks.choice("product", self.product, get_args(Product))
         _checks.choice("start", self.start, get_args(Start))
         if self.schedule is not None:
             _checks.choice("schedule", self.schedule, get_args(Schedule))
+        if self.form is not None:
+            _checks.choice("form", self.form, get_args(Form))
         check_limits(self.iterations, self.damping, self.tol)
         _checks.number("temperature", self.temperature, 0, float("inf"), "(0, inf)")
         if self.chunk is not None:
@@ -111,139 +69,98 @@ class BP(AbstractInference):
             got = _checks.describe(self.iterations)
             raise TypeError(f"`iterations` must be a Python integer with `unroll`, got {got}.")
 
-    def _beliefs(
-        self, problem: Problem | GraphProblem | GaussianProblem
-    ) -> "BPBeliefs | GraphBPBeliefs | GaussianBeliefs":
-        if isinstance(problem, GaussianProblem):
-            return gaussian_bp(self._gaussian(problem.model.weights.dtype), problem)
-        settings = self._settings(problem.model)
-        log_odds, converged, iterations, residual, kept = _solved(settings, problem)
-        if isinstance(problem, GraphProblem):
-            return GraphBPBeliefs(
-                scores=problem.model.units(log_odds),
-                converged=converged,
-                iterations=iterations,
-                residual=residual,
-                _settings=settings,
-                _problem=problem,
-                _kept=kept,
-            )
-        return BPBeliefs(
-            log_odds=problem.model.units(log_odds),
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """All kinds of models that messages are known for."""
+        return tuple(MAKERS)
+
+    @property
+    def maximises(self) -> Literal["nothing", "visible", "all"]:
+        """What its product says."""
+        return MAXIMISES[self.product]
+
+    def _beliefs(self, problem: Any) -> Beliefs:
+        settings = self.settings(problem.model)
+        told, converged, iterations, residual, kept = _solved(settings, problem)
+        return Beliefs(
+            problem,
+            _Passed(settings, kept),
+            log_odds=told.log_odds,
             converged=converged,
             iterations=iterations,
             residual=residual,
-            _settings=settings,
-            _problem=problem,
-            _kept=kept,
+            guarded=told.guarded,
+            normal=None if told.normal is None else Normal(*told.normal),
         )
 
-    def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
-        return _statistics(self._settings(problem.model), problem)
+    def _statistics(self, problem: Any) -> Statistics:
+        return _statistics(self.settings(problem.model), problem)
 
-    def _gaussian(self, dtype: Any) -> GaussianSettings:
-        if self.product != "sum":
-            raise ValueError(f'`product` must be "sum" for a GaussianRBM, got {self.product!r}.')
-        if not _checks.is_concrete(self.temperature) or float(self.temperature) != 1:
-            raise ValueError(f"`temperature` must be 1 for a GaussianRBM, got {self.temperature}.")
-        undamped = isinstance(self.damping, (int, float)) and self.damping == 0
-        return GaussianSettings(
-            limits=Limits(self.iterations, self.tol, dtype, self.unroll),
-            damping=None if undamped else traced(self.damping, dtype),
-            start=self.start,
-            schedule=self.schedule or "layers",
-            chunk=self.chunk,
-        )
-
-    def _settings(self, model: AbstractPairwiseModel | AbstractGraphModel) -> "_Settings":
-        kind = type(model).__name__
-        bipartite = model.is_bipartite
-        if self.product == "mixed" and not bipartite:
+    def settings(self, model: AbstractModel) -> "Settings":
+        """What it does on one model."""
+        maker = MAKERS[model.kind]
+        temperature = traced(self.temperature, model.dtype)
+        maker.check(model, self.product, temperature)
+        turns, kind = maker.takes_turns(model), type(model).__name__
+        if self.product == "mixed" and not turns:
             raise ValueError(f'`product="mixed"` needs a bipartite model, got a {kind}.')
-        if self.schedule == "layers" and not bipartite:
+        if self.schedule == "layers" and not turns:
             raise ValueError(f'`schedule="layers"` needs a bipartite model, got a {kind}.')
-        dtype = model.unary()[0].dtype
         undamped = isinstance(self.damping, (int, float)) and self.damping == 0
-        temperature = traced(self.temperature, dtype)
-        if isinstance(model, AbstractGraphModel):
-            _check_temperature(model, temperature)
-        if self.product == "max":
-            fits = False
-        elif _checks.is_concrete((model, temperature)):
-            with jax.ensure_compile_time_eval():
-                fits = bool(_fits(model, temperature, not undamped))
-        else:
-            fits = _fits(model, temperature, not undamped)
-        return _Settings(
-            limits=Limits(self.iterations, self.tol, dtype, self.unroll),
+        schedule = self.schedule or ("layers" if turns else "flooding")
+        return Settings(
+            limits=Limits(self.iterations, self.tol, model.dtype, self.unroll),
             temperature=temperature,
-            damping=None if undamped else traced(self.damping, dtype),
-            form=("odds" if fits else "log-odds") if isinstance(fits, bool) else None,
+            damping=None if undamped else traced(self.damping, model.dtype),
+            form=self.chosen_form(model),
             product=self.product,
             start=self.start,
-            schedule=self.schedule or ("layers" if bipartite else "flooding"),
+            schedule=schedule,
             unroll=self.unroll,
-            chunk=self.chunk or chunk_of(model),
+            chunk=self.chunk or chunk_of(model, schedule),
         )
 
+    def fits(self, model: AbstractModel, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
+        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        model = model.bare()
+        undamped = isinstance(self.damping, (int, float)) and self.damping == 0
+        if self.product == "max":
+            return False
+        temperature = traced(self.temperature, model.dtype)
+        return MAKERS[model.kind].fits(model, temperature, not undamped)
 
-class BPBeliefs(AbstractBeliefs):
-    """The beliefs that [`ebmlearn.BP`][] returns."""
-
-    log_odds: Any
-    converged: Bool[Array, "*batch"]
-    iterations: Int[Array, "*batch"]
-    residual: Float[Array, "*batch"]
-    _settings: "_Settings"
-    _problem: Problem
-    _kept: State | None
-
-    @property
-    def pairwise(self) -> Any:
-        """The belief that both ends of an edge are 1: [*batch, visible, hidden] for an RBM,
-        [*batch, n, n] for a BoltzmannMachine (marginals on its diagonal), a tuple in the order of
-        the weights for a DBM, and the pair (weights, couplings) for a SemiRestrictedBM.
-        """
-        return self._problem.model.factors(_derived(self, "pairwise"))
-
-    @property
-    def log_partition(self) -> Float[Array, "*batch"]:
-        """The Bethe approximation of log Z, exact on trees. For max-product it is that of the
-        largest log-potential, for mixed-product that of the chosen visible configuration.
-        """
-        return _derived(self, "log_partition")
-
-    def decode(self) -> Any:
-        return most_likely(self.log_odds)
+    def chosen_form(self, model: AbstractModel) -> Form | None:
+        """The form of the messages; None if it has to be found at run time."""
+        if self.form is not None and not _checks.is_concrete((model, self.temperature)):
+            return self.form
+        with jax.ensure_compile_time_eval():
+            fits = self.fits(model)
+            if not isinstance(fits, bool) and _checks.is_concrete((model, self.temperature)):
+                fits = bool(fits)
+        if self.form == "odds" and fits is False:
+            raise ValueError('`form` must be "log-odds" or None for these weights, got "odds".')
+        if isinstance(fits, bool):
+            return self.form or ("odds" if fits else "log-odds")
+        return None
 
 
-class GraphBPBeliefs(AbstractGraphBeliefs):
-    """The beliefs that [`ebmlearn.BP`][] returns of a graph."""
+class _Passed(AbstractDerived):
+    """What messages say of pairs, and the Bethe approximation of log Z, exact on trees; for
+    max-product that of the largest log-potential, for mixed-product that of the chosen visible
+    configuration. Messages are kept, or passed again.
+    """
 
-    scores: Any
-    converged: Bool[Array, "*batch"]
-    iterations: Int[Array, "*batch"]
-    residual: Float[Array, "*batch"]
-    _settings: "_Settings"
-    _problem: GraphProblem
-    _kept: GraphState | None
+    settings: "Settings"
+    kept: Any
 
-    @property
-    def factors(self) -> Any:
-        """The belief of each configuration of each factor, in the shape of the log-potentials of
-        its group: `factors[group]`. Of a dense group, that both ends of an edge are 1.
-        """
-        return self._problem.model.factors(_derived(self, "pairwise"))
+    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+        return problem.model.factors(_derived(self, problem, "pairwise"))
 
-    @property
-    def log_partition(self) -> Float[Array, "*batch"]:
-        """The Bethe approximation of log Z, exact on trees; of the largest log-potential for
-        max-product.
-        """
-        return _derived(self, "log_partition")
+    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+        return _derived(self, problem, "log_partition")
 
 
-class _Settings(eqx.Module):
+class Settings(eqx.Module):
     """A BP fitted to one model, its numbers as arrays so that new values compile nothing."""
 
     limits: Limits
@@ -256,81 +173,68 @@ class _Settings(eqx.Module):
     unroll: bool = eqx.field(static=True)
     chunk: int = eqx.field(static=True)
 
-    def view(self, model: Any, form: Form) -> Any:
+    def view(self, model: Any, form: Form) -> messages.AbstractView:
         # BP at temperature T is T times BP at 1 on the parameters divided by T.
         beta = jnp.asarray(1 / self.temperature)
-        return model.view(self.product, form, self.schedule, self.damping, beta)
+        parts = self.product, form, self.schedule, self.damping, beta
+        return MAKERS[model.kind].view(model, *parts)
 
-    def tempered(self, instance: Any) -> Any:
-        return instance._replace(unary=tuple(u / self.temperature for u in instance.unary))
-
-    def in_form(self, model: Any, run: Callable[[Form], PyTree]) -> PyTree:
-        """Runs in the fast form of the messages where it serves, else in the general one. While
-        the weights are traced the choice is made at run time.
+    def fits(self, model: Any) -> bool | Bool[Array, ""]:
+        """Whether messages are sent in the fast form. While the weights are traced that is found at
+        run time.
         """
         if self.form is not None:
-            return run(self.form)
-        fits = _fits(model, self.temperature, self.damping is not None)
-        return jax.lax.cond(fits, lambda: run("odds"), lambda: run("log-odds"))
-
-    def in_log_odds(self, model: Any, state: Any) -> Any:
-        """The messages of a state as log-odds, whichever form `in_form` chose for them."""
-        if self.form is None:
-            fits = _fits(model, self.temperature, self.damping is not None)
-            return _in_log_odds(state, fits)
-        return _in_log_odds(state, self.form == "odds")
+            return self.form == "odds"
+        return MAKERS[model.kind].fits(model, self.temperature, self.damping is not None)
 
     def run(
-        self, view: Any, instance: Any, begin: Any = None
+        self, view: messages.AbstractView, instance: Any, begin: Any = None
     ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
         """Passes messages, from those of another state on if it is given."""
+        start = view.start(instance, self.start) if begin is None else view.resume(begin, instance)
+        return passed(view, instance, start, self.limits)
+
+
+def passed(
+    view: messages.AbstractView, instance: Any, start: Any, limits: Limits, unroll: int = 1
+) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
+    """Passes messages from a state on: the last state, the number of sweeps and the last change.
+
+    With `limits.length` it can be differentiated in reverse mode, and the compiler sees `unroll`
+    sweeps together.
+    """
+    if limits.early:
 
         def sweep(state: Any) -> tuple[Any, Float[Array, ""]]:
             new = view.update(state, instance)
             return new, view.change(state, new, instance)
 
-        start = view.start(instance, self.start) if begin is None else view.resume(begin, instance)
-        limits = self.limits
-        if limits.early or limits.length is not None:
-            return limits.iterate(sweep, start)
-        # How much the last sweep changed need be found only once.
-        state, fields = jax.lax.fori_loop(
-            0,
-            limits.iterations,
-            lambda _, carry: (view.update(carry[0], instance), carry[0].fields),
-            (start, start.fields),
-        )
-        residual = view.change(state._replace(fields=fields), state, instance)
-        iterations = jnp.add(limits.iterations, 0)
-        return state, iterations, jnp.where(iterations > 0, residual, jnp.inf)
+        return limits.iterate(sweep, start)
+
+    # How much the last sweep changed need be found only once.
+    def step(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        return view.update(carry[0], instance), carry[0].fields
+
+    first = start, start.fields
+    if limits.length is None:
+        state, fields = jax.lax.fori_loop(0, limits.iterations, lambda _, x: step(x), first)
+    else:
+        again = jax.checkpoint(lambda x, _: (step(x), None))
+        (state, fields), _ = jax.lax.scan(again, first, length=limits.length, unroll=unroll)
+    residual = view.change(state._replace(fields=fields), state, instance)
+    iterations = jnp.add(limits.iterations, 0)
+    return state, iterations, jnp.where(iterations > 0, residual, jnp.inf)
 
 
-def _check_temperature(model: AbstractGraphModel, temperature: Float[AnyArray, ""]) -> None:
-    """Raises `ValueError` where log-potentials divided by a temperature are no longer small against
-    what stands for minus infinity.
-    """
-    if not _checks.is_concrete((model, temperature)) or float(temperature) >= 1:
-        return
-    with jax.ensure_compile_time_eval():
-        sizes = [jnp.abs(x) for x in model.log_potentials if x.size]
-        peaks = [float(jnp.where(x < LIMIT / 2, x, 0).max()) for x in sizes]
-        least = max([1e-4, *(4 * peak / LIMIT for peak in peaks)])
-        if float(temperature) < least:
-            raise ValueError(
-                f"`temperature` must be at least {least:.3g} for log-potentials as large as"
-                f' {max(peaks, default=0):.3g}, or `product="max"` for 0, got'
-                f" {float(temperature):.3g}."
-            )
+def in_form(fits: bool | Bool[Array, ""], run: Callable[[Form], PyTree]) -> PyTree:
+    """Runs in the fast form of the messages where it serves, else in the general one."""
+    if isinstance(fits, bool):
+        return run("odds" if fits else "log-odds")
+    return jax.lax.cond(fits, lambda: run("odds"), lambda: run("log-odds"))
 
 
-def _fits(model: Any, temperature: Float[AnyArray, ""], damped: bool) -> bool | Bool[Array, ""]:
-    """Whether the fast form of the messages is exact enough for the weights."""
-    if isinstance(model, AbstractGraphModel):
-        return model.fast(temperature, damped)
-    return False if damped else odds_serve(model.blocks(), temperature)
-
-
-def _in_log_odds(state: Any, odds: bool | Bool[Array, ""]) -> Any:
+def in_log_odds(state: Any, odds: bool | Bool[Array, ""]) -> Any:
+    """The messages of a state as log-odds, if they are odds."""
     if odds is False:
         return state
 
@@ -341,32 +245,38 @@ def _in_log_odds(state: Any, odds: bool | Bool[Array, ""]) -> Any:
 
 
 @eqx.filter_jit
-def _solved(settings: _Settings, problem: Any) -> tuple[PyTree, Array, Array, Array, PyTree]:
-    """Log-odds, whether converged, sweeps, last change, and the messages if they may be kept."""
-    model, batch, shape = problem.model, problem.instances(), problem.shape
+def _solved(settings: Settings, problem: Any) -> tuple[Any, Array, Array, Array, PyTree]:
+    """What is told of all units, whether converged, sweeps, last change, and the messages if they
+    may be kept.
+    """
+    model, shape = problem.model, problem.shape
     keep = math.prod(shape) <= settings.chunk
 
     def run(form: Form) -> PyTree:
         view = settings.view(model, form)
 
         def one(instance: Any) -> PyTree:
-            instance = settings.tempered(instance)
+            instance = instance.tempered(settings.temperature)
             state, iterations, residual = settings.run(view, instance)
-            log_odds = view.beliefs(state, instance)
-            return log_odds, iterations, residual, state if keep else None
+            found = view.beliefs(state, instance)
+            return found, iterations, residual, state if keep else None
 
-        return each(one, batch, shape, settings.chunk)
+        return each(one, MAKERS[model.kind].instances(problem), shape, settings.chunk)
 
-    log_odds, iterations, residual, kept = settings.in_form(model, run)
-    log_odds = tuple(settings.temperature * x for x in log_odds)
-    return log_odds, residual <= settings.limits.tol, iterations, residual, kept
+    found, iterations, residual, kept = in_form(settings.fits(model), run)
+    told = MAKERS[model.kind].told(problem, found, settings.temperature)
+    return told, residual <= settings.limits.tol, iterations, residual, kept
 
 
 @eqx.filter_jit
-def _derived(beliefs: Any, what: Literal["pairwise", "log_partition"]) -> PyTree:
+def _derived(passed: _Passed, problem: Any, what: Literal["pairwise", "log_partition"]) -> PyTree:
     """`pairwise` or `log_partition` from the kept messages, or from a second run if none were."""
-    settings, problem = beliefs._settings, beliefs._problem
-    model, batch, shape = problem.model, problem.instances(), problem.shape
+    settings = passed.settings
+    model, batch, shape = (
+        problem.model,
+        MAKERS[problem.model.kind].instances(problem),
+        problem.shape,
+    )
     view = settings.view(model, "log-odds")
 
     def finish(state: Any, instance: Any) -> PyTree:
@@ -378,50 +288,80 @@ def _derived(beliefs: Any, what: Literal["pairwise", "log_partition"]) -> PyTree
             state = jax.lax.stop_gradient(state)
         return settings.temperature * view.log_partition(state, instance)
 
-    if beliefs._kept is not None:
+    if passed.kept is not None:
 
         def one(kept: tuple[Any, Any]) -> PyTree:
             instance, state = kept
-            return finish(settings.in_log_odds(model, state), settings.tempered(instance))
+            state = in_log_odds(state, settings.fits(model))
+            return finish(state, instance.tempered(settings.temperature))
 
         size = math.prod(shape)
-        flat = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(shape) :]), beliefs._kept)
+        flat = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(shape) :]), passed.kept)
         return each(one, (batch, flat), shape, settings.chunk)
 
     def run(form: Form) -> PyTree:
         sweeping = settings.view(model, form)
 
         def one(instance: Any) -> PyTree:
-            instance = settings.tempered(instance)
+            instance = instance.tempered(settings.temperature)
             state, _, _ = settings.run(sweeping, instance)
-            return finish(_in_log_odds(state, form == "odds"), instance)
+            return finish(in_log_odds(state, form == "odds"), instance)
 
         return each(one, batch, shape, settings.chunk)
 
-    return settings.in_form(model, run)
+    return in_form(settings.fits(model), run)
 
 
 @eqx.filter_jit
-def _statistics(settings: _Settings, problem: Any) -> Statistics:
+def _statistics(settings: Settings, problem: Any) -> Statistics:
     model = problem.model
-    view = settings.view(model, "log-odds")
 
     def run(form: Form) -> PyTree:
-        sweeping = settings.view(model, form)
+        view = last = settings.view(model, form)
+        if not view.tells_statistics:
+            last = settings.view(model, "log-odds")
 
         def one(instance: Any) -> PyTree:
-            instance = settings.tempered(instance)
-            state, iterations, residual = settings.run(sweeping, instance)
-            units, pairs = view.statistics(_in_log_odds(state, form == "odds"), instance)
-            return (units, iterations, residual), pairs
+            instance = instance.tempered(settings.temperature)
+            state, iterations, residual = settings.run(view, instance)
+            state = in_log_odds(state, last is not view)
+            found = last.statistics(state, instance)
+            return (found.units, found.squares, iterations, residual), found.pairs
 
-        return each_and_mean(one, problem.instances(), problem.shape, settings.chunk)
+        return each_and_mean(
+            one, MAKERS[problem.model.kind].instances(problem), problem.shape, settings.chunk
+        )
 
-    (units, iterations, residual), pairs = settings.in_form(model, run)
+    (units, squares, iterations, residual), pairs = in_form(settings.fits(model), run)
     return Statistics(
         units=model.units(units),
         pairwise=model.factors(pairs),
+        squares=squares,
         converged=residual <= settings.limits.tol,
         iterations=iterations,
         residual=residual,
     )
+
+
+BP.__init__.__doc__ = """**Arguments:**
+
+- `iterations`: how many sweeps, at most. Another number compiles nothing anew.
+- `product`: `"sum"`, `"max"` or `"mixed"`.
+- `temperature`: a positive number.
+- `damping`: the share of its old value that a message keeps, from 0 up to but not 1.
+- `tol`: stop an instance once no probability (of $p^{1/T}$) has changed by more in a sweep. Without
+  it all sweeps are done, and `converged` is judged by 1e-3.
+- `start`: `"centred"`, without messages in ±1 form, so that exchanging 0 and 1 changes nothing; or
+  `"plain"`, without messages in {0, 1} form, as in the paper. For Gaussian units it is the start of
+  its paper, with messages of precision 1.
+- `schedule`: `"layers"`, even layers send, then odd layers: the default where the model is
+  bipartite; or `"flooding"`, all at once.
+- `form`: `"odds"`, which is faster and exact while $|W| / T \\le 10$, or `"log-odds"`, exact for
+  all weights. Without it the weights decide: at run time, with both forms compiled, where they are
+  traced. [`ebmlearn.fit`][] chooses for itself.
+- `unroll`: a fixed number of sweeps that can be differentiated in reverse mode. Memory is bounded
+  by recomputing each sweep. `iterations` must then be a Python integer.
+- `chunk`: how many instances are treated at once; by default, what fits in 256 MiB of messages.
+  Messages of a larger batch are not kept, and `pairwise` and `log_partition` run the inference
+  again.
+"""

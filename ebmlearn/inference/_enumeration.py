@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..models import AbstractPairwiseModel
-from ..models._view import CLAMPED, Instance, Product
+from .._sentinels import CLAMPED
+from ..messages import Instance, Product
+from ..models import AbstractLayeredModel
 
 
 # Numbers in memory at a time: configurations of a chunk times units, and instances of a chunk
@@ -60,7 +61,7 @@ class Table(eqx.Module):
     free_clamp: Float[Array, " m"]
     product: Product = eqx.field(static=True)
 
-    def __init__(self, model: AbstractPairwiseModel, instance: Instance, sides: Sides):
+    def __init__(self, model: AbstractLayeredModel, instance: Instance, sides: Sides):
         zero = jnp.zeros((), instance.unary[0].dtype)
         self.bias = sides.gather(instance.unary, "listed", zero)
         self.free_bias = sides.gather(instance.unary, "free", zero)
@@ -69,7 +70,7 @@ class Table(eqx.Module):
         starts = _starts(sides)
         inner = jnp.zeros((self.bias.size, self.bias.size), zero.dtype)
         cross = jnp.zeros((self.bias.size, self.free_bias.size), zero.dtype)
-        for first, second, w in model.blocks():
+        for first, second, w, _ in model.blocks():
             if first == second:
                 inner = jax.lax.dynamic_update_slice(inner, w, (starts[first], starts[first]))
             elif first in sides.listed:
@@ -215,11 +216,11 @@ def _starts(sides: Sides) -> dict[int, int]:
 
 
 def blocks(
-    model: AbstractPairwiseModel, sides: Sides, inner: Array, cross: Array
+    model: AbstractLayeredModel, sides: Sides, inner: Array, cross: Array
 ) -> tuple[Array, ...]:
     """Cuts matrices over all listed and free units into the blocks of the model."""
     starts, out = _starts(sides), []
-    for first, second, w in model.blocks():
+    for first, second, w, _ in model.blocks():
         if first == second:
             out.append(jax.lax.dynamic_slice(inner, (starts[first], starts[first]), w.shape))
         elif first in sides.listed:

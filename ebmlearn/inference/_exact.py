@@ -1,21 +1,21 @@
-from typing import Any, ClassVar, get_args, NamedTuple
+from dataclasses import KW_ONLY
+from typing import Any, get_args, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from .. import _checks
-from ..models import AbstractPairwiseModel, NNBM
-from ..models._view import Instance, Product
-from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
+from .. import _checks, messages
+from ..messages import Instance, Product
+from ..models import AbstractLayeredModel, Statistics
+from ..models._problem import each, each_and_mean
+from ._base import AbstractInference
+from ._beliefs import AbstractDerived, Beliefs
 from ._enumeration import blocks, by_state, CHUNK, pair_maxima, Sides, Table
-from ._gaussian import GaussianBeliefs, GaussianProblem
-from ._gaussian_exact import gaussian_exact
-from ._graph import GraphProblem
-from ._graph_exact import graph_beliefs, graph_statistics, GraphExactBeliefs
-from ._instances import each, each_and_mean, Problem
-from ._nnbm import NNBMBeliefs
+from ._gaussian_exact import gaussian_exact, gaussian_statistics
+from ._graph_exact import graph_beliefs, graph_statistics
+from ._nonnegative import moment_statistics
 from ._quadrature import exact_moments
 
 
@@ -24,13 +24,12 @@ class Exact(AbstractInference):
 
     Of a bipartite model only the smaller side is enumerated, since given it the units of the other
     side are independent; of a [`ebmlearn.SemiRestrictedBM`][] the visible units, and of a
-    [`ebmlearn.BoltzmannMachine`][] all units. Memory is one number a configuration. Of a
-    [`ebmlearn.pgmax.FactorGraphModel`][] all configurations are enumerated, in bounded memory; for
-    `product="max"` the states of the most likely one have probability 1. A [`ebmlearn.NNBM`][] of
-    at most four units is integrated by quadrature, and one of any size by formula if no two of its
-    units are joined; `residual` is the change of log Z from a smaller rule. Of a
-    [`ebmlearn.GaussianRBM`][] the hidden units are enumerated, and the means and variances of the
-    visible ones are those of the mixture.
+    [`ebmlearn.BoltzmannMachine`][] all units. Memory is one number a configuration. Of a graph all
+    configurations are enumerated, in bounded memory; for `product="max"` the states of the most
+    likely one have probability 1. Up to four nonnegative units are integrated by quadrature, and
+    any number by formula if no two of them are joined; `residual` is the change of log Z from a
+    smaller rule. Where visible units are Gaussian the hidden ones are enumerated, and the means and
+    variances of the visible ones are those of the mixture.
 
     - `product="sum"` gives marginals and log Z.
     - `product="max"` gives the most likely configuration, its log-potential as `log_partition`, and
@@ -47,18 +46,8 @@ class Exact(AbstractInference):
     """
 
     product: Product = eqx.field(static=True, default="sum")
+    _: KW_ONLY
     max_units: int = eqx.field(static=True, default=24)
-    on_nonnegative: ClassVar[bool] = True
-    on_gaussian: ClassVar[bool] = True
-
-    def __init__(self, product: Product = "sum", max_units: int = 24):
-        """**Arguments:**
-
-        - `product`: `"sum"`, `"max"` or `"mixed"`.
-        - `max_units`: refuse to enumerate the states of more units than this.
-        """
-        self.product = product
-        self.max_units = max_units
 
     def __check_init__(self):
         _checks.choice("product", self.product, get_args(Product))
@@ -66,52 +55,48 @@ class Exact(AbstractInference):
         if self.max_units > 30:
             raise ValueError(f"`max_units` must be at most 30, got {self.max_units}.")
 
-    def _graph_product(self) -> Any:
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """All kinds that messages are known for, and nonnegative units."""
+        return (*messages.MAKERS, "nonnegative")
+
+    @property
+    def maximises(self) -> Literal["nothing", "visible", "all"]:
+        """What its product says."""
+        return MAXIMISES[self.product]
+
+    def _beliefs(self, problem: Any) -> Beliefs:
+        return self._method(problem)[0](problem)
+
+    def _statistics(self, problem: Any) -> Statistics:
+        return self._method(problem)[1](problem)
+
+    def _method(self, problem: Any) -> tuple[Any, Any]:
+        """What finds beliefs, and what finds statistics."""
+        model = problem.model
+        kind, name = model.kind, type(model).__name__
+        if kind == "binary":
+            sides = self._sides(model)
+            return (lambda p: _enumerated(p, sides)), (lambda p: _statistics(p, sides))
         if self.product == "mixed":
-            raise ValueError('`product="mixed"` needs a bipartite model, got a graph.')
-        return self.product
-
-    def _nonnegative(self, model: NNBM) -> NNBMBeliefs:
-        if self.product != "sum":
-            raise ValueError(f'`product` must be "sum" for an NNBM, got {self.product!r}.')
-        return exact_moments(model)
-
-    def _gaussian(self, problem: GaussianProblem) -> GaussianBeliefs:
-        if self.product != "sum":
-            raise ValueError(f'`product` must be "sum" for a GaussianRBM, got {self.product!r}.')
-        self._allow(problem.model.num_hidden, problem.model, problem.model.weights.shape)
-        return gaussian_exact(problem)
-
-    def _beliefs(
-        self, problem: Problem | GraphProblem | GaussianProblem | NNBM
-    ) -> "ExactBeliefs | GraphExactBeliefs | GaussianBeliefs | NNBMBeliefs":
-        if isinstance(problem, NNBM):
-            return self._nonnegative(problem)
-        if isinstance(problem, GaussianProblem):
-            return self._gaussian(problem)
-        if isinstance(problem, GraphProblem):
-            return graph_beliefs(problem, self._graph_product(), self.max_units)
-        sides, shape = self._sides(problem.model), problem.shape
-        answer = _solved(problem, sides)
-        return ExactBeliefs(
-            log_odds=problem.model.units(answer.log_odds),
-            converged=jnp.ones(shape, bool),
-            iterations=jnp.zeros(shape, jnp.int32),
-            residual=jnp.zeros_like(answer.value),
-            _states=problem.model.units(answer.states),
-            _value=answer.value,
-            _problem=problem,
-            _sides=sides,
+            raise ValueError(f'`product="mixed"` needs a bipartite model, got a {name}.')
+        real = {
+            "gaussian binary": (gaussian_exact, gaussian_statistics),
+            "nonnegative": (exact_moments, lambda p: moment_statistics(exact_moments(p))),
+        }
+        if kind in real:
+            if self.product != "sum":
+                raise ValueError(f'`product` must be "sum" for a {name}, got {self.product!r}.')
+            sizes = tuple(units.size for units in model.layers)
+            self._allow(sum(sizes[1:]), model, sizes)
+            return real[kind]
+        product, most = self.product, self.max_units
+        return (
+            lambda p: graph_beliefs(p, product, most),
+            lambda p: graph_statistics(p, product, most),
         )
 
-    def _statistics(self, problem: Problem | GraphProblem | NNBM) -> Statistics:
-        if isinstance(problem, NNBM):
-            return self._nonnegative(problem).statistics()
-        if isinstance(problem, GraphProblem):
-            return graph_statistics(problem, self._graph_product(), self.max_units)
-        return _statistics(problem, self._sides(problem.model))
-
-    def _sides(self, model: AbstractPairwiseModel) -> Sides:
+    def _sides(self, model: AbstractLayeredModel) -> Sides:
         sizes = tuple(bias.shape[-1] for bias in model.unary())
         layers = range(len(sizes))
         even = tuple(layer for layer in layers if layer % 2 == 0)
@@ -135,32 +120,27 @@ class Exact(AbstractInference):
             )
 
 
-class ExactBeliefs(AbstractBeliefs):
-    """The exact answers that [`ebmlearn.Exact`][] returns."""
+# Over which units each product maximises.
+MAXIMISES: dict[str, Literal["nothing", "visible", "all"]] = {
+    "sum": "nothing",
+    "mixed": "visible",
+    "max": "all",
+}
 
-    log_odds: Any
-    converged: Bool[Array, "*batch"]
-    iterations: Int[Array, "*batch"]
-    residual: Float[Array, "*batch"]
-    _states: Any
-    _value: Float[Array, "*batch"]
-    _problem: Problem
-    _sides: Sides = eqx.field(static=True)
 
-    @property
-    def pairwise(self) -> Any:
-        """The probability that both ends of an edge are 1, shaped as for [`ebmlearn.BP`][]. For
-        `product="max"` it is normalised from the best configurations with each pair of states.
-        """
-        return self._problem.model.factors(_pairwise(self._problem, self._sides))
+class _Enumerated(AbstractDerived):
+    """What enumeration says of pairs. For `product="max"` that is normalised from the best
+    configurations with each pair of states.
+    """
 
-    @property
-    def log_partition(self) -> Float[Array, "*batch"]:
-        """Log Z, or for an inference that maximises the logarithm of what it maximised."""
-        return self._value
+    value: Float[Array, "*batch"]
+    sides: Sides = eqx.field(static=True)
 
-    def decode(self) -> Any:
-        return self._states
+    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+        return problem.model.factors(_pairwise(problem, self.sides))
+
+    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+        return self.value
 
 
 class _Answer(NamedTuple):
@@ -193,7 +173,7 @@ def _sums(table: Table, sides: Sides) -> _Sums:
     return _Sums(jnp.exp(scores - value), value, scores, groups, best)
 
 
-def _answer(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> _Answer:
+def _answer(model: AbstractLayeredModel, instance: Instance, sides: Sides) -> _Answer:
     table = Table(model, instance, sides)
     if sides.product == "max":
         scores = table.scores()
@@ -208,7 +188,7 @@ def _answer(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> _
     free = table.free_log_odds(sums.scores)
     if sides.product == "sum":
         log_odds = sides.scatter(table.listed_log_odds(sums.scores), free)
-        return _Answer(log_odds, most_likely(log_odds), value)
+        return _Answer(log_odds, _most_likely(log_odds), value)
     # Mixed: the visible units by what they maximise, the others on their side given the best.
     visible = sides.sizes[0]
     rest = sums.scores.reshape(sums.groups.size, -1)[sums.best]
@@ -217,10 +197,15 @@ def _answer(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> _
     log_odds = sides.scatter(listed, free)
     number = (sums.best * rest.size)[None].astype(jnp.int32)
     chosen = table.configurations(number)[0, :visible].astype(jnp.int32)
-    return _Answer(log_odds, (chosen, *most_likely(log_odds)[1:]), value)
+    return _Answer(log_odds, (chosen, *_most_likely(log_odds)[1:]), value)
 
 
-def _pairs(model: AbstractPairwiseModel, instance: Instance, sides: Sides) -> tuple[Array, ...]:
+def _most_likely(log_odds: tuple[Array, ...]) -> tuple[Array, ...]:
+    """1 where the log-odds are positive, as integers."""
+    return tuple((x > 0).astype(jnp.int32) for x in log_odds)
+
+
+def _pairs(model: AbstractLayeredModel, instance: Instance, sides: Sides) -> tuple[Array, ...]:
     table = Table(model, instance, sides)
     if sides.product == "max":
         inner, cross = pair_maxima(table)
@@ -233,24 +218,37 @@ def _chunk(sides: Sides) -> int:
     return max(1, CHUNK // 2 ** sides.units("listed"))
 
 
+def _enumerated(problem: Any, sides: Sides) -> Beliefs:
+    answer, shape = _solved(problem, sides), problem.shape
+    return Beliefs(
+        problem,
+        _Enumerated(answer.value, sides),
+        log_odds=problem.model.units(answer.log_odds),
+        converged=jnp.ones(shape, bool),
+        iterations=jnp.zeros(shape, jnp.int32),
+        residual=jnp.zeros_like(answer.value),
+        states=problem.model.units(answer.states),
+    )
+
+
 @eqx.filter_jit
-def _solved(problem: Problem, sides: Sides) -> _Answer:
+def _solved(problem: Any, sides: Sides) -> _Answer:
     def one(instance: Instance) -> _Answer:
         return _answer(problem.model, instance, sides)
 
-    return each(one, problem.instances(), problem.shape, _chunk(sides))
+    return each(one, messages.instances(problem), problem.shape, _chunk(sides))
 
 
 @eqx.filter_jit
-def _pairwise(problem: Problem, sides: Sides) -> PyTree:
+def _pairwise(problem: Any, sides: Sides) -> PyTree:
     def one(instance: Instance) -> PyTree:
         return _pairs(problem.model, instance, sides)
 
-    return each(one, problem.instances(), problem.shape, _chunk(sides))
+    return each(one, messages.instances(problem), problem.shape, _chunk(sides))
 
 
 @eqx.filter_jit
-def _statistics(problem: Problem, sides: Sides) -> Statistics:
+def _statistics(problem: Any, sides: Sides) -> Statistics:
     model = problem.model
 
     def one(instance: Instance) -> PyTree:
@@ -264,11 +262,19 @@ def _statistics(problem: Problem, sides: Sides) -> Statistics:
             units = (states[0], *units[1:])
         return units, _pairs(model, instance, sides)
 
-    units, pairs = each_and_mean(one, problem.instances(), problem.shape, _chunk(sides))
+    units, pairs = each_and_mean(one, messages.instances(problem), problem.shape, _chunk(sides))
     return Statistics(
         units=model.units(units),
         pairwise=model.factors(pairs),
+        squares=(None,) * len(model.names),
         converged=jnp.ones(problem.shape, bool),
         iterations=jnp.zeros(problem.shape, jnp.int32),
-        residual=jnp.zeros(problem.shape, model.unary()[0].dtype),
+        residual=jnp.zeros(problem.shape, model.dtype),
     )
+
+
+Exact.__init__.__doc__ = """**Arguments:**
+
+- `product`: `"sum"`, `"max"` or `"mixed"`.
+- `max_units`: refuse to enumerate the states of more units than this.
+"""

@@ -1,49 +1,144 @@
+"""Exact inference in a Gaussian RBM: a mixture of Gaussians, one for each configuration of the
+hidden units. With the unobserved visible units integrated out, these are a Boltzmann machine.
+"""
+
+import math
+from typing import Any, NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from ..models import BoltzmannMachine
-from ..models._view import Instance
+from .. import messages
+from ..messages import GaussianInstance, Instance
+from ..models import BoltzmannMachine, Statistics
+from ..models._problem import each, each_and_mean
+from ._beliefs import AbstractDerived, Beliefs, Normal
 from ._enumeration import CHUNK, Sides, Table
-from ._gaussian import GaussianBeliefs, GaussianInstance, GaussianProblem
-from ._instances import each
+
+
+class _Moments(NamedTuple):
+    """Of one instance in standard units: means and variances of the visible units, log-odds of the
+    hidden ones, log Z, and the means of $z h^\\top$.
+    """
+
+    mean: Float[Array, "*batch visible"]
+    variance: Float[Array, "*batch visible"]
+    log_odds: Float[Array, "*batch hidden"]
+    log_z: Float[Array, "*batch"]
+    products: Float[Array, "*batch visible hidden"]
+
+
+class _Mixture(AbstractDerived):
+    """What the mixture says beyond single units."""
+
+    value: Float[Array, "*batch"]
+
+    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+        return problem.model.factors((_pairs(problem),))
+
+    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+        return self.value
 
 
 @eqx.filter_jit
-def gaussian_exact(problem: GaussianProblem) -> GaussianBeliefs:
-    """Moments of a mixture of Gaussians, one for each configuration of the hidden units. With the
-    unobserved visible units integrated out, these are a Boltzmann machine.
-    """
-    problem = problem.checked()
-    weights = problem.model.weights
-    hidden = problem.model.num_hidden
-    sides = Sides((0,), (), (hidden,), "sum")
-    diagonal = jnp.eye(hidden, dtype=bool)
+def gaussian_exact(problem: Any) -> Beliefs:
+    """The beliefs of all instances."""
+    shape, dtype = problem.shape, problem.model.dtype
 
     def one(at: GaussianInstance) -> tuple[Array, ...]:
-        free = weights * at.free[:, None]
-        products = free.T @ free
-        bias = at.bias + at.value @ weights + jnp.diagonal(products) / 2
-        machine = BoltzmannMachine(jnp.where(diagonal, 0, products), bias)
-        table = Table(machine, Instance((bias,), (None,)), sides)
-        scores = table.scores()
-        log_odds = table.listed_log_odds(scores)
-        both, _ = table.moments(jnp.exp(scores - jax.nn.logsumexp(scores)))
-        p = jnp.diagonal(both)
-        covariance = both - p[:, None] * p[None, :]
-        variance = at.free + ((free @ covariance) * free).sum(1)
-        return free @ p + at.value, variance, log_odds
+        return _moments(problem, at)[:4]
 
-    chunk = max(1, CHUNK // 2**hidden)
-    mean, variance, log_odds = each(one, problem.instances(), problem.shape, chunk)
-    shape = problem.shape
-    return problem.beliefs(
-        mean,
-        variance,
-        log_odds=log_odds,
+    found = each(one, messages.instances(problem), shape, _chunk(problem))
+    mean, variance, log_odds, log_z = found
+    log_z = log_z + _offset(problem)
+    told = messages.told(problem, mean, variance, log_odds, jnp.zeros(shape, dtype))
+    assert told.normal is not None
+    return Beliefs(
+        problem,
+        _Mixture(log_z),
+        log_odds=told.log_odds,
         converged=jnp.ones(shape, bool),
         iterations=jnp.zeros(shape, jnp.int32),
-        residual=jnp.zeros(shape, weights.dtype),
-        guarded=jnp.zeros(shape, weights.dtype),
+        residual=jnp.zeros(shape, dtype),
+        guarded=told.guarded,
+        normal=Normal(*told.normal),
+    )
+
+
+@eqx.filter_jit
+def gaussian_statistics(problem: Any) -> Statistics:
+    """The expected statistics of all instances."""
+    model, shape = problem.model, problem.shape
+    _, sigma = messages.standard(model)
+
+    def one(at: GaussianInstance) -> tuple[Any, Any]:
+        found = _moments(problem, at)
+        hidden = jax.nn.sigmoid(found.log_odds)
+        visible = sigma * (found.mean + at.origin)
+        square = sigma**2 * found.variance + visible**2
+        return (visible, hidden, square), _in_units(found, at, sigma)
+
+    units, pairs = each_and_mean(one, messages.instances(problem), shape, _chunk(problem))
+    visible, hidden, square = units
+    return Statistics(
+        units=model.units([visible, hidden]),
+        pairwise=model.factors((pairs,)),
+        squares=(square, None),
+        converged=jnp.ones(shape, bool),
+        iterations=jnp.zeros(shape, jnp.int32),
+        residual=jnp.zeros(shape, model.dtype),
+    )
+
+
+@eqx.filter_jit
+def _pairs(problem: Any) -> Float[Array, "*batch visible hidden"]:
+    _, sigma = messages.standard(problem.model)
+
+    def one(at: GaussianInstance) -> Array:
+        return _in_units(_moments(problem, at), at, sigma)
+
+    return each(one, messages.instances(problem), problem.shape, _chunk(problem))
+
+
+def _in_units(found: _Moments, at: GaussianInstance, sigma: Array) -> Array:
+    """The means of $v h^\\top$."""
+    hidden = jax.nn.sigmoid(found.log_odds)
+    return sigma[:, None] * (found.products + at.origin[:, None] * hidden[None, :])
+
+
+def _offset(problem: Any) -> Float[Array, "*batch"]:
+    """What log Z gains where the energy is not the square of a difference from the origin."""
+    units, bias = problem.model.layers[0], problem.model.unary()[0]
+    place = units.mean(bias)
+    origin = jnp.broadcast_to(units.origin, place.shape)
+    gain = ((place - origin) * (place + origin) / units.variance(bias)).sum(-1) / 2
+    return jnp.broadcast_to(gain, problem.shape)
+
+
+def _chunk(problem: Any) -> int:
+    return max(1, CHUNK // 2 ** problem.model.layers[1].size)
+
+
+def _moments(problem: Any, at: GaussianInstance) -> _Moments:
+    weights, sigma = messages.standard(problem.model)
+    hidden = weights.shape[1]
+    free = weights * at.free[:, None]
+    products = free.T @ free
+    bias = at.bias + at.value @ weights + jnp.diagonal(products) / 2
+    machine = BoltzmannMachine(jnp.where(jnp.eye(hidden, dtype=bool), 0, products), bias)
+    table = Table(machine, Instance((bias,), (None,)), Sides((0,), (), (hidden,), "sum"))
+    scores = table.scores()
+    log_sum = jax.nn.logsumexp(scores)
+    both, _ = table.moments(jnp.exp(scores - log_sum))
+    p = jnp.diagonal(both)
+    covariance = both - p[:, None] * p[None, :]
+    volume = (jnp.log(sigma) + math.log(2 * math.pi) / 2) @ at.free
+    return _Moments(
+        free @ p + at.value,
+        at.free + ((free @ covariance) * free).sum(1),
+        table.listed_log_odds(scores),
+        log_sum + table.reference() + volume - at.value @ at.value / 2,
+        free @ both + at.value[:, None] * p[None, :],
     )

@@ -5,58 +5,50 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from ..models._graph import AbstractGraphModel, GraphInstance
-from ._base import Statistics
-from ._graph import AbstractGraphBeliefs, GraphProblem
-from ._instances import each, each_and_mean
+from .. import messages
+from ..messages import GraphInstance
+from ..models import AbstractGraphModel, Statistics
+from ..models._problem import each, each_and_mean
+from ._beliefs import AbstractDerived, Beliefs
 
 
 # How many configurations are looked at together.
 _CHUNK = 1024
 
 
-class GraphExactBeliefs(AbstractGraphBeliefs):
-    """The beliefs that [`ebmlearn.Exact`][] returns of a graph."""
+class _Enumerated(AbstractDerived):
+    """What enumeration says of the configurations of factors."""
 
-    scores: Any
-    converged: Bool[Array, "*batch"]
-    iterations: Int[Array, "*batch"]
-    residual: Float[Array, "*batch"]
-    log_partition: Float[Array, "*batch"]
-    _problem: GraphProblem
-    _product: Literal["sum", "max"] = eqx.field(static=True)
+    value: Float[Array, "*batch"]
+    product: Literal["sum", "max"] = eqx.field(static=True)
 
-    @property
-    def factors(self) -> Any:
-        """The probability of each configuration of each factor: `factors[group]`."""
-        return self._problem.model.factors(_factors(self._problem, self._product))
+    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+        return problem.model.factors(_factors(problem, self.product))
+
+    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+        return self.value
 
 
-def graph_beliefs(
-    problem: GraphProblem, product: Literal["sum", "max"], max_units: int
-) -> GraphExactBeliefs:
+def graph_beliefs(problem: Any, product: Literal["sum", "max"], max_units: int) -> Beliefs:
     """Beliefs by enumerating all configurations of a graph."""
     _check_size(problem.model, max_units)
     log_z, marginals = _solved(problem, product)
     shape = problem.shape
-    return GraphExactBeliefs(
-        scores=problem.model.units((jnp.log(problem.model.padded(marginals)),)),
+    return Beliefs(
+        problem,
+        _Enumerated(log_z, product),
+        log_odds=problem.model.units((jnp.log(problem.model.padded(marginals)),)),
         # Evidence may leave no configuration.
         converged=jnp.isfinite(log_z),
         iterations=jnp.zeros(shape, jnp.int32),
         residual=jnp.zeros(shape, log_z.dtype),
-        log_partition=log_z,
-        _problem=problem,
-        _product=product,
     )
 
 
 @eqx.filter_jit
-def graph_statistics(
-    problem: GraphProblem, product: Literal["sum", "max"], max_units: int
-) -> Statistics:
+def graph_statistics(problem: Any, product: Literal["sum", "max"], max_units: int) -> Statistics:
     """Expected statistics by enumerating all configurations of a graph."""
     model, shape = problem.model, problem.shape
     _check_size(model, max_units)
@@ -65,10 +57,11 @@ def graph_statistics(
         marginals, factors = _gradients(model, instance, product)
         return model.padded(marginals), factors
 
-    units, factors = each_and_mean(one, problem.instances(), shape, 64)
+    units, factors = each_and_mean(one, messages.instances(problem), shape, 64)
     return Statistics(
         units=model.units((units,)),
         pairwise=model.factors(factors),
+        squares=(),
         converged=jnp.isfinite(units).all((-2, -1)),
         iterations=jnp.zeros(shape, jnp.int32),
         residual=jnp.zeros(shape, units.dtype),
@@ -85,7 +78,7 @@ def _check_size(model: AbstractGraphModel, max_units: int) -> None:
 
 
 @eqx.filter_jit
-def _solved(problem: GraphProblem, product: str) -> tuple[Array, Array]:
+def _solved(problem: Any, product: str) -> tuple[Array, Array]:
     """Log Z, and the probability of each state of each variable."""
 
     def one(instance: GraphInstance) -> tuple[Array, Array]:
@@ -94,15 +87,15 @@ def _solved(problem: GraphProblem, product: str) -> tuple[Array, Array]:
             lambda u: _log_z(problem.model, instance._replace(unary=(u,)), product)
         )(unary)
 
-    return each(one, problem.instances(), problem.shape, 64)
+    return each(one, messages.instances(problem), problem.shape, 64)
 
 
 @eqx.filter_jit
-def _factors(problem: GraphProblem, product: str) -> Any:
+def _factors(problem: Any, product: str) -> Any:
     def one(instance: GraphInstance) -> Any:
         return _gradients(problem.model, instance, product)[1]
 
-    return each(one, problem.instances(), problem.shape, 64)
+    return each(one, messages.instances(problem), problem.shape, 64)
 
 
 def _gradients(model: Any, instance: GraphInstance, product: str) -> tuple[Array, Any]:

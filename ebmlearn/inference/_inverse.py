@@ -14,8 +14,8 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
-from ..models._rectified import rectified
-from ._nnbm import Inverse, Moments, Terms
+from ..units._rectified import rectified
+from ._nonnegative import Inverse, Moments, Terms
 from ._susceptibility import response
 
 
@@ -80,7 +80,7 @@ def match_covariance(
     def gap(y: Any, _: None) -> Any:
         weights, correction = unpack(y)
         zero = jnp.zeros_like(at.mean)
-        terms = Terms(zero, zero, weights, weights**2)
+        terms = Terms(zero, zero, weights, weights**2, None)
         reaction = terms.reaction(at._replace(correction=correction))
         got = response(terms, unit, reaction) / (scale[:, None] * scale[None, :])
         wanted = covariance / (scale[:, None] * scale[None, :])

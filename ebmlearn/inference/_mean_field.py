@@ -1,19 +1,21 @@
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import KW_ONLY
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
+from .. import messages
+from .._sentinels import CLAMPED
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel
-from ..models._view import change, CLAMPED, Instance
-from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
-from ._graph import GraphProblem, layered
-from ._instances import chunk_of, each, each_and_mean, Problem
-from ._iterate import check_limits, Limits, traced
+from ..messages import change, Instance
+from ..models import AbstractLayeredModel, Statistics
+from ..models._problem import each, each_and_mean
+from ._base import AbstractInference, check_limits, chunk_of, Limits, traced
+from ._beliefs import AbstractDerived, Beliefs
 
 
 class MeanField(AbstractInference):
@@ -33,73 +35,53 @@ class MeanField(AbstractInference):
     """
 
     iterations: int | Int[Array, ""]
+    _: KW_ONLY
     damping: float | Float[Array, ""] = 0.0
     tol: float | Float[Array, ""] | None = None
-
-    def __init__(
-        self,
-        iterations: int | Int[Array, ""],
-        damping: float | Float[Array, ""] = 0.0,
-        tol: float | Float[Array, ""] | None = None,
-    ):
-        """**Arguments:**
-
-        - `iterations`: how many sweeps, at most. Another number compiles nothing anew.
-        - `damping`: the share of its old value that a log-odds keeps, from 0 up to but not 1.
-        - `tol`: stop an instance once no probability has changed by more in a sweep. Without it
-          all sweeps are done, and `converged` is judged by 1e-3.
-        """
-        self.iterations = iterations
-        self.damping = damping
-        self.tol = tol
 
     def __check_init__(self):
         check_limits(self.iterations, self.damping, self.tol)
 
-    def _beliefs(self, problem: Problem | GraphProblem) -> "MeanFieldBeliefs":
-        problem = layered(problem, "MeanField")
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Binary units."""
+        return ("binary",)
+
+    @property
+    def maximises(self) -> Literal["nothing"]:
+        """Nothing."""
+        return "nothing"
+
+    def _beliefs(self, problem: Any) -> Beliefs:
         log_odds, converged, iterations, residual = _solved(self._settings(problem.model), problem)
-        return MeanFieldBeliefs(
+        return Beliefs(
+            problem,
+            _Independent(),
             log_odds=problem.model.units(tuple(log_odds)),
             converged=converged,
             iterations=iterations,
             residual=residual,
-            _problem=problem,
         )
 
-    def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
-        problem = layered(problem, "MeanField")
+    def _statistics(self, problem: Any) -> Statistics:
         return _statistics(self._settings(problem.model), problem)
 
-    def _settings(self, model: AbstractPairwiseModel) -> "_Settings":
+    def _settings(self, model: AbstractLayeredModel) -> "_Settings":
         dtype = model.unary()[0].dtype
         limits = Limits(self.iterations, self.tol, dtype)
         return _Settings(limits, traced(self.damping, dtype))
 
 
-class MeanFieldBeliefs(AbstractBeliefs):
-    """The beliefs that [`ebmlearn.MeanField`][] returns."""
+class _Independent(AbstractDerived):
+    """Products of the probabilities of the two ends of an edge, and the lower bound of log Z: minus
+    the expected energy, plus the entropy.
+    """
 
-    log_odds: Any
-    converged: Bool[Array, "*batch"]
-    iterations: Int[Array, "*batch"]
-    residual: Float[Array, "*batch"]
-    _problem: Problem
+    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+        return problem.model.factors(_derived(problem, log_odds, _pairwise))
 
-    @property
-    def pairwise(self) -> Any:
-        """Products of the probabilities of the two ends of an edge, shaped as for
-        [`ebmlearn.BP`][].
-        """
-        return self._problem.model.factors(_derived(self, _pairwise))
-
-    @property
-    def log_partition(self) -> Float[Array, "*batch"]:
-        """The lower bound of log Z: minus the expected energy, plus the entropy."""
-        return _derived(self, _bound)
-
-    def decode(self) -> Any:
-        return most_likely(self.log_odds)
+    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+        return _derived(problem, log_odds, _bound)
 
 
 class _Settings(eqx.Module):
@@ -107,7 +89,7 @@ class _Settings(eqx.Module):
     damping: Float[AnyArray, ""]
 
     def run(
-        self, model: AbstractPairwiseModel, instance: Instance
+        self, model: AbstractLayeredModel, instance: Instance
     ) -> tuple[list[Float[Array, " _"]], Int[Array, ""], Float[Array, ""]]:
         layers = range(len(instance.unary))
 
@@ -125,7 +107,7 @@ class _Settings(eqx.Module):
         return self.limits.iterate(sweep, start)
 
     def _updated(
-        self, model: AbstractPairwiseModel, instance: Instance, layer: int, log_odds: list[Array]
+        self, model: AbstractLayeredModel, instance: Instance, layer: int, log_odds: list[Array]
     ) -> Array:
         field, clamp = _field(model, instance, layer, log_odds, inside=False), instance.clamp[layer]
         inner = _inner(model, layer)
@@ -142,7 +124,7 @@ class _Settings(eqx.Module):
         return old + jnp.asarray(1 - self.damping) * (new - old)
 
 
-def _inner(model: AbstractPairwiseModel, layer: int) -> Float[Array, "n n"] | None:
+def _inner(model: AbstractLayeredModel, layer: int) -> Float[Array, "n n"] | None:
     """The couplings inside a layer, if there are any."""
     for block in model.blocks():
         if block.first == block.second == layer:
@@ -151,7 +133,7 @@ def _inner(model: AbstractPairwiseModel, layer: int) -> Float[Array, "n n"] | No
 
 
 def _field(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
     instance: Instance,
     layer: int,
     log_odds: list[Array],
@@ -172,7 +154,7 @@ def _held(log_odds: Array, clamp: Array | None) -> Array:
     return log_odds if clamp is None else jnp.where(clamp == 0, log_odds, clamp * CLAMPED)
 
 
-def _pairwise(model: AbstractPairwiseModel, log_odds: list[Array], instance: Instance) -> PyTree:
+def _pairwise(model: AbstractLayeredModel, log_odds: list[Array], instance: Instance) -> PyTree:
     q = [jax.nn.sigmoid(x) for x in log_odds]
     out = []
     for block in model.blocks():
@@ -185,7 +167,7 @@ def _pairwise(model: AbstractPairwiseModel, log_odds: list[Array], instance: Ins
 
 
 def _bound(
-    model: AbstractPairwiseModel, log_odds: list[Array], instance: Instance
+    model: AbstractLayeredModel, log_odds: list[Array], instance: Instance
 ) -> Float[Array, ""]:
     # The bound is stationary in the probabilities once they have converged, so its gradient needs
     # none through them.
@@ -202,34 +184,33 @@ def _bound(
 
 
 @eqx.filter_jit
-def _solved(settings: _Settings, problem: Problem) -> tuple[PyTree, Array, Array, Array]:
+def _solved(settings: _Settings, problem: Any) -> tuple[PyTree, Array, Array, Array]:
     """Log-odds, whether converged, sweeps, last change."""
     model = problem.model
 
     def one(instance: Instance) -> PyTree:
         return settings.run(model, instance)
 
-    out = each(one, problem.instances(), problem.shape, chunk_of(model))
+    out = each(one, messages.instances(problem), problem.shape, chunk_of(model))
     log_odds, iterations, residual = out
     return log_odds, residual <= settings.limits.tol, iterations, residual
 
 
 @eqx.filter_jit
-def _derived(beliefs: MeanFieldBeliefs, what: Callable) -> PyTree:
+def _derived(problem: Any, log_odds: Any, what: Callable) -> PyTree:
     """Applies `what(model, log_odds, instance)` to every instance."""
-    problem = beliefs._problem
 
     def one(args: tuple[Instance, list[Array]]) -> PyTree:
         instance, log_odds = args
         return what(problem.model, log_odds, instance)
 
     size = math.prod(problem.shape)
-    flat = [x.reshape(size, x.shape[-1]) for x in jax.tree.leaves(beliefs.log_odds)]
-    return each(one, (problem.instances(), flat), problem.shape, chunk_of(problem.model))
+    flat = [x.reshape(size, x.shape[-1]) for x in jax.tree.leaves(log_odds)]
+    return each(one, (messages.instances(problem), flat), problem.shape, chunk_of(problem.model))
 
 
 @eqx.filter_jit
-def _statistics(settings: _Settings, problem: Problem) -> Statistics:
+def _statistics(settings: _Settings, problem: Any) -> Statistics:
     model = problem.model
 
     def one(instance: Instance) -> PyTree:
@@ -237,12 +218,22 @@ def _statistics(settings: _Settings, problem: Problem) -> Statistics:
         units = tuple(jax.nn.sigmoid(x) for x in log_odds)
         return (units, iterations, residual), _pairwise(model, log_odds, instance)
 
-    out = each_and_mean(one, problem.instances(), problem.shape, chunk_of(model))
+    out = each_and_mean(one, messages.instances(problem), problem.shape, chunk_of(model))
     (units, iterations, residual), pairs = out
     return Statistics(
         units=model.units(units),
         pairwise=model.factors(pairs),
+        squares=(None,) * len(model.names),
         converged=residual <= settings.limits.tol,
         iterations=iterations,
         residual=residual,
     )
+
+
+MeanField.__init__.__doc__ = """**Arguments:**
+
+- `iterations`: how many sweeps, at most. Another number compiles nothing anew.
+- `damping`: the share of its old value that a log-odds keeps, from 0 up to but not 1.
+- `tol`: stop an instance once no probability has changed by more in a sweep. Without it all sweeps
+  are done, and `converged` is judged by 1e-3.
+"""

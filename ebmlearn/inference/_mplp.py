@@ -1,19 +1,19 @@
-from typing import Any
+from dataclasses import KW_ONLY
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from .. import _checks
+from .. import _checks, messages
 from .._types import AnyArray
-from ..models import AbstractPairwiseModel
-from ..models._view import Instance
-from ._base import AbstractBeliefs, AbstractInference, most_likely, Statistics
-from ._graph import GraphProblem, layered
-from ._instances import chunk_of, each, Problem
-from ._iterate import check_limits, Limits
+from ..messages import Instance
+from ..models import AbstractLayeredModel, Statistics
+from ..models._problem import each
+from ._base import AbstractInference, check_limits, chunk_of, Limits
+from ._beliefs import AbstractDerived, Beliefs
 
 
 class MPLP(AbstractInference):
@@ -34,85 +34,74 @@ class MPLP(AbstractInference):
     """
 
     iterations: int | Int[Array, ""] = 1000
-    tol: float | Float[Array, ""] = 1e-6
-
-    def __init__(
-        self, iterations: int | Int[Array, ""] = 1000, tol: float | Float[Array, ""] = 1e-6
-    ):
-        """**Arguments:**
-
-        - `iterations`: how many sweeps over all edges, at most.
-        - `tol`: stop once no message has changed by more in a sweep, relative to its size where
-          that is above 1.
-        """
-        self.iterations = iterations
-        self.tol = tol
+    _: KW_ONLY
+    tol: float | Float[Array, ""] | None = 1e-6
 
     def __check_init__(self):
         check_limits(self.iterations, 0.0, self.tol)
 
-    def _beliefs(self, problem: Problem | GraphProblem) -> "MPLPBeliefs":
-        given = layered(problem, "MPLP")
-        if given.evidence is not None:
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Binary units."""
+        return ("binary",)
+
+    @property
+    def maximises(self) -> Literal["all"]:
+        """All units."""
+        return "all"
+
+    def _beliefs(self, problem: Any) -> Beliefs:
+        if problem.evidence is not None:
             raise ValueError("`evidence` must be None for MPLP, got an array.")
-        edges, weights = _edges(given.model)
-        dtype = given.model.unary()[0].dtype
-        limits = Limits(self.iterations, self.tol, dtype)
-        log_odds, bound, iterations, residual = _solved(given, edges, weights, limits)
-        return MPLPBeliefs(
-            log_odds=given.model.units(log_odds),
+        model = problem.model
+        edges, weights = _edges(model)
+        limits = Limits(self.iterations, self.tol, model.dtype)
+        log_odds, bound, iterations, residual = _solved(problem, edges, weights, limits)
+        return Beliefs(
+            problem,
+            _Dual(bound),
+            log_odds=model.units(log_odds),
             converged=residual <= limits.tol,
             iterations=iterations,
             residual=residual,
-            _bound=bound,
-            _model=given.model,
         )
 
-    def _statistics(self, problem: Problem | GraphProblem) -> Statistics:
-        beliefs = self._beliefs(problem)
+    def _statistics(self, problem: Any) -> Statistics:
+        beliefs, model = self._beliefs(problem), problem.model
         pairs = tuple(
             x.reshape(-1, *x.shape[-2:]).mean(0) for x in jax.tree.leaves(beliefs.pairwise)
         )
-        dtype = beliefs.residual.dtype
         return Statistics(
-            units=jax.tree.map(lambda x: x.astype(dtype), beliefs.decode()),
-            pairwise=beliefs._model.factors(pairs),
+            units=model.units(model.encode(beliefs.decode())),
+            pairwise=model.factors(pairs),
+            squares=(None,) * len(model.names),
             converged=beliefs.converged,
             iterations=beliefs.iterations,
             residual=beliefs.residual,
         )
 
 
-class MPLPBeliefs(AbstractBeliefs):
-    """The beliefs that [`ebmlearn.MPLP`][] returns."""
+class _Dual(AbstractDerived):
+    """Whether both ends of an edge are decoded as 1, and the value of the dual: an upper bound of
+    the largest log-potential.
+    """
 
-    log_odds: Any
-    converged: Bool[Array, "*batch"]
-    iterations: Int[Array, "*batch"]
-    residual: Float[Array, "*batch"]
-    _bound: Float[Array, "*batch"]
-    _model: AbstractPairwiseModel
+    bound: Float[Array, "*batch"]
 
-    @property
-    def log_partition(self) -> Float[Array, "*batch"]:
-        """An upper bound of the largest log-potential, the value of the dual."""
-        return self._bound
-
-    @property
-    def pairwise(self) -> Any:
-        """Whether both ends of an edge are decoded as 1."""
-        states = [x.astype(self.residual.dtype) for x in jax.tree.leaves(self.decode())]
-        blocks = ((states[b.first], states[b.second]) for b in self._model.blocks())
-        return self._model.factors(
+    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+        model = problem.model
+        states = model.encode(problem.decode(log_odds))
+        blocks = ((states[b.first], states[b.second]) for b in model.blocks())
+        return model.factors(
             tuple(first[..., :, None] * second[..., None, :] for first, second in blocks)
         )
 
-    def decode(self) -> Any:
-        return most_likely(self.log_odds)
+    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+        return self.bound
 
 
 def _edges(
-    model: AbstractPairwiseModel,
+    model: AbstractLayeredModel,
 ) -> tuple[Int[np.ndarray, "edges 2"], Float[Array, " edges"]]:
     """The units that edges join, all layers being numbered on, and their weights; without those of
     weight zero where values are known.
@@ -120,7 +109,7 @@ def _edges(
     sizes = [bias.shape[-1] for bias in model.unary()]
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     places, weights = [np.zeros((0, 2), np.int64)], [jnp.zeros(0, model.unary()[0].dtype)]
-    for first, second, w in model.blocks():
+    for first, second, w, _ in model.blocks():
         if 0 in w.shape:
             continue
         rows, columns = np.indices(w.shape).reshape(2, -1)
@@ -138,7 +127,7 @@ def _edges(
 
 @eqx.filter_jit
 def _solved(
-    problem: Problem,
+    problem: Any,
     edges: Int[AnyArray, "edges 2"],
     weights: Float[Array, " edges"],
     limits: Limits,
@@ -178,4 +167,12 @@ def _solved(
         bound = jnp.maximum(fields, 0).sum() + jnp.maximum(edge, 0).sum()
         return tuple(jnp.split(fields, ends)), bound, iterations, residual
 
-    return each(one, problem.instances(), problem.shape, chunk_of(problem.model))
+    return each(one, messages.instances(problem), problem.shape, chunk_of(problem.model))
+
+
+MPLP.__init__.__doc__ = """**Arguments:**
+
+- `iterations`: how many sweeps over all edges, at most.
+- `tol`: stop once no message has changed by more in a sweep, relative to its size where that is
+  above 1. None does all sweeps.
+"""

@@ -5,6 +5,8 @@ $\\rho$, whose integral is closed; what is left is an integral over the simplex,
 no choice and on which the integrand is smooth where the couplings are copositive.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
-from ..models import NNBM
-from ..models._rectified import raw_moments, rectified
-from ._nnbm import NNBMBeliefs
+from ..units._rectified import raw_moments, rectified
+from ._beliefs import Beliefs
+from ._nonnegative import real_beliefs, Terms
 
 
 # Points of the Gauss-Legendre rules along each side of the simplex, by the number of units, and
@@ -25,43 +27,49 @@ _TOL = {"float32": 1e-4, "float64": 1e-8}
 _LOST = {"float32": 1e-2, "float64": 1e-5}
 
 
-def exact_moments(model: NNBM) -> NNBMBeliefs:
-    """Moments and log Z by quadrature, or by formula where no two units are joined."""
-    n = model.num_units
-    apart = model.edges == ()
-    if model.edges is None and _checks.is_concrete(model.couplings):
-        couplings = np.asarray(model.couplings)
-        apart = not (couplings - np.diag(np.diagonal(couplings))).any()
+def exact_moments(problem: Any) -> Beliefs:
+    """Moments and log Z of nonnegative units by quadrature, or by formula where no two units are
+    joined.
+    """
+    terms = Terms.of(problem.model)
+    n = terms.bias.shape[0]
+    apart = terms.edges == ()
+    if terms.edges is None and _checks.is_concrete(terms.weights):
+        apart = not np.asarray(terms.weights).any()
     if apart:
-        return _independent(model)
+        return _independent(problem)
     if n > max(_POINTS):
         raise ValueError(
             f"`model` must have at most {max(_POINTS)} units for quadrature, or none that are"
-            f" joined, got an NNBM with {n}."
+            f" joined, got a {type(problem.model).__name__} with {n}."
         )
-    return _integrated(model)
+    return _integrated(problem)
 
 
 @eqx.filter_jit
-def _independent(model: NNBM) -> NNBMBeliefs:
-    unit = rectified(model.bias, model.diagonal)
-    return NNBMBeliefs(
-        mean=unit.mean,
-        variance=unit.variance,
-        covariance=jnp.diag(unit.variance),
-        log_partition=unit.log_partition.sum(),
+def _independent(problem: Any) -> Beliefs:
+    terms = Terms.of(problem.model)
+    unit = rectified(terms.bias, terms.diagonal)
+    return real_beliefs(
+        problem,
+        unit.mean,
+        unit.variance,
+        jnp.diag(unit.variance),
+        unit.log_partition.sum(),
         converged=jnp.isfinite(unit.variance).all(),
         iterations=jnp.zeros((), jnp.int32),
         residual=jnp.zeros((), unit.mean.dtype),
+        name="Exact",
     )
 
 
 @eqx.filter_jit
-def _integrated(model: NNBM) -> NNBMBeliefs:
-    n, dtype = model.num_units, model.bias.dtype
-    root = jnp.sqrt(model.diagonal)
-    couplings = jnp.eye(n, dtype=dtype) + model.off_diagonal / (root[:, None] * root[None, :])
-    bias = model.bias / root
+def _integrated(problem: Any) -> Beliefs:
+    terms = Terms.of(problem.model)
+    n, dtype = terms.bias.shape[0], terms.bias.dtype
+    root = jnp.sqrt(terms.diagonal)
+    couplings = jnp.eye(n, dtype=dtype) + terms.weights / (root[:, None] * root[None, :])
+    bias = terms.bias / root
     log_z, mean, products = _moments(couplings, bias, _POINTS[n][0])
     smaller, *_ = _moments(couplings, bias, _POINTS[n][1])
     residual = jnp.abs(log_z - smaller)
@@ -70,14 +78,16 @@ def _integrated(model: NNBM) -> NNBMBeliefs:
     # Weights are as exact as log Z is, and variances are differences of squares.
     rounding = jnp.finfo(dtype).eps * jnp.maximum(jnp.abs(log_z), 1)
     sure = (rounding * mean**2 <= _LOST[dtype.name] * variance).all()
-    return NNBMBeliefs(
-        mean=mean / root,
-        variance=variance / root**2,
-        covariance=covariance / (root[:, None] * root[None, :]),
-        log_partition=log_z - jnp.log(root).sum(),
+    return real_beliefs(
+        problem,
+        mean / root,
+        variance / root**2,
+        covariance / (root[:, None] * root[None, :]),
+        log_z - jnp.log(root).sum(),
         converged=(residual <= _TOL[dtype.name]) & sure,
         iterations=jnp.zeros((), jnp.int32),
         residual=jax.lax.stop_gradient(residual),
+        name="Exact",
     )
 
 

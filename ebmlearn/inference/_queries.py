@@ -1,6 +1,6 @@
 import abc
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,9 +11,7 @@ from jaxtyping import Array, Bool, Num, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray
-from ..models._graph import AbstractGraphModel
-from ._answers import plain_of
-from ._query_groups import as_groups, chosen, members_of, num_units, places_in
+from ._query_groups import as_groups, chosen, members_of, places_in
 
 
 class Query(NamedTuple):
@@ -28,11 +26,11 @@ _BOTH = "`queries` must give targets that are not observed, got some that are."
 
 class AbstractQueries(eqx.Module):
     """A distribution of queries, to train with ([`ebmlearn.QueryTraining`][]) and to test by
-    ([`ebmlearn.nce`][]). Both take a plain function in its place, `f(shape, key=key)`, which gives
-    booleans of that shape, `[rows, units]`: which units are observed, all others being targets; or
-    a pair of such arrays, observed and targets. A subclass is called with the model instead. Either
-    is compiled: draw by `jax.random` from `key`, as random numbers of NumPy would be the same at
-    every step.
+    ([`ebmlearn.query_entropy`][]). Both take a plain function in its place, `f(shape, key=key)`,
+    which gives booleans of that shape, `[rows, units]`: which units are observed, all others being
+    targets; or a pair of such arrays, observed and targets. A subclass is called with the model
+    instead. Either is compiled: draw by `jax.random` from `key`, as random numbers of NumPy would
+    be the same at every step.
     """
 
     @abc.abstractmethod
@@ -73,7 +71,7 @@ class RandomTargets(AbstractQueries):
         _checks.number("probability", self.probability, 0, 1, "(0, 1]")
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        targets = jax.random.bernoulli(key, self.probability, (rows, num_units(model)))
+        targets = jax.random.bernoulli(key, self.probability, (rows, model.num_asked))
         return _among(chosen(model, self.groups), targets)
 
 
@@ -98,7 +96,7 @@ class TargetCount(AbstractQueries):
         _checks.count("number", self.number)
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        units = num_units(model)
+        units = model.num_asked
         members = chosen(model, self.groups)
         most, what = units, "units"
         if members is not None:
@@ -171,15 +169,14 @@ class BlockTargets(AbstractQueries):
             raise ValueError(f"`block` must fit in the image, {self.image}, got {self.block}.")
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        units = num_units(model)
+        units = model.num_asked
         pixels = math.prod(self.image)
         places = None
         if self.groups is None:
             if pixels != units:
-                graph = isinstance(plain_of(model), AbstractGraphModel)
-                hint = ", or `groups` must be given" if graph else ""
                 raise ValueError(
-                    f"`image` must have as many pixels as units, {units}{hint}, got {self.image}."
+                    f"`image` must have as many pixels as units, {units}, or for a graph `groups`"
+                    f" must be given, got {self.image}."
                 )
         else:
             places = places_in(model, self.groups)
@@ -238,7 +235,7 @@ class FixedTargets(AbstractQueries):
         self.observed, self.targets = tuple(observed), tuple(targets)
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        units = num_units(model)
+        units = model.num_asked
         masks = []
         for name, x in (("observed", self.observed), ("targets", self.targets)):
             if isinstance(x, tuple):
@@ -301,7 +298,7 @@ class _Function(AbstractQueries):
     function: Callable = eqx.field(static=True)
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        shape = (rows, num_units(model))
+        shape = (rows, model.num_asked)
         drawn = self.function(shape, key=key)
         if hasattr(drawn, "dtype"):
             drawn = drawn, None
@@ -333,7 +330,7 @@ def as_queries(queries: Any, name: str = "queries") -> AbstractQueries:
 def draw(queries: AbstractQueries, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
     """A query for each row, checked."""
     drawn = queries(model, rows, key=key)
-    shape = (rows, num_units(model))
+    shape = (rows, model.num_asked)
     if not isinstance(drawn, tuple) or len(drawn) != 2:
         raise TypeError(
             f"`queries` must give a pair of booleans {shape}, observed and targets, got"
@@ -407,3 +404,16 @@ def _check_apart(observed: Bool[np.ndarray, " n"], targets: Bool[np.ndarray, " n
         raise ValueError("`targets` must hold a unit at least, got none.")
     if (observed & targets).any():
         raise ValueError("`targets` must not be observed, got units that are both.")
+
+
+def check_told(queries: AbstractQueries, model: Any, batch: Any) -> None:
+    """Raises if data never tell what alone is asked for."""
+    asked = (
+        queries.targets if isinstance(queries, FixedTargets) else getattr(queries, "groups", None)
+    )
+    if asked is None or not isinstance(batch, Mapping):
+        return
+    if isinstance(asked, tuple):
+        asked = members_of(model, asked, "queries")
+    if not (asked & members_of(model, tuple(batch), "batch")).any():
+        raise ValueError("`queries` must ask for what `batch` tells, got no such target.")

@@ -19,10 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..models import NNBM
-from ..models._rectified import Rectified
-from ._iterate import Limits
-from ._nnbm import Moments, Terms
+from ..units._rectified import Rectified
+from ._base import Limits
+from ._nonnegative import Moments, Terms
 
 
 Method = Literal["solve", "propagation"]
@@ -30,7 +29,6 @@ Method = Literal["solve", "propagation"]
 
 def covariances(
     method: Method,
-    model: NNBM,
     terms: Terms,
     at: Moments,
     limits: Limits,
@@ -39,7 +37,7 @@ def covariances(
     """$dm / db$ at a fixed point, and whether it was found."""
     if method == "solve":
         return response(terms, terms.units(at), terms.reaction(at)), jnp.asarray(True)
-    covariance, found, _ = propagate(model, terms, at, limits, damping)
+    covariance, found, _ = propagate(terms, at, limits, damping)
     return covariance, found
 
 
@@ -58,7 +56,6 @@ def response(terms: Terms, unit: Rectified, reaction: Float[Array, " n"]) -> Flo
 
 
 def propagated(
-    model: NNBM,
     terms: Terms,
     unit: Rectified,
     reaction: Float[Array, " n"],
@@ -69,7 +66,7 @@ def propagated(
     """
     mean, variance = old
     one = jnp.eye(mean.shape[0], dtype=mean.dtype)
-    sent, spread = along_edges(model, terms, mean, variance)
+    sent, spread = along_edges(terms, mean, variance)
     outer = unit.variance[:, None] * (one - sent) + unit.third[:, None] * spread / 2
     mean = outer / (1 + unit.variance * reaction)[:, None]
     linear = one - sent - reaction[:, None] * mean
@@ -77,25 +74,25 @@ def propagated(
 
 
 def along_edges(
-    model: NNBM, terms: Terms, mean: Float[Array, "n n"], variance: Float[Array, "n n"]
+    terms: Terms, mean: Float[Array, "n n"], variance: Float[Array, "n n"]
 ) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
     """$w\\,dm$ and $w^2 ds$."""
-    if model.edges is None:
+    if terms.edges is None:
         return terms.weights @ mean, terms.squares @ variance
-    first, second = model.pairs
+    first, second = np.array(terms.edges, np.int32).reshape(-1, 2).T
     rows, columns = np.concatenate([first, second]), np.concatenate([second, first])
     order = np.argsort(rows, kind="stable")
     rows, columns = rows[order], columns[order]
     weights = terms.weights[rows, columns][:, None]
 
     def summed(x: Float[Array, "edges n"]) -> Float[Array, "n n"]:
-        return jax.ops.segment_sum(x, rows, model.num_units, indices_are_sorted=True)
+        return jax.ops.segment_sum(x, rows, terms.bias.shape[0], indices_are_sorted=True)
 
     return summed(weights * mean[columns]), summed(weights**2 * variance[columns])
 
 
 def propagate(
-    model: NNBM, terms: Terms, at: Moments, limits: Limits, damping: Float[Array, ""]
+    terms: Terms, at: Moments, limits: Limits, damping: Float[Array, ""]
 ) -> tuple[Float[Array, "n n"], Bool[Array, ""], Int[Array, ""]]:
     """Propagates until nothing changes by more than a part of the variances of the two units.
     Returns $dm / db$, whether it converged, and the number of steps.
@@ -104,7 +101,7 @@ def propagate(
     scale = jnp.sqrt(unit.variance[:, None] * unit.variance[None, :])
 
     def step(old: tuple[Array, Array]) -> tuple[tuple[Array, Array], Float[Array, ""]]:
-        new = propagated(model, terms, unit, reaction, old)
+        new = propagated(terms, unit, reaction, old)
         size = jnp.abs((new[0] - old[0]) / scale).max()
         return jax.tree.map(lambda x, y: x + damping * (y - x), new, old), size
 

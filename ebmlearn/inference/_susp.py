@@ -1,18 +1,18 @@
-from typing import get_args
+from dataclasses import KW_ONLY
+from typing import get_args, Literal
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .. import _checks
-from ..models import NNBM
+from ..models import AbstractLayeredModel
 from ._inverse import match_covariance
-from ._nnbm import AbstractNNBMInference, Inverse, Moments, Terms
+from ._nonnegative import AbstractNonnegativeInference, Inverse, Moments, Terms
 from ._susceptibility import covariances, Method
-from ._tap import second_order
 
 
-class SusP(AbstractNNBMInference):
+class SusP(AbstractNonnegativeInference):
     """Susceptibility propagation: means and second moments by [`ebmlearn.TAP`][], covariances by
     the response of the means to the biases (Yasuda 2015, eqs. (10) to (14)).
 
@@ -27,44 +27,22 @@ class SusP(AbstractNNBMInference):
     """
 
     iterations: int | Int[Array, ""] = 1000
+    _: KW_ONLY
     damping: float | Float[Array, ""] = 0.5
-    tol: float | Float[Array, ""] | None = None
+    tol: float | Float[Array, ""] | Literal["auto"] | None = "auto"
     method: Method = eqx.field(static=True, default="solve")
-
-    def __init__(
-        self,
-        iterations: int | Int[Array, ""] = 1000,
-        damping: float | Float[Array, ""] = 0.5,
-        tol: float | Float[Array, ""] | None = None,
-        method: Method = "solve",
-    ):
-        """**Arguments:**
-
-        - `iterations`: how many sweeps, at most, and how many steps of propagation.
-        - `damping`: the share of their old values that all numbers keep in a sweep.
-        - `tol`: stop once no mean and no variance has changed by a larger part of itself in a
-          sweep; by default 2e-5 in float32 and 1e-9 in float64.
-        - `method`: `"solve"`, linear equations in $O(n^3)$, which never fail to converge; or
-          `"propagation"`, sums over edges in $O(n |E|)$ a step. Gradients need the first.
-        """
-        self.iterations = iterations
-        self.damping = damping
-        self.tol = tol
-        self.method = method
 
     def __check_init__(self):
         _checks.choice("method", self.method, get_args(Method))
 
-    def _terms(self, model: NNBM) -> Terms:
-        return second_order(model)
+    def _terms(self, model: AbstractLayeredModel) -> Terms:
+        return Terms.of(model)
 
     def _sweep(self, terms: Terms, at: Moments) -> Moments:
         return terms.sweep(at)
 
-    def _covariance(
-        self, model: NNBM, terms: Terms, at: Moments
-    ) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
-        return covariances(self.method, model, terms, at, *self._limits(at.mean.dtype))
+    def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
+        return covariances(self.method, terms, at, *self._limits(at.mean.dtype))
 
     def _inverse(
         self,
@@ -75,3 +53,15 @@ class SusP(AbstractNNBMInference):
         max_steps: int,
     ) -> Inverse:
         return match_covariance(at, covariance, ends, False, tol, max_steps)
+
+
+SusP.__init__.__doc__ = """**Arguments:**
+
+- `iterations`: how many sweeps, at most, and how many steps of propagation. Another number
+  compiles nothing anew.
+- `damping`: the share of their old values that means and variances keep in a sweep.
+- `tol`: stop once no mean and no variance has changed by a larger part of itself in a sweep;
+  `"auto"` is 2e-5 in float32 and 1e-9 in float64. None does all sweeps.
+- `method`: `"solve"`, linear equations in $O(n^3)$, which never fail to converge; or
+  `"propagation"`, sums over edges in $O(n |E|)$ a step. Gradients need the first.
+"""

@@ -9,6 +9,6 @@ from ._perc_loss import PercLoss as PercLoss
 from ._pmp import PMPLearner as PMPLearner
 from ._pseudo_likelihood import PseudoLikelihood as PseudoLikelihood
 from ._query_training import QueryTraining as QueryTraining
-from ._sap import SAP as SAP, TransSAP as TransSAP, TransSAPState as TransSAPState
+from ._sap import PCD as PCD, SAP as SAP, TransSAP as TransSAP, TransSAPState as TransSAPState
 from ._schedules import robbins_monro as robbins_monro
 from ._solve_moments import MomentMatch as MomentMatch, solve_moments as solve_moments

@@ -1,25 +1,58 @@
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
-from .._types import AnyArray
-from ..estimate import predict
-from ..inference import AbstractInference, Statistics
-from ..inference._posterior import Seen
-from ..models import AbstractLayeredModel, CRBM, NNBM
-from ..models._base import by_edges, by_entries
-from ..models._graph import AbstractGraphModel
-from ._batch import check, conditioned, trainable
+from .._types import AnyArray, Batch, Key
+from ..estimate import error_rate, predict
+from ..inference import AbstractInference, MeanField
+from ..inference._base import AbstractFormed, fits, in_form
+from ..messages import Form
+from ..models import AbstractModel, AbstractPlainModel, Statistics
+
+
+Model = TypeVar("Model", bound=AbstractModel)
+
+
+class Schedule(AbstractFormed):
+    """An inference for each epoch."""
+
+    function: Callable[[Int[AnyArray, ""] | int], AbstractInference]
+    form: Form | None = eqx.field(static=True, default=None)
+
+    def __call__(self, epoch: int | Int[AnyArray, ""]) -> AbstractInference:
+        """The inference of an epoch."""
+        found = self.function(epoch)
+        if not isinstance(found, AbstractInference):
+            got = _checks.describe(found)
+            raise TypeError(f"`inference` must give an inference for each epoch, got {got}.")
+        return found if self.form is None else in_form(found, self.form)
+
+    def fits(self, model: Any, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
+        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        found = fits(self(epoch), model, epoch)
+        return False if found is None else found
 
 
 # An inference, or a function from the epoch to one: `lambda epoch: BP(7 + epoch, tol=1e-3)`.
-Inference = AbstractInference | Callable[[Int[AnyArray, ""] | int], AbstractInference]
+Inference = AbstractInference | Schedule
+
+
+def as_schedule(inference: Any) -> Inference:
+    """An inference, or a schedule of them from a function."""
+    if isinstance(inference, AbstractInference | Schedule):
+        return inference
+    if not callable(inference):
+        raise TypeError(
+            "`inference` must be an inference such as `BP(iterations=10)`, or a function from the"
+            f" epoch to one, got {_checks.describe(inference)}."
+        )
+    return Schedule(function=inference)  # pyright: ignore
 
 
 class StepInfo(NamedTuple):
@@ -56,58 +89,79 @@ class AbstractLearner(eqx.Module):
     """
 
     @abc.abstractmethod
-    def init(self, model: Any, *, key: PRNGKeyArray) -> PyTree:
+    def init(self, model: AbstractModel, *, key: Key) -> PyTree:
         """The state that the learner carries from step to step: a pytree of arrays, or None."""
 
     @abc.abstractmethod
     def step(
         self,
-        model: Any,
+        model: Model,
         state: PyTree,
-        batch: Any,
+        batch: Batch,
         *,
-        key: PRNGKeyArray,
+        key: Key,
         epoch: int | Int[Array, ""],
-    ) -> tuple[Any, PyTree, StepInfo]:
+    ) -> tuple[Model, PyTree, StepInfo]:
         """One gradient, to be descended.
 
         **Arguments:**
 
         - `model`: the model.
         - `state`: from `init`, or from the last step.
-        - `batch`: visible units, 0 or 1, of shape `[batch, visible]`; for a CRBM the pair
+        - `batch`: visible units of shape `[batch, visible]`; for a CRBM the pair
           `(features, visible)`, for a model with label units `(visible, labels)`, for a
-          FactorGraphModel a dictionary from groups of variables to states `[batch, *shape]`.
-        - `key`: a typed key.
+          graph a dictionary from groups of variables to states `[batch, *shape]`.
+        - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `epoch`: how many epochs have been finished, for schedules.
 
         **Returns:**
 
-        The gradient, shaped as the model; the new state; a [`ebmlearn.StepInfo`][].
+        The gradient, shaped as the model; the new state; a [`ebmlearn.learners.StepInfo`][].
         """
 
-    def trained(self, model: Any) -> PyTree[bool]:
+    @abc.abstractmethod
+    def trained(self, model: AbstractModel) -> PyTree[bool]:
         """Which arrays of a model are trained, a boolean for each: [`ebmlearn.fit`][] leaves the
-        others alone, whatever the optimiser does, such as weight decay. By default those of which
-        the model says so, `model.trained()`, or all.
+        others alone, whatever the optimiser does, such as weight decay.
         """
-        return model.trained() if hasattr(model, "trained") else jax.tree.map(lambda _: True, model)
 
     @abc.abstractmethod
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """The inference that goes with a model trained by this learner."""
 
+    @abc.abstractmethod
+    def metric(self, model: AbstractModel) -> Callable[[Any, Any, int], Any] | None:
+        """How [`ebmlearn.fit`][] judges a model of this kind by validation data unless it is told:
+        a function of the model, the data and the epoch; lower is better. None if there is none.
+        """
+
     def predict(
         self,
-        model: CRBM | AbstractLayeredModel | AbstractGraphModel,
+        model: AbstractModel,
         features: Shaped[AnyArray, "*batch features"] | None = None,
         *,
+        inference: AbstractInference | None = None,
         epoch: int = 0,
     ) -> Any:
-        """The most likely visible units, decoded as suits this learner: see
-        [`ebmlearn.predict`][].
+        """The most likely visible units, decoded as suits this learner unless `inference` says
+        otherwise: see [`ebmlearn.predict`][].
         """
-        return predict(model, features, inference=self.decoder(epoch))
+        chosen = self.decoder(epoch) if inference is None else inference
+        return predict(model, features, inference=chosen)
+
+
+def prediction_error(
+    learner: AbstractLearner, model: AbstractModel
+) -> Callable[[Any, Any, int], Any] | None:
+    """The share of wrong visible units as a metric, where a model has features."""
+    if model.kind != "conditional":
+        return None
+
+    def error(model: Any, validation: Any, epoch: int) -> Any:
+        features, visible = validation
+        return error_rate(learner.predict(model, features, epoch=epoch), visible)
+
+    return error
 
 
 def only(trained: PyTree[bool], tree: PyTree) -> PyTree:
@@ -138,7 +192,6 @@ class AbstractContrastive(AbstractLearner):
 
     centred: eqx.AbstractVar[bool]
     weight_decay: eqx.AbstractVar[float]
-    on_graphs: ClassVar[bool] = False
 
     def __check_init__(self):
         if not isinstance(self.centred, bool):
@@ -146,83 +199,71 @@ class AbstractContrastive(AbstractLearner):
             raise TypeError(f"`centred` must be a boolean, got {got}.")
         _checks.number("weight_decay", self.weight_decay, 0, float("inf"), "[0, inf)")
 
+    def trained(self, model: AbstractModel) -> PyTree[bool]:
+        """Those of which the model says so."""
+        return model.trained()
+
+    def metric(self, model: AbstractModel) -> Callable[[Any, Any, int], Any] | None:
+        """The share of wrong visible units, where a model has features to predict them from."""
+        return prediction_error(self, model)
+
     @abc.abstractmethod
     def phases(
         self,
-        model: Any,
+        model: AbstractPlainModel,
         state: PyTree,
-        visible: Seen,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> tuple[Phases, PyTree]:
-        """The statistics of both sides, for a model that has been conditioned on its features, and
-        the new state.
+        """The statistics of both sides, and the new state. The arguments `model`, `seen` and
+        `observed` are what `model.observe(batch)` gives.
         """
 
     def step(
         self,
-        model: Any,
+        model: Model,
         state: PyTree,
-        batch: Any,
+        batch: Batch,
         *,
-        key: PRNGKeyArray,
+        key: Key,
         epoch: int | Int[Array, ""],
-    ) -> tuple[Any, PyTree, StepInfo]:
+    ) -> tuple[Model, PyTree, StepInfo]:
         """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]."""
-        trainable(model, self)
-        check(model, batch)
-        if isinstance(model, AbstractGraphModel):
-            self._check_graph(model)
-            # One array, so that what is compiled holds on to no group of the graph.
-            batch = jnp.asarray(model.rows(batch, "batch"))
-        _checks.typed_key(key)
+        model.check(batch)
         _checks.steps("epoch", epoch)
-        return _step(self, model, state, batch, key, jnp.asarray(epoch, jnp.int32))
-
-    def _check_graph(self, model: AbstractGraphModel) -> None:
-        if not self.on_graphs:
-            raise TypeError(
-                f"`model` must not be a {type(model).__name__} for {type(self).__name__}; `MLE`"
-                " and `PMPLearner` train it."
-            )
-        if self.centred or self.weight_decay:
-            name = "centred" if self.centred else "weight_decay"
-            raise ValueError(
-                f"`{name}` must not be set for a {type(model).__name__}, whose parameters are of"
-                " many kinds; `optax.add_decayed_weights` takes a mask of them."
-            )
+        own = model.as_batch(batch)
+        return _step(self, model, state, own, _checks.as_key(key), jnp.asarray(epoch, jnp.int32))
 
 
 class AbstractMemoryless(AbstractContrastive):
     """A contrastive learner without a state."""
 
-    def init(self, model: Any, *, key: PRNGKeyArray) -> None:
+    def init(self, model: AbstractModel, *, key: Key) -> None:
         """Nothing: this learner carries no state."""
         return
 
     def phases(
         self,
-        model: AbstractLayeredModel | AbstractGraphModel,
+        model: AbstractPlainModel,
         state: None,
-        visible: Seen,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> tuple[Phases, None]:
         """The statistics of both sides."""
-        if isinstance(visible, tuple):
-            raise TypeError(
-                "`model` must have no label units for this learner, got a"
-                f" {type(model).__name__} with some; `SAP` and `TransSAP` train it."
-            )
-        return self.sides(model, visible, key=key, epoch=epoch), None
+        return self.sides(model, seen, observed, key=key, epoch=epoch), None
 
     @abc.abstractmethod
     def sides(
         self,
-        model: Any,
-        visible: Any,
+        model: AbstractPlainModel,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
@@ -239,24 +280,21 @@ def _step(
     key: PRNGKeyArray,
     epoch: Int[Array, ""],
 ) -> tuple[Any, PyTree, StepInfo]:
-    problem, visible = conditioned(model, batch)
-    phases, state = learner.phases(problem, state, visible, key=key, epoch=epoch)
+    given, seen, observed = model.observe(batch)
+    phases, state = learner.phases(given, state, seen, observed, key=key, epoch=epoch)
     positive, negative, loss, accepted = phases
 
     def contrast(model: Any) -> Float[Array, ""]:
-        problem, _ = conditioned(model, batch)
-        data = problem.expected_energy(positive.units, positive.pairwise)
-        return data - problem.expected_energy(negative.units, negative.pairwise)
+        given, _, _ = model.observe(batch)
+        return given.expected_energy(positive) - given.expected_energy(negative)
 
     # By filter: the wires of a graph are integers.
     gap, gradient = eqx.filter_value_and_grad(contrast)(model)
     if learner.centred:
         gradient = _centred(model, gradient, batch, positive, negative)
     if learner.weight_decay:
-        decay, weights = learner.weight_decay, model
-        if isinstance(model, NNBM):  # its diagonal holds precisions
-            weights = eqx.tree_at(lambda model: model.couplings, model, model.off_diagonal)
-        gradient = jax.tree.map(lambda g, p: g + decay * p if p.ndim == 2 else g, gradient, weights)
+        decay = learner.weight_decay
+        gradient = jax.tree.map(lambda g, p: g + decay * p, gradient, model.decayed())
     info = StepInfo(
         loss=loss,
         gap=gap,
@@ -281,38 +319,83 @@ def _centred(
         return x.mean(tuple(range(x.ndim - 1)))
 
     offsets = jax.tree.map(lambda a, b: (mean(a) + mean(b)) / 2, positive.units, negative.units)
-    if isinstance(model, CRBM):
-        offsets = offsets, mean(batch[0].astype(model.weights.dtype))
-    else:
-        offsets = (offsets,)
 
     def uncentred(model: Any) -> Any:
-        return model.uncentred(*offsets)
+        return model.uncentred(offsets, batch)
 
     # To the centred parameters and back, each by the derivative of what leads from them to ours.
     _, pull = jax.vjp(uncentred, model)
-    (direction,) = pull(by_entries(gradient))
-    return jax.jvp(uncentred, (model,), (by_edges(direction),))[1]
+    (direction,) = pull(gradient.by_entries())
+    return jax.jvp(uncentred, (model,), (direction.by_edges(),))[1]
+
+
+def posterior(
+    model: Any, seen: Any, observed: Any, inference: AbstractInference, mode: bool = False
+) -> Statistics:
+    """Expected statistics given what is seen, or those of the most likely hidden units: by formula
+    where there is one, else by an inference with what is seen held.
+    """
+    return model.if_complete(
+        seen,
+        observed,
+        lambda: model.complete(seen, mode),
+        lambda: inference.statistics_of(model.holding(seen, observed)),
+    )
+
+
+def free_energy(
+    model: Any, seen: Any, observed: Any, inference: AbstractInference
+) -> Float[Array, " batch"]:
+    """Minus the log-potential of what is seen, hidden units summed out: by formula where there is
+    one, else by an inference with what is seen held.
+    """
+    return model.if_complete(
+        seen,
+        observed,
+        lambda: model.complete_energies(seen),
+        lambda: -inference.beliefs_of(model.holding(seen, observed)).log_partition,
+    )
+
+
+def rows_in(seen: Any) -> int:
+    """How many rows a batch has."""
+    return jax.tree.leaves(seen)[0].shape[0]
+
+
+def nothing(model: AbstractModel) -> Float[Array, ""]:
+    """Stands for a loss that cannot be computed."""
+    return jnp.asarray(jnp.nan, model.dtype)
+
+
+def mean_field() -> MeanField:
+    """What learners predict by that use no inference of marginals."""
+    return MeanField(50, tol=1e-3)
 
 
 def at_epoch(
     inference: Inference, epoch: int | Int[Array, ""], product: str | None = None
 ) -> AbstractInference:
     """The inference of an epoch, of the product that a learner needs."""
-    if not isinstance(inference, AbstractInference):
-        if not callable(inference):
-            raise TypeError(
-                "`inference` must be an inference such as `BP(iterations=10)`, or a function from"
-                f" the epoch to one, got {_checks.describe(inference)}."
-            )
+    if isinstance(inference, Schedule):
         inference = inference(epoch)
-        if not isinstance(inference, AbstractInference):
-            got = _checks.describe(inference)
-            raise TypeError(f"`inference` must give an inference for each epoch, got {got}.")
-    if product is not None and getattr(inference, "product", "sum") != product:
-        got = getattr(inference, "product", type(inference).__name__)
+    if product is not None and inference.maximises != _MAXIMISES[product]:
+        wanted, what = _WANTED[product]
         raise ValueError(
-            f'`inference` must have `product="{product}"`, as `BP(10, product="{product}")` has,'
-            f" got {got!r}."
+            f"`inference` must {what}, as `{wanted}` does, got {type(inference).__name__}, which"
+            f" {_DOES[inference.maximises]}."
         )
     return inference
+
+
+# What an inference must maximise to serve for a product, how to get one, and what others do.
+_MAXIMISES = {"sum": "nothing", "max": "all", "mixed": "visible"}
+_WANTED = {
+    "sum": ("BP(10)", "give marginals"),
+    "max": ('BP(10, product="max")', "maximise over all units"),
+    "mixed": ('BP(10, product="mixed")', "maximise over the visible units"),
+}
+_DOES = {
+    "nothing": "gives marginals",
+    "all": "maximises over all units",
+    "visible": "maximises over the visible units",
+}

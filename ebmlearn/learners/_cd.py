@@ -1,16 +1,26 @@
+from dataclasses import KW_ONLY
 from typing import get_args, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..inference import AbstractInference, MeanField
-from ..inference._posterior import observed_statistics, posterior
-from ..models import AbstractLayeredModel
-from ..samplers._sweep import at_random, given_even, start_even, sweep
-from ._base import AbstractMemoryless, at_epoch, Inference, Phases
+from ..inference import AbstractInference
+from ..models import AbstractLayeredModel, AbstractPlainModel
+from ..models._base import require_layers
+from ..samplers._sweep import at_random, sweep
+from ._base import (
+    AbstractMemoryless,
+    as_schedule,
+    at_epoch,
+    Inference,
+    mean_field,
+    nothing,
+    Phases,
+    posterior,
+    rows_in,
+)
 
 
 Start = Literal["data", "random"]
@@ -30,36 +40,12 @@ class CD(AbstractMemoryless):
         ```
     """
 
-    k: int = eqx.field(static=True)
-    start: Start = eqx.field(static=True)
-    inference: Inference
+    k: int = eqx.field(static=True, default=1)
+    _: KW_ONLY
+    start: Start = eqx.field(static=True, default="data")
+    inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
-
-    def __init__(
-        self,
-        k: int = 1,
-        start: Start = "data",
-        inference: Inference | None = None,
-        centred: bool = False,
-        weight_decay: float = 0.0,
-    ):
-        """**Arguments:**
-
-        - `k`: how many sweeps.
-        - `start`: `"data"`, or `"random"`: every unit 0 or 1 with probability one half, Gaussian
-          ones as they are where all hidden units are 0.
-        - `inference`: what to predict by, and in a DBM what finds the hidden units given the
-          visible ones. Mean field if not given, as in the paper.
-        - `centred`: follow the gradient of the centred energy instead. It is meant for plain
-          gradient descent: Adam, which rescales each parameter, would undo it.
-        - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
-        """
-        self.k = k
-        self.start = start
-        self.inference = MeanField(50, tol=1e-3) if inference is None else inference
-        self.centred = centred
-        self.weight_decay = weight_decay
 
     def __check_init__(self):
         _checks.count("k", self.k)
@@ -68,23 +54,27 @@ class CD(AbstractMemoryless):
 
     def sides(
         self,
-        model: AbstractLayeredModel,
-        visible: Float[Array, "batch visible"],
+        model: AbstractPlainModel,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> Phases:
-        positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
+        model = require_layers(model, "CD")
+        positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
         first, rest = jax.random.split(key)
         layers = jax.tree.leaves(positive.units)
-        if self.start == "random":
-            keys = jax.random.split(first, len(layers))
-            number = visible.shape[0]
-            layers = [at_random(model, k, number, keys[k]) for k in range(len(layers))]
-        layers = start_even(model, layers, first)
+        keys = jax.random.split(first, len(layers))
+        for k in range(len(layers)):
+            if self.start == "random":
+                layers[k] = at_random(model, k, rows_in(seen), keys[k])
+            elif k not in model.seen and k not in model.summed:
+                # A sweep begins with the layers that can be summed out; the others need states.
+                layers[k] = model.layers[k].sample(model.field(layers, k), keys[k])
         layers = chain(model, layers, self.k, rest)
-        negative = observed_statistics(model, given_even(model, layers))
-        return Phases(positive, negative, jnp.asarray(jnp.nan, visible.dtype))
+        negative = model.conditional_statistics(layers, model.summed)
+        return Phases(positive, negative, nothing(model))
 
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
@@ -97,3 +87,16 @@ def chain(
     """Runs `k` sweeps of block Gibbs sampling."""
     keys = jax.random.split(key, k)
     return jax.lax.fori_loop(0, k, lambda i, layers: sweep(model, layers, keys[i]), layers)
+
+
+CD.__init__.__doc__ = """**Arguments:**
+
+- `k`: how many sweeps.
+- `start`: `"data"`, or `"random"`: each state as likely as another, real units as they are where
+  all others are 0.
+- `inference`: what finds the hidden units given the visible ones where that is no formula, as in a
+  DBM. Mean field if not given.
+- `centred`: follow the gradient of the centred energy instead. It is meant for plain gradient
+  descent: Adam, which rescales each parameter, would undo it.
+- `weight_decay`: the strength of a penalty $\\\\tfrac12 \\\\lambda |W|^2$ on all weights.
+"""

@@ -1,10 +1,13 @@
+from dataclasses import KW_ONLY
+
 import equinox as eqx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+import jax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ..inference import AbstractInference
-from ..inference._posterior import posterior
-from ..models import AbstractLayeredModel, Units
-from ._base import AbstractMemoryless, at_epoch, Inference, Phases
+from ..models import AbstractPlainModel
+from ..models._base import require
+from ._base import AbstractMemoryless, as_schedule, at_epoch, Inference, Phases, posterior
 from ._cost import augmented, check_cost, Cost, hamming
 
 
@@ -22,27 +25,11 @@ class LSSVM(AbstractMemoryless):
         ```
     """
 
-    inference: Inference
-    cost: Cost
+    inference: Inference = eqx.field(converter=as_schedule)
+    _: KW_ONLY
+    cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
-
-    def __init__(
-        self,
-        inference: Inference,
-        cost: Cost = hamming,
-        centred: bool = False,
-        weight_decay: float = 0.0,
-    ):
-        """**Arguments:**
-
-        - `inference`: one with `product="max"`, or a function from the epoch to one.
-        - `cost`, `centred`, `weight_decay`: as for [`ebmlearn.MSSVM`][].
-        """
-        self.inference = inference
-        self.cost = cost
-        self.centred = centred
-        self.weight_decay = weight_decay
 
     def __check_init__(self):
         at_epoch(self.inference, 0, "max")
@@ -50,21 +37,31 @@ class LSSVM(AbstractMemoryless):
 
     def sides(
         self,
-        model: AbstractLayeredModel,
-        visible: Float[Array, "batch visible"],
+        model: AbstractPlainModel,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> Phases:
+        model = require(model, ("binary",), "LSSVM")
         inference = at_epoch(self.inference, epoch, "max")
-        positive = posterior(model, visible, inference, "max")
+        (visible,) = seen
+        positive = posterior(model, seen, observed, inference, mode=True)
         negative = inference.statistics(augmented(model, visible, self.cost))
-        units = negative.units
-        rival = units.x if isinstance(units, Units) else units.visible
-        energies = [model.expected_energy(s.units, s.pairwise) for s in (positive, negative)]
+        rival = jax.tree.leaves(negative.units)[0]
+        energies = [model.expected_energy(statistics) for statistics in (positive, negative)]
         loss = self.cost(rival, visible).sum(-1).mean() + energies[0] - energies[1]
         return Phases(positive, negative, loss)
 
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """The inference of that epoch: MAP."""
         return at_epoch(self.inference, epoch, "max")
+
+
+LSSVM.__init__.__doc__ = """**Arguments:**
+
+- `inference`: one that maximises, such as `BP(10, product="max")` or `MPLP()`, or a function from
+  the epoch to one.
+- `cost`, `centred`, `weight_decay`: as for [`ebmlearn.MSSVM`][].
+"""

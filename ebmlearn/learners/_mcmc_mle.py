@@ -1,3 +1,4 @@
+from dataclasses import KW_ONLY
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -6,13 +7,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..inference import AbstractInference, MeanField
-from ..inference._posterior import observed_statistics, posterior, Seen
-from ..models import AbstractLayeredModel, GaussianRBM, NNBM
+from .._types import Key
+from ..inference import AbstractInference
+from ..models import AbstractModel, AbstractPlainModel
+from ..models._base import refuse, require_layers
 from ..samplers import AbstractSampler, Gibbs
-from ..samplers._base import as_layers
-from ..samplers._sweep import given_even, marginal_energy
-from ._base import AbstractContrastive, at_epoch, Inference, Phases
+from ._base import (
+    AbstractContrastive,
+    as_schedule,
+    at_epoch,
+    Inference,
+    mean_field,
+    nothing,
+    Phases,
+    posterior,
+)
 from ._sap import start
 
 
@@ -38,41 +47,14 @@ class MCMCMLE(AbstractContrastive):
         ```
     """
 
-    sampler: AbstractSampler
-    num_chains: int = eqx.field(static=True)
-    steps: int = eqx.field(static=True)
-    refresh: int | None = eqx.field(static=True)
-    inference: Inference
+    sampler: AbstractSampler = eqx.field(default_factory=Gibbs)
+    _: KW_ONLY
+    num_chains: int = eqx.field(static=True, default=100)
+    steps: int = eqx.field(static=True, default=1000)
+    refresh: int | None = eqx.field(static=True, default=1000)
+    inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
-
-    def __init__(
-        self,
-        sampler: AbstractSampler | None = None,
-        num_chains: int = 100,
-        steps: int = 1000,
-        refresh: int | None = 1000,
-        inference: Inference | None = None,
-        centred: bool = False,
-        weight_decay: float = 0.0,
-    ):
-        """**Arguments:**
-
-        - `sampler`: what draws the configurations; Gibbs if not given.
-        - `num_chains`: how many configurations, each the end of a chain.
-        - `steps`: how many steps of the sampler before they are taken. Chains go on from where
-          they were.
-        - `refresh`: they are drawn anew after so many updates; None draws them once, before the
-          first.
-        - `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
-        """
-        self.sampler = Gibbs() if sampler is None else sampler
-        self.num_chains = num_chains
-        self.steps = steps
-        self.refresh = refresh
-        self.inference = MeanField(50, tol=1e-3) if inference is None else inference
-        self.centred = centred
-        self.weight_decay = weight_decay
 
     def __check_init__(self):
         if not isinstance(self.sampler, AbstractSampler):
@@ -84,19 +66,19 @@ class MCMCMLE(AbstractContrastive):
             _checks.count("refresh", self.refresh)
         at_epoch(self.inference, 0, "sum")
 
-    def init(self, model: Any, *, key: PRNGKeyArray) -> MCMCMLEState:
+    def init(self, model: AbstractModel, *, key: Key) -> MCMCMLEState:
         """The chains, at random states; the first step moves them."""
-        if isinstance(model, (GaussianRBM, NNBM)):
-            kind = type(model).__name__
-            raise TypeError(f"`model` must have discrete units for MCMCMLE, got a {kind}.")
         chains = start(model, self.sampler, self.num_chains, key)
+        if not require_layers(model, "MCMCMLE").finite:
+            refuse(model, "have units of finitely many states for MCMCMLE")
         return MCMCMLEState(chains, model, jnp.zeros((), jnp.int32))
 
     def phases(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractPlainModel,
         state: MCMCMLEState,
-        visible: Seen,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
@@ -114,16 +96,26 @@ class MCMCMLE(AbstractContrastive):
             return chains, reference
 
         chains, reference = jax.lax.cond(due, draw, keep, chains, reference)
-        layers = as_layers(model, chains.units)
-        weights = jax.nn.softmax(
-            marginal_energy(reference, layers) - marginal_energy(model, layers)
-        )
-        negative = observed_statistics(model, given_even(model, layers), weights)
-        positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
+        model = require_layers(model, "MCMCMLE")
+        layers = model.encode(chains.units)
+        moved = reference.marginal_energies(layers) - model.marginal_energies(layers)
+        weights = jax.nn.softmax(moved)
+        negative = model.conditional_statistics(layers, model.summed, weights)
+        positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
         effective = 1 / (self.num_chains * (weights**2).sum())
-        phases = Phases(positive, negative, jnp.asarray(jnp.nan, model.unary()[0].dtype), effective)
+        phases = Phases(positive, negative, nothing(model), effective)
         return phases, MCMCMLEState(chains, reference, updates + 1)
 
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
         return at_epoch(self.inference, epoch, "sum")
+
+
+MCMCMLE.__init__.__doc__ = """**Arguments:**
+
+- `sampler`: what draws the configurations; Gibbs if not given.
+- `num_chains`: how many configurations, each the end of a chain.
+- `steps`: how many steps of the sampler before they are taken. Chains go on from where they were.
+- `refresh`: they are drawn anew after so many updates; None draws them once, before the first.
+- `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
+"""

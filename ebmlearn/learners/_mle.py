@@ -1,15 +1,20 @@
-from typing import Any, ClassVar
+from dataclasses import KW_ONLY
 
 import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ..inference import AbstractInference
-from ..inference._posterior import posterior
-from ..models import AbstractLayeredModel
-from ..models._graph import AbstractGraphModel
-from ._base import AbstractMemoryless, at_epoch, Inference, Phases
-from ._cost import free_energy
+from ..models import AbstractPlainModel
+from ._base import (
+    AbstractMemoryless,
+    as_schedule,
+    at_epoch,
+    free_energy,
+    Inference,
+    nothing,
+    Phases,
+    posterior,
+)
 
 
 class MLE(AbstractMemoryless):
@@ -18,8 +23,7 @@ class MLE(AbstractMemoryless):
     hidden units logistic regression, whose marginals any inference finds in a sweep.
 
     The gradient is the expected statistics given the data less those of the model. The first are
-    exact but for a DBM or a FactorGraphModel, where the inference finds them with what is observed
-    held.
+    exact but for a DBM or a graph, where the inference finds them with what is observed held.
 
     !!! example
 
@@ -29,52 +33,43 @@ class MLE(AbstractMemoryless):
         ```
     """
 
-    inference: Inference
+    inference: Inference = eqx.field(converter=as_schedule)
+    _: KW_ONLY
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
     loss: bool = eqx.field(static=True, default=False)
-    on_graphs: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        inference: Inference,
-        centred: bool = False,
-        weight_decay: float = 0.0,
-        loss: bool = False,
-    ):
-        """**Arguments:**
-
-        - `inference`: an inference of marginals, or a function from the epoch to one.
-        - `centred`: follow the gradient of the centred energy instead.
-        - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
-        - `loss`: report the negative log-likelihood, with the inference's own log Z. It costs a
-          second run of the inference.
-        """
-        self.inference = inference
-        self.centred = centred
-        self.weight_decay = weight_decay
-        self.loss = loss
 
     def __check_init__(self):
         at_epoch(self.inference, 0, "sum")
 
     def sides(
         self,
-        model: AbstractLayeredModel | AbstractGraphModel,
-        visible: Float[Array, "batch visible"] | Int[Array, "batch variables"],
+        model: AbstractPlainModel,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> Phases:
-        inference: Any = at_epoch(self.inference, epoch, "sum")
-        positive = posterior(model, visible, inference)
+        inference = at_epoch(self.inference, epoch, "sum")
+        positive = posterior(model, seen, observed, inference)
         negative = inference.statistics(model)
-        loss = jnp.asarray(jnp.nan, model.unary()[0].dtype)
+        loss = nothing(model)
         if self.loss:
-            data = free_energy(model, visible, inference).mean()
+            data = free_energy(model, seen, observed, inference).mean()
             loss = data + inference(model).log_partition.mean()
         return Phases(positive, negative, loss)
 
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """The inference of that epoch: marginals."""
         return at_epoch(self.inference, epoch, "sum")
+
+
+MLE.__init__.__doc__ = """**Arguments:**
+
+- `inference`: an inference of marginals, or a function from the epoch to one.
+- `centred`: follow the gradient of the centred energy instead.
+- `weight_decay`: the strength of a penalty $\\\\tfrac12 \\\\lambda |W|^2$ on all weights.
+- `loss`: report the negative log-likelihood, with the inference's own log Z. It costs a second run
+  of the inference.
+"""

@@ -1,11 +1,22 @@
+from dataclasses import KW_ONLY
+
 import equinox as eqx
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+import jax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ..inference import AbstractInference
-from ..inference._posterior import posterior
-from ..models import AbstractLayeredModel
-from ._base import AbstractMemoryless, at_epoch, Inference, Phases
-from ._cost import augmented, check_cost, Cost, free_energy, hamming
+from ..models import AbstractPlainModel
+from ..models._base import require
+from ._base import (
+    AbstractMemoryless,
+    as_schedule,
+    at_epoch,
+    free_energy,
+    Inference,
+    Phases,
+    posterior,
+)
+from ._cost import augmented, check_cost, Cost, hamming
 
 
 class MSSVM(AbstractMemoryless):
@@ -23,30 +34,11 @@ class MSSVM(AbstractMemoryless):
         ```
     """
 
-    inference: Inference
-    cost: Cost
+    inference: Inference = eqx.field(converter=as_schedule)
+    _: KW_ONLY
+    cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
-
-    def __init__(
-        self,
-        inference: Inference,
-        cost: Cost = hamming,
-        centred: bool = False,
-        weight_decay: float = 0.0,
-    ):
-        """**Arguments:**
-
-        - `inference`: one with `product="mixed"`, or a function from the epoch to one.
-        - `cost`: a function of states and the truth, both `[batch, visible]`, that gives the cost
-          of each unit. Its sum over the units is the loss $\\Delta$.
-        - `centred`: follow the gradient of the centred energy instead.
-        - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
-        """
-        self.inference = inference
-        self.cost = cost
-        self.centred = centred
-        self.weight_decay = weight_decay
 
     def __check_init__(self):
         at_epoch(self.inference, 0, "mixed")
@@ -54,20 +46,34 @@ class MSSVM(AbstractMemoryless):
 
     def sides(
         self,
-        model: AbstractLayeredModel,
-        visible: Float[Array, "batch visible"],
+        model: AbstractPlainModel,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> Phases:
+        model = require(model, ("binary",), "MSSVM")
         inference = at_epoch(self.inference, epoch, "mixed")
-        positive = posterior(model, visible, inference)
+        (visible,) = seen
+        positive = posterior(model, seen, observed, inference)
         negative = inference.statistics(augmented(model, visible, self.cost))
-        rival = negative.units.visible
-        margin = self.cost(rival, visible).sum(-1) - free_energy(model, rival, inference)
-        loss = (margin + free_energy(model, visible, inference)).mean()
+        rival = jax.tree.leaves(negative.units)[0]
+        lost = self.cost(rival, visible).sum(-1)
+        margin = lost - free_energy(model, (rival,), observed, inference)
+        loss = (margin + free_energy(model, seen, observed, inference)).mean()
         return Phases(positive, negative, loss)
 
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """The inference of that epoch: marginal MAP."""
         return at_epoch(self.inference, epoch, "mixed")
+
+
+MSSVM.__init__.__doc__ = """**Arguments:**
+
+- `inference`: one with `product="mixed"`, or a function from the epoch to one.
+- `cost`: a function of states and the truth, both `[batch, visible]`, that gives the cost of each
+  unit. Its sum over the units is the loss $\\\\Delta$.
+- `centred`: follow the gradient of the centred energy instead.
+- `weight_decay`: the strength of a penalty $\\\\tfrac12 \\\\lambda |W|^2$ on all weights.
+"""

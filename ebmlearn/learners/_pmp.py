@@ -1,26 +1,18 @@
-from typing import Any, ClassVar, get_args, Literal
+from dataclasses import KW_ONLY
+from typing import Any, get_args, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..inference import AbstractInference, MeanField, Statistics
-from ..inference._posterior import (
-    is_closed,
-    observed_statistics,
-    posterior,
-    Seen,
-    seen_statistics,
-)
-from ..models import AbstractLayeredModel, CRBM
-from ..models._graph import AbstractGraphModel
+from .._types import Key
+from ..inference import AbstractInference
+from ..models import AbstractModel, AbstractPlainModel, Statistics
+from ..models._base import require_single
 from ..samplers import PMP, PMPInfo, PMPState
-from ..samplers._base import as_layers
-from ..samplers._sweep import given_even
-from ._base import AbstractContrastive, Phases
-from ._cost import free_energy
+from ._base import AbstractContrastive, Phases, rows_in
 
 
 Hidden = Literal["sampled", "exact"]
@@ -48,36 +40,11 @@ class PMPLearner(AbstractContrastive):
     """
 
     sampler: PMP
-    num_chains: int | None = eqx.field(static=True)
-    hidden: Hidden = eqx.field(static=True)
+    _: KW_ONLY
+    num_chains: int | None = eqx.field(static=True, default=None)
+    hidden: Hidden = eqx.field(static=True, default="exact")
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
-    on_graphs: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        sampler: PMP,
-        num_chains: int | None = None,
-        hidden: Hidden = "exact",
-        centred: bool = False,
-        weight_decay: float = 0.0,
-    ):
-        """**Arguments:**
-
-        - `sampler`: the sampler, and how many sweeps it makes. Below a `renewal` of 1, its noise
-          and messages persist from step to step.
-        - `num_chains`: how many samples of the model; as many as rows of a batch if not given.
-        - `hidden`: `"exact"` replaces samples of hidden units by their probabilities given the
-          visible ones, in a DBM those of the odd layers given the even ones: less noise, and what
-          the paper's own experiments do. `"sampled"` is Algorithm 1 to the letter. In a graph
-          hidden variables are always sampled.
-        - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
-        """
-        self.sampler = sampler
-        self.num_chains = num_chains
-        self.hidden = hidden
-        self.centred = centred
-        self.weight_decay = weight_decay
 
     def __check_init__(self):
         if not isinstance(self.sampler, PMP):
@@ -89,92 +56,62 @@ class PMPLearner(AbstractContrastive):
             raise ValueError("`num_chains` must be given where noise persists, got None.")
         _checks.choice("hidden", self.hidden, get_args(Hidden))
 
-    def init(self, model: Any, *, key: PRNGKeyArray) -> PMPState | None:
+    def init(self, model: AbstractModel, *, key: Key) -> PMPState | None:
         """Nothing, or noise and messages that persist."""
         if self.sampler.renewal == 1:
             return None
-        if isinstance(model, CRBM):
-            raise TypeError(
-                "`model` must be no CRBM where noise persists, since each batch is another model,"
-                " got a CRBM."
-            )
         assert self.num_chains is not None
         return self.sampler.init(model, self.num_chains, key=key)
 
     def phases(
         self,
-        model: Any,
+        model: AbstractPlainModel,
         state: PMPState | None,
-        visible: Seen,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> tuple[Phases, PMPState | None]:
-        if isinstance(visible, tuple):
-            raise TypeError(
-                "`model` must have no label units for max-product, got a"
-                f" {type(model).__name__} with some; `SAP` and `TransSAP` train it."
-            )
         one, two, three = jax.random.split(key, 3)
         begin = state
         if begin is None:
             own = model.batch_shape != () or self.num_chains is None
-            number = visible.shape[0] if own else self.num_chains
+            number = rows_in(seen) if own else self.num_chains
             assert number is not None
             begin = self.sampler.init(model, number, key=one)
+        else:
+            require_single(model)
         end, info = self.sampler.step(model, begin, key=two)
         negative = self._statistics(model, end.units, info)
-        positive, data = self._positive(model, visible, three)
+        positive, data = self._positive(model, seen, observed, three)
         loss = info.perturbed.mean() - data
         return Phases(positive, negative, loss), None if state is None else end
 
     def _positive(
-        self, model: Any, visible: Any, key: PRNGKeyArray
+        self, model: Any, seen: Any, observed: Any, key: PRNGKeyArray
     ) -> tuple[Statistics, Float[Array, ""]]:
         """The statistics of the data, and their mean log-potential with hidden units summed out or,
         where these are sampled, the perturbed maximum over them.
         """
-        if isinstance(model, AbstractGraphModel):
-            return self._positive_of_graph(model, visible, key)
-        # Any inference serves where there is nothing to infer.
-        nothing = MeanField(0)
-        alone = len(model.unary()) == 1
-        if is_closed(model) and (alone or self.hidden == "exact"):
-            return posterior(model, visible, nothing), -free_energy(model, visible, nothing).mean()
-        one, two = jax.random.split(key)
-        rest = [None] * (len(model.unary()) - 1)
-        start = model.units((visible.astype(jnp.int32), *rest))
-        clamped = model.units((jnp.ones(visible.shape, bool), *rest))
-        begin = self.sampler.init(model, visible.shape[0], key=one, start=start, clamped=clamped)
-        end, info = self.sampler.step(model, begin, key=two)
-        return self._statistics(model, end.units, info), info.perturbed.mean()
 
-    def _positive_of_graph(
-        self, model: AbstractGraphModel, rows: Int[Array, "batch variables"], key: PRNGKeyArray
-    ) -> tuple[Statistics, Float[Array, ""]]:
-        def seen() -> tuple[Statistics, Float[Array, ""]]:
-            return seen_statistics(model, rows), -model.energy(rows).mean()
+        def formula() -> tuple[Statistics, Float[Array, ""]]:
+            return model.complete(seen), -model.complete_energies(seen).mean()
 
         def sampled() -> tuple[Statistics, Float[Array, ""]]:
             one, two = jax.random.split(key)
-            begin = self.sampler.init(model, rows.shape[0], key=one)
-            begin = eqx.tree_at(
-                lambda s: (s.units, s.clamped),
-                begin,
-                (jnp.maximum(rows, 0), rows >= 0),
-                is_leaf=lambda x: x is None,
-            )
+            start, clamped = model.held_states(seen, observed)
+            begin = self.sampler.holding(model, start, clamped, key=one)
             end, info = self.sampler.step(model, begin, key=two)
             return self._statistics(model, end.units, info), info.perturbed.mean()
 
-        return jax.lax.cond((rows >= 0).all(), seen, sampled)
+        if self.hidden == "sampled" and not model.is_seen:
+            return sampled()
+        return model.if_complete(seen, observed, formula, sampled)
 
     def _statistics(self, model: Any, units: Any, info: PMPInfo) -> Statistics:
         """The statistics of samples. Those that break a factor have not converged."""
-        if isinstance(model, AbstractGraphModel):
-            out = seen_statistics(model, units)
-        else:
-            out = observed_statistics(model, self._layers(model, as_layers(model, units)))
+        out = model.sampled_statistics(units, self.hidden == "exact")
         settled = (info.residual <= _SETTLED) & jnp.isfinite(info.energy)
         iterations = jnp.full(settled.shape, self.sampler.iterations, jnp.int32)
         return eqx.tree_at(
@@ -183,11 +120,19 @@ class PMPLearner(AbstractContrastive):
             (settled, iterations, info.residual),
         )
 
-    def _layers(
-        self, model: AbstractLayeredModel, layers: list[Float[Array, "batch _"]]
-    ) -> tuple[Float[Array, "batch _"], ...]:
-        return given_even(model, layers) if self.hidden == "exact" else tuple(layers)
-
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """The same max-product without noise."""
         return self.sampler.max_product()
+
+
+PMPLearner.__init__.__doc__ = """**Arguments:**
+
+- `sampler`: the sampler, and how many sweeps it makes. Below a `renewal` of 1, its noise and
+  messages persist from step to step.
+- `num_chains`: how many samples of the model; as many as rows of a batch if not given.
+- `hidden`: `"exact"` replaces samples of hidden units by their probabilities given the visible
+  ones, in a DBM those of the odd layers given the even ones: less noise, and what the paper's own
+  experiments do. `"sampled"` is Algorithm 1 to the letter. In a graph hidden variables are always
+  sampled.
+- `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
+"""

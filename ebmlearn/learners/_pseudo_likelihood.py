@@ -1,17 +1,18 @@
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from .. import _checks
-from ..estimate import pseudo_log_likelihood
-from ..inference import AbstractInference, MeanField
-from ..models import AbstractLayeredModel, CRBM
-from ..samplers._base import binary_only
-from ._base import AbstractLearner, at_epoch, Inference, StepInfo
-from ._batch import check, conditioned, trainable
+from .._types import Batch, Key
+from ..estimate._likelihood import pseudo_log_likelihood_of
+from ..inference import AbstractInference
+from ..models import AbstractModel
+from ..models._base import require, with_inside
+from ._base import AbstractLearner, mean_field, Model, prediction_error, StepInfo
 
 
 class PseudoLikelihood(AbstractLearner):
@@ -20,58 +21,46 @@ class PseudoLikelihood(AbstractLearner):
     answer than maximum likelihood.
     """
 
-    inference: Inference
-
-    def __init__(self, inference: Inference | None = None):
-        """**Arguments:**
-
-        - `inference`: what to predict by; mean field if not given.
-        """
-        self.inference = MeanField(50, tol=1e-3) if inference is None else inference
-
-    def __check_init__(self):
-        at_epoch(self.inference, 0)
-
-    def init(self, model: Any, *, key: PRNGKeyArray) -> None:
+    def init(self, model: AbstractModel, *, key: Key) -> None:
         """Nothing: this learner carries no state."""
         return
 
+    def trained(self, model: AbstractModel) -> PyTree[bool]:
+        """Those of which the model says so."""
+        return model.trained()
+
+    def metric(self, model: AbstractModel) -> Callable[[Any, Any, int], Any] | None:
+        """The share of wrong visible units, where a model has features to predict them from."""
+        return prediction_error(self, model)
+
     def step(
         self,
-        model: Any,
+        model: Model,
         state: PyTree,
-        batch: Any,
+        batch: Batch,
         *,
-        key: PRNGKeyArray,
+        key: Key,
         epoch: int | Int[Array, ""],
-    ) -> tuple[Any, PyTree, StepInfo]:
+    ) -> tuple[Model, PyTree, StepInfo]:
         """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]."""
-        trainable(model, self)
-        check(model, batch)
-        if not isinstance(model, (CRBM, AbstractLayeredModel)):
-            got = _checks.describe(model)
-            raise TypeError(f"`model` must be one of binary units for this learner, got {got}.")
-        if not isinstance(model, CRBM):
-            binary_only(model, "pseudo-likelihood")
-        _checks.typed_key(key)
+        model.check(batch)
+        _checks.as_key(key)
         gradient, loss = _step(model, batch)
         nan, one = jnp.full_like(loss, jnp.nan), jnp.ones_like(loss)
         return gradient, state, StepInfo(loss, nan, one, jnp.zeros_like(loss), nan)
 
     def decoder(self, epoch: int = 0) -> AbstractInference:
-        """Mean field, unless another inference was given."""
-        return at_epoch(self.inference, epoch)
+        """Mean field."""
+        return mean_field()
 
 
 @eqx.filter_jit
 def _step(model: Any, batch: Any) -> tuple[Any, Array]:
     def loss(model: Any) -> Array:
-        problem, visible = conditioned(model, batch)
-        assert not isinstance(visible, tuple)
-        return -pseudo_log_likelihood(problem, visible).mean()
+        given, seen, _ = model.observe(batch)
+        require(given, ("binary",), "PseudoLikelihood")
+        return -pseudo_log_likelihood_of(given, seen[0]).mean()
 
     value, gradient = jax.value_and_grad(loss)(model)
-    if hasattr(model, "couplings"):
-        # An edge is one parameter that stands at two places, each of which got half its gradient.
-        gradient = eqx.tree_at(lambda g: g.couplings, gradient, 2 * gradient.couplings)
-    return gradient, value
+    # An edge is one parameter that stands at two places, each of which got half its gradient.
+    return with_inside(gradient, lambda x: 2 * x), value

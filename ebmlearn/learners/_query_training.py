@@ -1,5 +1,5 @@
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -7,12 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..estimate._nce import as_rows, cross_entropy
-from ..inference import BP, FixedTargets, RandomTargets
-from ..inference._queries import AbstractQueries, as_queries, draw
-from ..inference._query_groups import members_of
-from ..models import QueryModel
-from ._base import AbstractLearner, only, StepInfo
+from .._types import Batch, Key
+from ..estimate._query_entropy import cross_entropy, query_entropy
+from ..inference import AbstractInference, RandomTargets
+from ..inference._network import Network
+from ..inference._queries import AbstractQueries, as_queries, check_told, draw
+from ..models import AbstractModel, QueryModel
+from ._base import AbstractLearner, Model, only, StepInfo
 
 
 class QueryTraining(AbstractLearner):
@@ -36,134 +37,137 @@ class QueryTraining(AbstractLearner):
     """
 
     queries: AbstractQueries
-    layers: int | None = eqx.field(static=True)
+    network: Network
     temperature: bool = eqx.field(static=True)
     scale: bool = eqx.field(static=True)
-    evidence: bool = eqx.field(static=True)
+    strength: bool = eqx.field(static=True)
 
     def __init__(
         self,
-        queries: Any = None,
-        layers: int | None = None,
+        queries: AbstractQueries | Callable | None = None,
         *,
+        iterations: int | None = None,
         temperature: bool = True,
         scale: bool = True,
-        evidence: bool = True,
+        strength: bool = True,
     ):
         """**Arguments:**
 
         - `queries`: a distribution of queries, `RandomTargets(0.5)` if not given, or a function:
           see [`ebmlearn.AbstractQueries`][].
-        - `layers`: how many layers to train with; by default as many as the model answers with.
-        - `temperature`, `scale`, `evidence`: whether these numbers of the
+        - `iterations`: how often messages are sent in training; by default as often as when the
+          model answers.
+        - `temperature`, `scale`, `strength`: whether these numbers of the
           [`ebmlearn.QueryModel`][] are learned; else they stay where they start.
         """
         self.queries = RandomTargets(0.5) if queries is None else as_queries(queries)
-        self.layers = layers
+        self.network = Network(iterations=iterations)
         self.temperature = temperature
         self.scale = scale
-        self.evidence = evidence
+        self.strength = strength
+
+    @property
+    def iterations(self) -> int | None:
+        """How often messages are sent in training; None if as often as when the model answers."""
+        return self.network.iterations
 
     def __check_init__(self):
-        if self.layers is not None:
-            _checks.count("layers", self.layers)
-        for name in ("temperature", "scale", "evidence"):
+        if self.iterations is not None:
+            _checks.count("iterations", self.iterations)
+        for name in ("temperature", "scale", "strength"):
             if not isinstance(getattr(self, name), bool):
                 got = _checks.describe(getattr(self, name))
                 raise TypeError(f"`{name}` must be a boolean, got {got}.")
 
-    def init(self, model: Any, *, key: PRNGKeyArray) -> None:
+    def init(self, model: AbstractModel, *, key: Key) -> None:
         """Nothing: this learner carries no state."""
-        _check_model(model)
-        if self.layers not in (None, model.layers):
+        model = _checked(model)
+        if self.iterations not in (None, model.iterations):
             warnings.warn(
-                f"Trained with {self.layers} layers, the model answers with {model.layers}: give"
-                f" `QueryModel` the same number.",
+                f"Trained with {self.iterations} iterations, the model answers with"
+                f" {model.iterations}: give `QueryModel` the same number.",
                 stacklevel=2,
             )
 
     def step(
         self,
-        model: Any,
+        model: Model,
         state: PyTree,
-        batch: Any,
+        batch: Batch,
         *,
-        key: PRNGKeyArray,
+        key: Key,
         epoch: int | Int[Array, ""],
-    ) -> tuple[Any, PyTree, StepInfo]:
+    ) -> tuple[Model, PyTree, StepInfo]:
         """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]. The loss is the mean
         over targets, in nats.
         """
-        _check_model(model)
-        _checks.typed_key(key)
-        _check_told(model, self.queries, batch)
-        gradient, loss, settled = _step(self, model, as_rows(model, batch, "batch"), key)
+        seen = self._seen(model, batch)
+        gradient, loss, settled = _step(self, model, seen, _checks.as_key(key))
         nan = jnp.full_like(loss, jnp.nan)
-        layers = jnp.full_like(loss, self.layers or model.layers)
-        return gradient, state, StepInfo(loss, nan, settled, layers, nan)
+        sweeps = jnp.full_like(loss, self.iterations or _checked(model).iterations)
+        return gradient, state, StepInfo(loss, nan, settled, sweeps, nan)
 
-    def trained(self, model: QueryModel) -> PyTree[bool]:
-        out = super().trained(model)
+    def _seen(self, model: AbstractModel, batch: Batch) -> PyTree:
+        """What a batch tells, checked."""
+        model = _checked(model)
+        check_told(self.queries, model, batch)
+        _, seen, _ = model.observe(batch)
+        return seen
+
+    def trained(self, model: AbstractModel) -> PyTree[bool]:
+        """The parameters, and those of the three numbers that are learned."""
+        out = model.trained()
         for name, learned in self._numbers().items():
             if getattr(model, name) is not None:
                 out = eqx.tree_at(lambda m, n=name: getattr(m, n), out, learned)
         return out
+
+    def metric(self, model: AbstractModel) -> Callable[[Any, Any, int], Any]:
+        """The cross-entropy of the same queries each time, in bits."""
+
+        def entropy(model: QueryModel, validation: Any, epoch: int) -> float:
+            return query_entropy(model, validation, self.queries, key=0).value
+
+        return entropy
 
     def _numbers(self) -> dict[str, bool]:
         """Which of the numbers beside the parameters are learned."""
         return {
             "log_temperature": self.temperature,
             "log_scale": self.scale,
-            "log_strength": self.evidence,
+            "log_strength": self.strength,
         }
 
-    def decoder(self, epoch: int = 0) -> BP:
-        """Belief propagation of as many layers. A [`ebmlearn.QueryModel`][] brings its own, which
-        [`ebmlearn.query`][] uses.
-        """
-        return BP(self.layers or 10, schedule="flooding")
+    def decoder(self, epoch: int = 0) -> AbstractInference:
+        """The inference that the model brings."""
+        return self.network
 
-    def loss(self, model: QueryModel, batch: Any, *, key: PRNGKeyArray) -> Float[Array, ""]:
+    def loss(self, model: QueryModel, batch: Batch, *, key: Key) -> Float[Array, ""]:
         """The cross-entropy of the targets of a batch in nats, on average over them."""
-        _check_model(model)
-        _checks.typed_key(key)
-        _check_told(model, self.queries, batch)
-        return _loss(model, self, as_rows(model, batch, "batch"), key)[0]
+        return _loss(model, self, self._seen(model, batch), _checks.as_key(key))[0]
 
 
-def _check_model(model: Any) -> None:
+def _checked(model: AbstractModel) -> QueryModel:
     if not isinstance(model, QueryModel):
         got = _checks.describe(model)
         raise TypeError(f"`model` must be a QueryModel, such as `QueryModel(rbm)`, got {got}.")
-
-
-def _check_told(model: QueryModel, queries: AbstractQueries, batch: Any) -> None:
-    """Raises if data never tell what alone is asked for."""
-    asked = (
-        queries.targets if isinstance(queries, FixedTargets) else getattr(queries, "groups", None)
-    )
-    if asked is None or not isinstance(batch, Mapping):
-        return
-    if isinstance(asked, tuple):
-        asked = members_of(model, asked, "queries")
-    if not (asked & members_of(model, tuple(batch), "batch")).any():
-        raise ValueError("`queries` must ask for what `batch` tells, got no such target.")
+    return model
 
 
 @eqx.filter_jit
 def _loss(
-    model: QueryModel, learner: QueryTraining, rows: Any, key: PRNGKeyArray
+    model: Any, learner: QueryTraining, rows: Any, key: PRNGKeyArray
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     asked = draw(learner.queries, model, rows.shape[0], key=key)
-    sums, targets, settled = cross_entropy(model, rows, asked, layers=learner.layers)
+    sums, targets, settled = cross_entropy(model, rows, asked, learner.network)
     number = jnp.maximum(targets.sum(), 1).astype(sums.dtype)
     return sums.sum() / number, settled
 
 
 @eqx.filter_jit
 def _step(
-    learner: QueryTraining, model: QueryModel, rows: Any, key: PRNGKeyArray
-) -> tuple[QueryModel, Float[Array, ""], Float[Array, ""]]:
+    learner: QueryTraining, model: Model, rows: Any, key: PRNGKeyArray
+) -> tuple[Model, Float[Array, ""], Float[Array, ""]]:
     (loss, settled), gradient = eqx.filter_value_and_grad(_loss, has_aux=True)(
         model, learner, rows, key
     )

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -7,20 +8,28 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._types import AnyArray
-from ..inference import AbstractInference, MeanField, Statistics
-from ..inference._posterior import observed_statistics, posterior, Seen
-from ..models import AbstractLayeredModel, CRBM
+from .._types import AnyArray, Key
+from ..inference import AbstractInference
+from ..models import AbstractModel, AbstractPlainModel, Statistics
+from ..models._base import require_layers
 from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
-from ..samplers._base import as_layers, share_accepted
-from ..samplers._sweep import given_even
-from ._base import AbstractContrastive, at_epoch, Inference, Phases
+from ..samplers._base import share_accepted
+from ._base import (
+    AbstractContrastive,
+    as_schedule,
+    at_epoch,
+    Inference,
+    mean_field,
+    nothing,
+    Phases,
+    posterior,
+)
 
 
 class SAP(AbstractContrastive):
     """The stochastic approximation procedure, also known as persistent contrastive divergence
     (Younes 1989; Tieleman 2008; Salakhutdinov 2009, Algorithm 1): chains that go on from step to
-    step, while the model changes slowly enough for them to follow.
+    step, while the model changes slowly enough for them to follow. `PCD` is its second name.
 
     With [`ebmlearn.Gibbs`][] it is PCD. Any sampler will do, [`ebmlearn.ParallelTempering`][] for
     instance. For the almost sure convergence that the name promises, let the learning rate decrease
@@ -33,42 +42,14 @@ class SAP(AbstractContrastive):
         ```
     """
 
-    sampler: AbstractSampler
-    num_chains: int = eqx.field(static=True)
-    steps: int = eqx.field(static=True)
-    inference: Inference
-    persistent: bool = eqx.field(static=True)
+    sampler: AbstractSampler = eqx.field(default_factory=Gibbs)
+    _: KW_ONLY
+    num_chains: int = eqx.field(static=True, default=100)
+    steps: int = eqx.field(static=True, default=1)
+    inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
+    persistent: bool = eqx.field(static=True, default=True)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
-
-    def __init__(
-        self,
-        sampler: AbstractSampler | None = None,
-        num_chains: int = 100,
-        steps: int = 1,
-        inference: Inference | None = None,
-        persistent: bool = True,
-        centred: bool = False,
-        weight_decay: float = 0.0,
-    ):
-        """**Arguments:**
-
-        - `sampler`: what moves the chains; Gibbs if not given.
-        - `num_chains`: how many chains.
-        - `steps`: how many steps of the sampler between two updates.
-        - `inference`: what to predict by, and in a DBM what finds the hidden units given the
-          visible ones. Mean field if not given.
-        - `persistent`: False lets all chains begin at random states before each update. The model
-          learned is then one for such short chains (Nijkamp et al. 2019).
-        - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
-        """
-        self.sampler = Gibbs() if sampler is None else sampler
-        self.persistent = persistent
-        self.num_chains = num_chains
-        self.steps = steps
-        self.inference = MeanField(50, tol=1e-3) if inference is None else inference
-        self.centred = centred
-        self.weight_decay = weight_decay
 
     def __check_init__(self):
         if not isinstance(self.sampler, AbstractSampler):
@@ -81,15 +62,16 @@ class SAP(AbstractContrastive):
             raise TypeError(f"`persistent` must be a boolean, got {got}.")
         at_epoch(self.inference, 0, "sum")
 
-    def init(self, model: Any, *, key: PRNGKeyArray) -> PyTree:
+    def init(self, model: AbstractModel, *, key: Key) -> PyTree:
         """The chains, at random states."""
         return start(model, self.sampler, self.num_chains, key)
 
     def phases(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractPlainModel,
         state: PyTree,
-        visible: Seen,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
@@ -102,10 +84,9 @@ class SAP(AbstractContrastive):
             0, self.steps - 1, lambda i, s: self.sampler.step(model, s, key=keys[i])[0], state
         )
         state, info = self.sampler.step(model, state, key=keys[-1])
-        positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
+        positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
         negative = particles(model, state.units)
-        loss = jnp.asarray(jnp.nan, model.unary()[0].dtype)
-        return Phases(positive, negative, loss, share_accepted(info)), state
+        return Phases(positive, negative, nothing(model), share_accepted(info)), state
 
     def decoder(self, epoch: int = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
@@ -136,13 +117,14 @@ class TransSAP(AbstractContrastive):
     every: int = eqx.field(static=True)
     begin: int = eqx.field(static=True)
     num_chains: int = eqx.field(static=True)
-    inference: Inference
+    inference: Inference = eqx.field(converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
 
     def __init__(
         self,
         betas: Sequence[float] | Float[AnyArray, " betas"],
+        *,
         every: int = 200,
         begin: int = 0,
         num_chains: int = 100,
@@ -162,7 +144,7 @@ class TransSAP(AbstractContrastive):
         self.every = every
         self.begin = begin
         self.num_chains = num_chains
-        self.inference = MeanField(50, tol=1e-3) if inference is None else inference
+        self.inference = mean_field() if inference is None else inference
         self.centred = centred
         self.weight_decay = weight_decay
 
@@ -172,16 +154,17 @@ class TransSAP(AbstractContrastive):
         _checks.count("num_chains", self.num_chains)
         at_epoch(self.inference, 0, "sum")
 
-    def init(self, model: Any, *, key: PRNGKeyArray) -> TransSAPState:
+    def init(self, model: AbstractModel, *, key: Key) -> TransSAPState:
         """The chains, at random states."""
         chains = start(model, self.tempered, self.num_chains, key)
         return TransSAPState(chains, jnp.zeros((), jnp.int32))
 
     def phases(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractPlainModel,
         state: TransSAPState,
-        visible: Seen,
+        seen: PyTree,
+        observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
@@ -190,7 +173,7 @@ class TransSAP(AbstractContrastive):
         chains, updates = state
         # Not after the update that has just been made, but before the one that is due.
         due = (updates >= self.begin) & ((updates - self.begin) % self.every == self.every - 1)
-        nan = jnp.asarray(jnp.nan, model.unary()[0].dtype)
+        nan = nothing(model)
 
         def run(chains: PyTree) -> tuple[PyTree, Float[Array, ""]]:
             chains, info = self.tempered.step(model, chains, key=one)
@@ -198,7 +181,7 @@ class TransSAP(AbstractContrastive):
 
         chains, accepted = jax.lax.cond(due, run, lambda chains: (chains, nan), chains)
         chains, _ = Gibbs().step(model, chains, key=two)
-        positive = posterior(model, visible, at_epoch(self.inference, epoch, "sum"))
+        positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
         negative = particles(model, chains.units)
         return Phases(positive, negative, nan, accepted), TransSAPState(chains, updates + 1)
 
@@ -207,16 +190,29 @@ class TransSAP(AbstractContrastive):
         return at_epoch(self.inference, epoch, "sum")
 
 
-def start(model: Any, sampler: AbstractSampler, num_chains: int, key: PRNGKeyArray) -> PyTree:
+def start(model: Any, sampler: AbstractSampler, num_chains: int, key: Key) -> PyTree:
     """Chains that persist: a CRBM would need its own for every row of features."""
-    if isinstance(model, CRBM):
-        raise TypeError(
-            "`model` must be no CRBM, whose chains would depend on the features and go stale; use"
-            " `CD(start='random')` or `MLE`, got a CRBM."
-        )
+    require_layers(model, "chains that persist")
     return sampler.init(model, num_chains, key=key)
 
 
-def particles(model: AbstractLayeredModel, units: Any) -> Statistics:
-    """The statistics of chains, their odd layers as probabilities given the even ones."""
-    return observed_statistics(model, given_even(model, as_layers(model, units)))
+def particles(model: Any, units: Any) -> Statistics:
+    """The statistics of chains, layers that can be summed out by their means given the others."""
+    return model.conditional_statistics(model.encode(units), model.summed)
+
+
+SAP.__init__.__doc__ = """**Arguments:**
+
+- `sampler`: what moves the chains; Gibbs if not given.
+- `num_chains`: how many chains.
+- `steps`: how many steps of the sampler between two updates.
+- `inference`: what finds the hidden units given the visible ones where that is no formula, as in a
+  DBM. Mean field if not given.
+- `persistent`: False lets all chains begin at random states before each update. The model learned
+  is then one for such short chains (Nijkamp et al. 2019).
+- `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
+"""
+
+
+# The name under which most people know it.
+PCD = SAP

@@ -10,12 +10,12 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from .. import _checks
 from .._types import AnyArray
-from ..inference import Exact, ISusP, Statistics
+from ..inference import Exact, ISusP
 from ..inference._inverse import own_fields
-from ..inference._nnbm import AbstractNNBMInference, Moments
-from ..models import NNBM
+from ..inference._nonnegative import AbstractNonnegativeInference, Moments
+from ..models import NNBM, Statistics
 from ..models._copositive import copositivity
-from ..models._rectified import rectified
+from ..units._rectified import rectified
 
 
 _TOL = {"float32": 1e-4, "float64": 1e-8}
@@ -38,7 +38,7 @@ class MomentMatch(eqx.Module):
 
 def solve_moments(
     statistics: Statistics | Num[AnyArray, "rows n"],
-    inference: AbstractNNBMInference | Exact,
+    inference: AbstractNonnegativeInference | Exact,
     *,
     edges: Bool[AnyArray, "n n"] | None = None,
     tol: float | None = None,
@@ -61,8 +61,8 @@ def solve_moments(
 
     **Arguments:**
 
-    - `statistics`: rows of data, or an [`ebmlearn.Statistics`][] of means (`units.x`) and means of
-      $x x^\\top$ (`pairwise`), as the `statistics` of an inference are.
+    - `statistics`: rows of data, or `Statistics` of means (`units.x`) and means of $x x^\\top$
+      (`pairwise`), as the `statistics` of an inference are.
     - `inference`: [`ebmlearn.ISusP`][], [`ebmlearn.SusP`][], [`ebmlearn.TAP`][] or
       [`ebmlearn.Exact`][].
     - `edges`: a mask of booleans, which units are joined; all if not given. Only the covariances of
@@ -72,12 +72,12 @@ def solve_moments(
 
     **Returns:**
 
-    A [`ebmlearn.MomentMatch`][]. It has not converged where the equations have no solution: a unit
-    whose variance is not below the square of its mean, more spread out than an exponential one, is
+    A `MomentMatch`. It has not converged where the equations have no solution: a unit whose
+    variance is not below the square of its mean, more spread out than an exponential one, is
     no rectified Gaussian. There is a warning if the couplings are not copositive; `model.project()`
     makes them so.
     """
-    if not isinstance(inference, (AbstractNNBMInference, Exact)):
+    if not isinstance(inference, (AbstractNonnegativeInference, Exact)):
         got = _checks.describe(inference)
         raise TypeError(f"`inference` must be one of an NNBM, such as `ISusP()`, got {got}.")
     _checks.count("max_steps", max_steps)

@@ -1,20 +1,22 @@
 from ._base import (
+    AbstractFree as AbstractFree,
     AbstractLayeredModel as AbstractLayeredModel,
-    AbstractPairwiseModel as AbstractPairwiseModel,
-    LabelledLayers as LabelledLayers,
-    Layers as Layers,
-    Units as Units,
+    AbstractModel as AbstractModel,
+    AbstractPlainModel as AbstractPlainModel,
+    AbstractSymmetric as AbstractSymmetric,
 )
+from ._block import Block as Block
 from ._boltzmann import BoltzmannMachine as BoltzmannMachine
-from ._crbm import CRBM as CRBM
 from ._dbm import DBM as DBM
 from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._graph import AbstractGraphModel as AbstractGraphModel
 from ._grid_mrf import GridMRF as GridMRF
 from ._groups import Groups as Groups
-from ._nnbm import NNBM as NNBM, TruncatedNormal as TruncatedNormal
+from ._layered import LayeredModel as LayeredModel
+from ._names import Layers as Layers, Units as Units
+from ._nnbm import NNBM as NNBM
 from ._query_model import QueryModel as QueryModel
-from ._rbm import RBM as RBM
-from ._rectified import erfcx as erfcx, log_ndtr as log_ndtr
+from ._rbm import CRBM as CRBM, RBM as RBM
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM
 from ._stack import Stack as Stack
+from ._statistics import Statistics as Statistics

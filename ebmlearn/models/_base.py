@@ -2,110 +2,428 @@ import abc
 import functools
 import inspect
 import math
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Num, PRNGKeyArray, PyTree, Shaped
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, Num, PRNGKeyArray, PyTree, Shaped
 
-from .._checks import broadcastable, describe, number, typed_key
-from .._types import AnyArray
-from ._view import Block, Form, PairwiseView, Product, Schedule
+from .. import _checks
+from .._types import AnyArray, Batch, Evidence, Observed
+from ..units import _random, AbstractUnits
+from ._block import Block
+from ._chains import chains
+from ._names import by_layer, HIDDEN, named, TUPLES
+from ._problem import check_inside, Problem
+from ._statistics import Statistics
 
 
-Model = TypeVar("Model")
-LayeredModel = TypeVar("LayeredModel", bound="AbstractLayeredModel")
+Model = TypeVar("Model", bound="AbstractModel")
+Layered = TypeVar("Layered", bound="AbstractLayeredModel")
+Result = TypeVar("Result")
+States = Sequence[Float[Array, "rows _"]]
 
 
-class Layers(NamedTuple):
-    """One value for each unit of a layered model: states, probabilities or log-odds.
+class AbstractModel(eqx.Module):
+    """What every model answers: layered models, graphs, and those that make or wrap one.
 
-    `hidden` is an array, or a tuple of arrays from the lowest layer up for a [`ebmlearn.DBM`][].
+    `hint` says what to do where a model of this class is not taken.
     """
 
-    visible: Any
-    hidden: Any
+    hint: ClassVar[str] = ""
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Turns a wrong first guess, numbers of units, into what to write."""
+        given = [*args, *kwargs.values()]
+        if given and all(map(_are_numbers, given)) and hasattr(cls, "init"):
+            init: Any = cls.init  # pyright: ignore
+            wanted = inspect.signature(init).parameters.values()
+            sizes = [p.name for p in wanted if p.kind is not p.KEYWORD_ONLY]
+            named = dict(zip(sizes, args, strict=False)) | kwargs | {"key": 0}
+            text = ", ".join(f"{k}={x}" for k, x in named.items())
+            raise TypeError(
+                f"`{cls.__name__}` takes arrays of parameters, got numbers: write"
+                f" `{cls.__name__}.init({text})`."
+            )
+        return super().__new__(cls)
 
-class Units(NamedTuple):
-    """One value for each unit of a model without layers: states, probabilities or log-odds."""
+    @property
+    @abc.abstractmethod
+    def kind(self) -> str:
+        """What the units are, in a word or two, for inferences to say what they take."""
 
-    x: Any
+    @property
+    @abc.abstractmethod
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the biases: `()` for a single model."""
 
-
-class LabelledLayers(NamedTuple):
-    """One value for each unit of a layered model with label units. States of the label units are
-    one-hot: exactly one of them is 1.
-    """
-
-    visible: Any
-    hidden: Any
-    label: Any
-
-
-# What the units of a layer may be: 0 or 1 each; one of them 1 and the others 0; real numbers; or
-# real numbers that are not negative.
-Kind = Literal["binary", "softmax", "gaussian", "nonnegative"]
-
-
-class AbstractLayeredModel(eqx.Module):
-    """Units in layers, whose energy holds products of one or two units. Samplers work on what
-    subclasses say of their layers and blocks of weights.
-    """
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> np.dtype:
+        """The dtype of the parameters."""
 
     @abc.abstractmethod
     def blocks(self) -> tuple[Block, ...]:
         """The blocks of weights, each between two layers or inside one."""
 
     @abc.abstractmethod
-    def unary(self) -> tuple[Float[Array, "... _"], ...]:
-        """What is linear in the units of each layer, the visible layer first: their biases."""
+    def check(self, batch: Batch, name: str = "batch") -> None:
+        """Raises unless a batch is made for this model: shapes always, values where known."""
 
     @abc.abstractmethod
-    def with_unary(self: Model, unary: tuple[Float[Array, "... _"], ...]) -> Model:
-        """The model with other biases, as `unary` gives them."""
+    def observe(self, batch: Batch, name: str = "batch") -> tuple[Any, PyTree, PyTree]:
+        """Takes a batch of data apart, checked.
 
-    @abc.abstractmethod
-    def kinds(self) -> tuple[Kind, ...]:
-        """What the units of each layer are: `"binary"`, `"softmax"`, `"gaussian"` or
-        `"nonnegative"`.
+        **Arguments:**
+
+        - `batch`: as [`ebmlearn.fit`][] takes it.
+        - `name`: of the argument, for errors.
+
+        **Returns:**
+
+        The model given the features of the batch; what is visible, as it is inside; and which of it
+        is observed, booleans, or None if all is.
         """
 
     @abc.abstractmethod
-    def units(self, layers: tuple[Any, ...]) -> Layers | LabelledLayers | Units:
-        """Names the layers: [`ebmlearn.Layers`][], [`ebmlearn.LabelledLayers`][] or
-        [`ebmlearn.Units`][].
+    def project(self: Model) -> Model:
+        """The model with its parameters made what they must be, for use after an update that may
+        have broken it: itself, where any numbers are allowed.
         """
 
     @abc.abstractmethod
-    def factors(self, blocks: tuple[Any, ...]) -> Any:
-        """Names the blocks: one array, or a tuple of arrays in the order of the weights."""
+    def trained(self: Model) -> Model:
+        """A boolean in the place of each array: whether it is to be trained."""
 
     @abc.abstractmethod
     def tempered(self: Model, beta: float | Float[Array, ""]) -> Model:
         """The model of $p(x)^\\beta$."""
 
     @abc.abstractmethod
-    def expected_energy(self, units: Any, pairwise: Any) -> Float[Array, ""]:
-        """The mean energy under expected statistics: `units` of each instance, `pairwise` of all.
+    def inside(self) -> tuple[Any, ...]:
+        """The parameters that are symmetric matrices, in which an edge stands twice."""
 
-        Its gradient with the statistics held fixed is what learning needs.
+    @abc.abstractmethod
+    def decayed(self: Model) -> Model:
+        """What weight decay pulls on, in the places of the parameters; zero elsewhere."""
+
+    @abc.abstractmethod
+    def uncentred(self: Model, offsets: PyTree, batch: Batch) -> Model:
+        """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
+        in all products of two units, `offsets` being the $\\mu$ of all units.
         """
 
-    def uncentred(self: LayeredModel, offsets: Any) -> LayeredModel:
+    @abc.abstractmethod
+    def as_batch(self, batch: Batch) -> PyTree:
+        """A batch as arrays alone, so that what is compiled holds on to nothing else."""
+
+    @abc.abstractmethod
+    def problem(self, evidence: Evidence, observed: Observed) -> Any:
+        """The model with evidence, checked: what inferences work on."""
+
+    @property
+    @abc.abstractmethod
+    def query_defaults(self) -> tuple[float, Any] | None:
+        """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
+        start; None if it can be of no such model.
+        """
+
+    @abc.abstractmethod
+    def configuration(self, states: PyTree) -> PyTree:
+        """States of chains, named as users see them."""
+
+    @abc.abstractmethod
+    def given_features(self, features: AnyArray | None) -> "AbstractModel":
+        """The model given its features: itself, where it has none."""
+
+    @abc.abstractmethod
+    def bare(self) -> "AbstractModel":
+        """The model without its features: itself, where it has none."""
+
+    def by_entries(self: Model) -> Model:
+        """A gradient of a learner, in which that of an edge inside a layer stands whole at both its
+        places, by the entries of the matrix: half at each. This is what can be pulled back.
+        """
+        return with_inside(self, lambda x: x - without_diagonal(x) / 2)
+
+    def by_edges(self: Model) -> Model:
+        """The reverse of `by_entries`."""
+        return with_inside(self, lambda x: x + without_diagonal(x))
+
+
+def _are_numbers(x: Any) -> bool:
+    """Whether this is a number, or some of them, rather than an array."""
+    if isinstance(x, (tuple, list)):
+        return bool(x) and all(map(_are_numbers, x))
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+def matrices_of(model: Model) -> Model:
+    """A model with its matrices alone, these without diagonals if they are symmetric."""
+    out = jax.tree.map(lambda x: x if x.ndim == 2 else jnp.zeros_like(x), model)
+    return with_inside(out, without_diagonal)
+
+
+def with_inside(model: Model, change: Callable[[Array], Array]) -> Model:
+    """The model with its symmetric matrices changed."""
+    # `tree_at` calls `inside` on a model of placeholders, so its annotation says no more than Any.
+    found = model.inside()
+    return eqx.tree_at(lambda m: m.inside(), model, tuple(map(change, found))) if found else model
+
+
+class AbstractPlainModel(AbstractModel):
+    """What models answer that have no features, or have been given them: layered models and graphs.
+
+    `seen` is what a batch tells, and `observed` which of it, as `observe` gives them.
+    """
+
+    @property
+    @abc.abstractmethod
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        """The units of each layer, or the variables of each group."""
+
+    @property
+    @abc.abstractmethod
+    def num_asked(self) -> int:
+        """How many units can be given or asked for."""
+
+    @property
+    @abc.abstractmethod
+    def query_defaults(self) -> tuple[float, Any] | None:
+        """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
+        start; None if it can be of no such model.
+        """
+
+    @property
+    @abc.abstractmethod
+    def is_seen(self) -> bool:
+        """Whether there is nothing that data never tell."""
+
+    @abc.abstractmethod
+    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+        """What is linear in the units of each layer: their biases; of a graph, the scores of all
+        states.
+        """
+
+    @abc.abstractmethod
+    def units(self, layers: Sequence[Any]) -> PyTree:
+        """Names the values of layers, or of the variables of a graph."""
+
+    @abc.abstractmethod
+    def factors(self, blocks: tuple[Any, ...]) -> PyTree:
+        """Names the values of blocks, or of factors."""
+
+    @abc.abstractmethod
+    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
+        """The mean energy under expected statistics. Its gradient with the statistics held fixed is
+        what learning needs.
+        """
+
+    @abc.abstractmethod
+    def holding(self, seen: PyTree, observed: PyTree) -> Any:
+        """The problem in which what is seen is held."""
+
+    @abc.abstractmethod
+    def if_complete(
+        self,
+        seen: PyTree,
+        observed: PyTree,
+        formula: Callable[[], Result],
+        infer: Callable[[], Result],
+    ) -> Result:
+        """What `formula` gives where nothing is left to infer, else what `infer` gives."""
+
+    @abc.abstractmethod
+    def complete(self, seen: PyTree, mode: bool = False) -> Statistics:
+        """The statistics given what is seen, by formula; or those of the most likely rest."""
+
+    @abc.abstractmethod
+    def complete_energies(self, seen: PyTree) -> Float[Array, " rows"]:
+        """Minus the log-potential of what is seen, the rest summed out, by formula."""
+
+    @abc.abstractmethod
+    def sampled_statistics(self, units: PyTree, means: bool) -> Statistics:
+        """The statistics of samples; with `means`, what can be summed out is."""
+
+    @abc.abstractmethod
+    def held_states(self, seen: PyTree, observed: PyTree) -> tuple[PyTree, PyTree]:
+        """States of what data tell, and which these are, as samplers start from them."""
+
+    @abc.abstractmethod
+    def chains(
+        self, num_chains: int, key: PRNGKeyArray, start: PyTree, clamped: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """States that chains start from, by name, checked, and which of them are held, or None."""
+
+    @abc.abstractmethod
+    def chains_of(self, units: PyTree, clamped: PyTree) -> tuple[PyTree, PyTree]:
+        """The same from states that were checked before."""
+
+    @abc.abstractmethod
+    def from_view(self, states: PyTree) -> PyTree:
+        """States that messages decode, as samplers hold them."""
+
+    @abc.abstractmethod
+    def perturbation(self, number: int, key: PRNGKeyArray) -> tuple[Float[Array, "rows _"], ...]:
+        """Noise for every unary term, for perturbed maxima."""
+
+    @abc.abstractmethod
+    def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        """What makes the noise of the states of a unit symmetric."""
+
+    @abc.abstractmethod
+    def chosen_noise(
+        self, number: int, share: float, key: PRNGKeyArray
+    ) -> tuple[Bool[Array, "rows _"], ...]:
+        """A share of the units, drawn at random, in the places of `perturbation`."""
+
+    @abc.abstractmethod
+    def asked_rows(self, data: Any, name: str) -> Array:
+        """Rows of data that queries are about, checked."""
+
+    @abc.abstractmethod
+    def told_in(self, rows: Array) -> Bool[Array, "..."]:
+        """What of rows data tell."""
+
+    @abc.abstractmethod
+    def row_problem(self, rows: Array, observed: Array) -> Any:
+        """The model with evidence that was checked before."""
+
+    @abc.abstractmethod
+    def places(self, group: Any, name: str) -> Int[np.ndarray, "..."]:
+        """Where the variables of a group of a graph stand among all."""
+
+    @abc.abstractmethod
+    def centred_form(self: Model) -> Model:
+        """Its parameters in the form of units ±1, if its units are binary."""
+
+    @abc.abstractmethod
+    def plain_form(self: Model) -> Model:
+        """The reverse of `centred_form`."""
+
+
+class AbstractFree(AbstractModel):
+    """A model whose parameters may be any numbers, and are all trained."""
+
+    def project(self: Model) -> Model:
+        """The model itself: its parameters may be any numbers."""
+        return self
+
+    def trained(self: Model) -> Model:
+        """True in the place of each array."""
+        return jax.tree.map(lambda _: True, self)
+
+    def inside(self) -> tuple[Any, ...]:
+        """None."""
+        return ()
+
+
+class AbstractSymmetric(AbstractModel):
+    """A model with couplings that must be symmetric and zero on the diagonal."""
+
+    def project(self: Model) -> Model:
+        """The model with its couplings made symmetric and zero on the diagonal, for use after an
+        update that may have broken either.
+        """
+        return with_inside(self, symmetrised)
+
+    def trained(self: Model) -> Model:
+        """True in the place of each array."""
+        return jax.tree.map(lambda _: True, self)
+
+
+class AbstractLayeredModel(AbstractPlainModel):
+    """Layers of units, whose energy holds products of one or two units:
+
+    $E(x) = \\sum_k E_0(x_k) - \\sum_k b_k \\cdot x_k - \\sum_{kl} x_k^\\top W_{kl} x_l$.
+
+    Subclasses say what their layers, biases and blocks of weights are. Layers named `hidden`, or
+    `hidden_1`, `hidden_2` and so on, are hidden: data tell all others.
+    """
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """The names of the layers: `visible` and `hidden`, or `x`."""
+
+    @abc.abstractmethod
+    def remade(
+        self: Layered,
+        layers: tuple[AbstractUnits, ...],
+        blocks: tuple[Float[Array, "_ _"], ...],
+        unary: tuple[Float[Array, "... _"], ...],
+    ) -> Layered:
+        """The model with other units of the same kinds, other weights and other biases."""
+
+    def units(self, layers: Sequence[Any]) -> PyTree:
+        """Names the layers: [`ebmlearn.Layers`][], [`ebmlearn.Units`][], or a tuple like them."""
+        usual = TUPLES.get(self.names)
+        return named(self.names, layers) if usual is None else usual(*layers)
+
+    def encode(self, units: PyTree) -> list[Float[Array, "... _"]]:
+        """States of all units, by name, as they are inside, by number."""
+        pairs = zip(self.layers, jax.tree.leaves(units), strict=True)
+        return [layer.encode(x, self.dtype) for layer, x in pairs]
+
+    def decode(self, layers: Sequence[Float[Array, "... _"]]) -> PyTree:
+        """The reverse of `encode`."""
+        return self.units([u.decode(x) for u, x in zip(self.layers, layers, strict=True)])
+
+    def with_unary(self: Layered, unary: tuple[Float[Array, "... _"], ...]) -> Layered:
+        """The model with other biases, as `unary` gives them."""
+        return self.remade(self.layers, tuple(b.weights for b in self.blocks()), tuple(unary))
+
+    def tempered(self: Layered, beta: float | Float[Array, ""]) -> Layered:
+        """The model of $p(x)^\\beta$, for a positive $\\beta$ where units are real."""
+        if not self.finite:
+            _checks.number("beta", beta, 0, float("inf"), "(0, inf)")
+        beta = jnp.asarray(beta, self.dtype)
+        return self.remade(
+            tuple(layer.tempered(beta) for layer in self.layers),
+            tuple(beta * block.weights for block in self.blocks()),
+            tuple(beta * bias for bias in self.unary()),
+        )
+
+    def batched(self: Layered, shape: tuple[int, ...]) -> Layered:
+        """The model with an instance for each row of a batch of this shape, along one axis; itself
+        if it is a single one.
+        """
+        if self.batch_shape == ():
+            return self
+        size = math.prod(shape)
+        biases = [
+            b if b.ndim == 1 else jnp.broadcast_to(b, (*shape, b.shape[-1])).reshape(size, -1)
+            for b in self.unary()
+        ]
+        return self.with_unary(tuple(biases))
+
+    def uncentred(self: Layered, offsets: PyTree, batch: Batch | None = None) -> Layered:
         """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
         in all products of two units: biases less what the weights send from the offsets $\\mu$ of
         the units they join.
         """
         biases = list(self.unary())
         means = jax.tree.leaves(offsets)
-        for first, second, weights in self.blocks():
+        for first, second, weights, _ in self.blocks():
             ends = {first: weights @ means[second], second: means[first] @ weights}
             for layer, sent in ends.items():
                 biases[layer] = biases[layer] - jnp.broadcast_to(sent, biases[layer].shape)
         return self.with_unary(tuple(biases))
+
+    @property
+    def kind(self) -> str:
+        """`"binary"`, or else the families of all layers in order."""
+        families = [layer.family for layer in self.layers]
+        return families[0] if set(families) == {"binary"} else " ".join(families)
+
+    @property
+    def finite(self) -> bool:
+        """Whether all units have finitely many states."""
+        return all(layer.finite for layer in self.layers)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -113,53 +431,436 @@ class AbstractLayeredModel(eqx.Module):
         return jnp.broadcast_shapes(*(bias.shape[:-1] for bias in self.unary()))
 
     @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the parameters."""
+        return self.unary()[0].dtype
+
+    @property
     def is_bipartite(self) -> bool:
         """Whether units of even layers are joined to units of odd layers only."""
         return all((block.first - block.second) % 2 for block in self.blocks())
 
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The layers that data tell."""
+        return tuple(k for k, name in enumerate(self.names) if not HIDDEN.fullmatch(name))
 
-class AbstractPairwiseModel(AbstractLayeredModel):
-    """Binary units in layers: $E(x) = -\\sum_i b_i x_i - \\sum_{i<j} W_{ij} x_i x_j$ with
-    $x_i \\in \\lbrace 0, 1 \\rbrace$. Every inference works on that alone.
-    """
-
-    def view(
-        self,
-        product: Product,
-        form: Form,
-        schedule: Schedule,
-        damping: Float[AnyArray, ""] | None,
-        beta: Float[AnyArray, ""],
-    ) -> PairwiseView:
-        """The message-passing view of this model, its weights times `beta`."""
-        sizes = tuple(bias.shape[-1] for bias in self.unary())
-        return PairwiseView(self.blocks(), sizes, product, form, schedule, damping, beta)
-
-    def tempered(self: Model, beta: float | Float[Array, ""]) -> Model:
-        """The model of $p(x)^\\beta$: every parameter times `beta`."""
-        return scaled(self, beta)
-
-    def expected_energy(self, units: Any, pairwise: Any) -> Float[Array, ""]:
-        """The mean energy under expected statistics: `units` of each instance, `pairwise` of all.
-
-        Its gradient with the statistics held fixed is minus the statistics, which is all that
-        learning needs. Couplings inside a layer hold each edge twice; an edge counts as one
-        parameter, so that its gradient stands whole at both places.
+    @property
+    def summed(self) -> tuple[int, ...]:
+        """Layers other than the first that are independent of each other given the rest, so that
+        they can be summed out: the odd ones of a DBM.
         """
-        out = jnp.zeros((), self.unary()[0].dtype)
-        for bias, x in zip(self.unary(), jax.tree.leaves(units), strict=True):
+        joined = {frozenset((block.first, block.second)) for block in self.blocks()}
+        out: list[int] = []
+        for k in range(1, len(self.names)):
+            if not any(frozenset((k, other)) in joined for other in (*out, k)):
+                out.append(k)
+        return tuple(out)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether hidden units are independent given what data tell: each edge then ends there."""
+        return all(b.first in self.seen or b.second in self.seen for b in self.blocks())
+
+    def decayed(self: Layered) -> Layered:
+        """What weight decay pulls on: all weights, without what lies on the diagonals of couplings
+        inside a layer.
+        """
+        return matrices_of(self)
+
+    def as_batch(self, batch: Batch) -> PyTree:
+        """The batch as it is."""
+        return batch
+
+    def configuration(self, states: PyTree) -> PyTree:
+        """States as they are."""
+        return states
+
+    def problem(self, evidence: Evidence, observed: Observed) -> Problem:
+        """The model with evidence on its first layer, checked."""
+        return Problem(self, evidence, observed)
+
+    def holding(self, seen: Sequence[Float[Array, "rows _"]], observed: None) -> Problem:
+        """The problem in which all visible units are held."""
+        return Problem(self, seen[0], jnp.ones(seen[0].shape, bool), trusted=True)
+
+    def if_complete(
+        self,
+        seen: PyTree,
+        observed: None,
+        formula: Callable[[], Result],
+        infer: Callable[[], Result],
+    ) -> Result:
+        """What `formula` gives where hidden units are independent given what is seen, else what
+        `infer` gives.
+        """
+        return formula() if self.is_closed else infer()
+
+    def complete(self, seen: Sequence[Float[Array, "rows _"]], mode: bool = False) -> Statistics:
+        """The statistics given what is seen, by formula; or those of the most likely hidden
+        units.
+        """
+        hidden = tuple(k for k in range(len(self.names)) if k not in self.seen)
+        return self.conditional_statistics(self.filled(seen), hidden, mode=mode)
+
+    def complete_energies(self, seen: Sequence[Float[Array, "rows _"]]) -> Float[Array, " rows"]:
+        """Minus the log-potential of what is seen, hidden units summed out, by formula."""
+        return self.marginal_energies(self.filled(seen))
+
+    def given_features(self: Layered, features: AnyArray | None) -> Layered:
+        """The model itself: it has no features."""
+        no_features(self, features)
+        return self
+
+    def bare(self: Layered) -> Layered:
+        """The model itself: it has no features."""
+        return self
+
+    @property
+    def num_asked(self) -> int:
+        """How many units can be given or asked for."""
+        return self.layers[0].size
+
+    @property
+    def query_defaults(self) -> tuple[float, Any] | None:
+        """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
+        start; None if it can be of no such model.
+        """
+        return {"binary": (5.0, (1000.0, 9.21)), "gaussian binary": (1.0, None)}.get(self.kind)
+
+    def places(self, group: Any, name: str) -> NoReturn:
+        """Raises `TypeError`: there are no groups of variables."""
+        named = repr(group) if isinstance(group, str) else type(group).__name__
+        wanted = "not be given" if name == "groups" else "be booleans, one a unit,"
+        raise TypeError(
+            f"`{name}` must {wanted} for a model that is no graph, of type {type(self).__name__},"
+            f" got the group {named}."
+        )
+
+    def asked_rows(self, data: Any, name: str) -> Float[Array, "rows units"]:
+        """Rows of data that queries are about, checked: any evidence that inferences take."""
+        units = self.layers[0]
+        if not hasattr(data, "shape") or not hasattr(data, "dtype"):
+            raise TypeError(f"`{name}` must be an array, got {_checks.describe(data)}.")
+        _checks.rank(name, data, 2, "[rows, visible]")
+        _checks.trailing(name, data, (units.size,), "one value a unit")
+        _checks.finite_rows(name, data)
+        check_inside(name, data, units.evidence)
+        return jnp.asarray(data).astype(self.dtype)
+
+    def told_in(self, rows: Float[Array, "rows units"]) -> Bool[Array, ""]:
+        """What of rows data tell: all."""
+        return jnp.asarray(True)
+
+    def row_problem(self, rows: Float[Array, "rows units"], observed: Any) -> Problem:
+        """The model with evidence that was checked before."""
+        return Problem(self, rows, observed, trusted=True)
+
+    def centred_form(self: Layered) -> Layered:
+        """Its parameters in the form of units ±1, in a model of the same class, if its units are
+        binary.
+        """
+        if self.kind != "binary":
+            return self
+        offsets = [jnp.full_like(bias, -0.5) for bias in self.unary()]
+        return times_weights(self.uncentred(offsets), 0.5)
+
+    def plain_form(self: Layered) -> Layered:
+        """The reverse of `centred_form`."""
+        if self.kind != "binary":
+            return self
+        plain = times_weights(self, 2.0)
+        return plain.uncentred([jnp.full_like(bias, 0.5) for bias in plain.unary()])
+
+    def perturbation(self, number: int, key: PRNGKeyArray) -> tuple[Float[Array, "rows _"], ...]:
+        """Noise for the log-odds of binary units, for perturbed maxima: logistic numbers, which
+        are differences of the Gumbel numbers of both states.
+        """
+        keys = jax.random.split(key, len(self.names))
+        return tuple(
+            _random.logistics(own, (number, units.width), self.dtype)
+            for units, own in zip(self.layers, keys, strict=True)
+        )
+
+    def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        """What makes the noise of both states of a binary unit symmetric: it has mean zero, and
+        without it the perturbed maximum spreads less.
+        """
+        return jnp.stack([x.sum() for x in noise]).sum() / 2
+
+    def chains(
+        self, num_chains: int, key: PRNGKeyArray, start: PyTree, clamped: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """States that chains start from, by name, checked, and which of them are held, or None."""
+        return chains(self, num_chains, key, start, clamped)
+
+    def chains_of(self, units: PyTree, clamped: PyTree) -> tuple[PyTree, PyTree]:
+        """The same from states that were checked before: zeros where there are none."""
+        states = by_layer("units", self.names, units)
+        rows = next(x.shape[0] for x in states if x is not None)
+        zeros = [u.decode(jnp.zeros((rows, u.width), self.dtype)) for u in self.layers]
+        filled = [z if x is None else x for x, z in zip(states, zeros, strict=True)]
+        return self.units(filled), clamped
+
+    def from_view(self, states: Sequence[Float[Array, "rows _"]]) -> PyTree:
+        """States that messages decode, as samplers hold them."""
+        return self.decode(states)
+
+    def chosen_noise(
+        self, number: int, share: float, key: PRNGKeyArray
+    ) -> tuple[Bool[Array, "rows _"], ...]:
+        """A share of the units, drawn at random, in the places of `perturbation`."""
+        keys = jax.random.split(key, len(self.names))
+        return tuple(
+            jax.random.bernoulli(own, share, (number, units.width))
+            for units, own in zip(self.layers, keys, strict=True)
+        )
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether data tell all layers."""
+        return len(self.seen) == len(self.names)
+
+    def held_states(
+        self, seen: Sequence[Float[Array, "rows _"]], observed: None
+    ) -> tuple[PyTree, PyTree]:
+        """States of all units that data tell, and which these are, as samplers start from them."""
+        given = dict(zip(self.seen, seen, strict=True))
+        states = [self.layers[k].decode(given[k]) if k in given else None for k in self._places]
+        masks = [None if x is None else jnp.ones(x.shape, bool) for x in states]
+        return self.units(states), self.units(masks)
+
+    def sampled_statistics(self, units: PyTree, means: bool) -> Statistics:
+        """The statistics of samples; with `means`, layers that can be summed out are replaced by
+        their means given the others.
+        """
+        return self.conditional_statistics(self.encode(units), self.summed if means else ())
+
+    @property
+    def _places(self) -> range:
+        return range(len(self.names))
+
+    def observe(
+        self, batch: Batch, name: str = "batch"
+    ) -> tuple["AbstractLayeredModel", tuple[Float[Array, "rows _"], ...], None]:
+        """Takes a batch of data apart, checked: the model itself, and the states of all layers that
+        data tell.
+        """
+        if self.batch_shape != ():
+            raise ValueError(
+                "`model` must be a single one to be trained, got biases with batch axes of shape"
+                f" {self.batch_shape}; train the CRBM they come from."
+            )
+        return self, self.seen_states(batch, name), None
+
+    def check(self, batch: Batch, name: str = "batch") -> None:
+        """Raises unless a batch is made for this model: shapes always, values where known."""
+        self.observe(batch, name)
+
+    def seen_states(self, batch: Batch, name: str) -> tuple[Float[Array, "rows _"], ...]:
+        """The states of all layers that data tell, checked, as they are inside."""
+        seen = self.seen
+        parts = batch if isinstance(batch, (tuple, list)) else (batch,)
+        if len(parts) != len(seen):
+            what = " and ".join(f"`{self.names[k]}`" for k in seen)
+            wanted = (
+                f"{len(seen)} arrays, {what}," if len(seen) > 1 else "one array of visible units"
+            )
+            kind = type(self).__name__
+            raise ValueError(f"`{name}` must be {wanted} for a {kind}, got {len(parts)}.")
+        out = []
+        for at, (k, x) in enumerate(zip(seen, parts, strict=True)):
+            label = f"{name}[{at}]" if len(seen) > 1 else name
+            out.append(states_of(self.layers[k], label, x, self.dtype))
+        rows = [x.shape[0] for x in out]
+        if len(set(rows)) > 1:
+            got = " and ".join(map(str, rows))
+            raise ValueError(f"`{name}` must hold as many rows of each, got {got}.")
+        return tuple(out)
+
+    def filled(self, seen: Sequence[Float[Array, "rows _"]]) -> list[Float[Array, "rows _"]]:
+        """States of all layers: zeros for those that data do not tell."""
+        given = dict(zip(self.seen, seen, strict=True))
+        shape = seen[0].shape[:-1]
+        return [
+            given[k] if k in given else jnp.zeros((*shape, units.width), self.dtype)
+            for k, units in enumerate(self.layers)
+        ]
+
+    def field(self, layers: States, layer: int, inside: bool = True) -> Float[Array, "rows _"]:
+        """What all other units send to those of a layer, with or without the couplings inside it,
+        and their biases. States are as they are inside.
+        """
+        out = jnp.broadcast_to(self.unary()[layer], layers[layer].shape)
+        for first, second, weights, _ in self.blocks():
+            if second == layer and (inside or first != layer):
+                out = out + layers[first] @ weights
+            elif first == layer and second != layer:
+                out = out + layers[second] @ weights.T
+        return out
+
+    def energies(self, layers: States) -> Float[Array, " rows"]:
+        """The energy of states of all layers, as they are inside."""
+        out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
+        for bias, x in zip(self.unary(), layers, strict=True):
+            out = out - (jnp.broadcast_to(bias, x.shape) * x).sum(-1)
+        for first, second, weights, _ in self.blocks():
+            share = 0.5 if first == second else 1.0
+            out = out - share * ((layers[first] @ weights) * layers[second]).sum(-1)
+        return self._with_base(out, layers, range(len(layers)))
+
+    def marginal_energies(self, layers: States) -> Float[Array, " rows"]:
+        """Minus the log-potential of states, the layers `summed` being summed out."""
+        out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
+        summed = self.summed
+        for k, x in enumerate(layers):
+            if k in summed:
+                out = out - self.layers[k].log_normaliser(self.field(layers, k))
+            else:
+                out = out - (jnp.broadcast_to(self.unary()[k], x.shape) * x).sum(-1)
+        for first, second, weights, _ in self.blocks():
+            if first not in summed and second not in summed:
+                share = 0.5 if first == second else 1.0
+                out = out - share * ((layers[first] @ weights) * layers[second]).sum(-1)
+        return self._with_base(out, layers, [k for k in range(len(layers)) if k not in summed])
+
+    def _with_base(self, out: Array, layers: States, which: Sequence[int]) -> Array:
+        for k in which:
+            if not self.layers[k].linear:
+                out = out + self.layers[k].base_energy(layers[k])
+        return out
+
+    def conditional_statistics(
+        self,
+        layers: States,
+        free: tuple[int, ...],
+        weights: Float[Array, " rows"] | None = None,
+        mode: bool = False,
+    ) -> Statistics:
+        """The statistics of states in which the units of some layers, of which no two are joined,
+        are replaced by their means given the others, or by their most likely states. Rows may have
+        weights that sum to 1.
+        """
+        size = layers[0].shape[0]
+        means, squares = list(layers), []
+        for k, units in enumerate(self.layers):
+            field = self.field(layers, k) if k in free else None
+            if field is not None:
+                means[k] = units.mode(field) if mode else units.mean(field)
+            if units.linear:
+                squares.append(None)
+            elif field is None or mode:
+                squares.append(units.statistics(means[k]))
+            else:
+                squares.append(units.mean_statistics(field))
+        heavy = means
+        if weights is not None:
+            shares = size * weights[:, None]
+            heavy = [x * jnp.broadcast_to(shares, x.shape) for x in means]
+            squares = [
+                None if x is None else x * jnp.broadcast_to(shares, x.shape) for x in squares
+            ]
+        pairs = tuple(heavy[b.first].T @ means[b.second] / size for b in self.blocks())
+        return Statistics(
+            units=self.units(heavy),
+            pairwise=self.factors(pairs),
+            squares=tuple(squares),
+            converged=jnp.ones(size, bool),
+            iterations=jnp.zeros(size, jnp.int32),
+            residual=jnp.zeros(size, layers[0].dtype),
+        )
+
+    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
+        """The mean energy under expected statistics. Its gradient with the statistics held fixed is
+        minus the statistics, which is all that learning needs. Couplings inside a layer hold each
+        edge twice; an edge counts as one parameter, so that its gradient stands whole at both
+        places.
+        """
+        out = jnp.zeros((), self.dtype)
+        for bias, x in zip(self.unary(), jax.tree.leaves(statistics.units), strict=True):
             if bias.ndim == 1:
                 out = out - bias @ x.mean(tuple(range(x.ndim - 1)))
             else:
                 shape = jnp.broadcast_shapes(bias.shape, x.shape)
                 both = jnp.broadcast_to(bias, shape) * jnp.broadcast_to(x, shape)
                 out = out - both.sum(-1).mean()
-        for block, pair in zip(self.blocks(), jax.tree.leaves(pairwise), strict=True):
+        pairs = jax.tree.leaves(statistics.pairwise)
+        for block, pair in zip(self.blocks(), pairs, strict=True):
             if block.first == block.second:
                 out = out - (as_edges(block.weights) * pair).sum() / 2
             else:
                 out = out - (block.weights * pair).sum()
+        for layer, x in zip(self.layers, statistics.squares, strict=True):
+            if x is not None:
+                out = out + layer.own_energy(x).mean()
         return out
+
+
+def require_model(model: Any) -> None:
+    """Raises `TypeError` unless this is a model."""
+    if not isinstance(model, AbstractModel):
+        raise TypeError(f"`model` must be a model such as an RBM, got {_checks.describe(model)}.")
+
+
+def require(model: Any, kinds: tuple[str, ...], what: str) -> Any:
+    """The model, or `TypeError` unless it is of one of some kinds."""
+    require_model(model)
+    if model.kind not in kinds:
+        refuse(model, f"be of a kind that {what} takes, {' or '.join(kinds)}")
+    return model
+
+
+def require_layers(model: Any, what: str) -> "AbstractLayeredModel":
+    """The model, or `TypeError` unless it is one of layers."""
+    require_model(model)
+    if not isinstance(model, AbstractLayeredModel):
+        refuse(model, f"be one of layers of units for {what}")
+    return model
+
+
+def require_single(model: AbstractModel) -> None:
+    """Raises `ValueError` if a model has batch axes."""
+    if model.batch_shape != ():
+        raise ValueError(f"`model` must be a single one, got a batch of shape {model.batch_shape}.")
+
+
+def refuse(model: AbstractModel, wanted: str) -> NoReturn:
+    """Raises `TypeError` for a model that is not taken, and says what to do."""
+    hint = f": {model.hint}" if model.hint else ""
+    kind = type(model).__name__
+    raise TypeError(f"`model` must {wanted}, got a {kind}, which is {model.kind}{hint}.")
+
+
+def no_features(model: AbstractModel, features: Any) -> None:
+    """Raises `ValueError` if features are given to a model that has none."""
+    if features is not None:
+        raise ValueError(f"`features` must be None for a {type(model).__name__}, got an array.")
+
+
+def times_weights(model: Model, factor: float) -> Model:
+    """The model with its matrices times a number."""
+    return jax.tree.map(lambda x: x * jnp.asarray(factor, x.dtype) if x.ndim == 2 else x, model)
+
+
+def states_of(units: AbstractUnits, name: str, x: Any, dtype: DTypeLike) -> Float[Array, "rows _"]:
+    """Rows of states as they are inside, checked."""
+    if getattr(x, "ndim", None) == 1 and units.size == 1:
+        x = x[:, None]
+    x = rows_of(name, x, units.size, "[rows, units]")
+    units.check(name, x)
+    return units.encode(x, dtype)
+
+
+def rows_of(name: str, x: Any, columns: int, meaning: str) -> AnyArray:
+    """Rows of real numbers, checked."""
+    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        raise TypeError(f"`{name}` must be an array {meaning}, got {_checks.describe(x)}.")
+    _checks.rank(name, x, 2, meaning)
+    _checks.trailing(name, x, (columns,), "as the model has units")
+    if x.shape[0] == 0:
+        raise ValueError(f"`{name}` must contain at least one row, got {_checks.describe(x)}.")
+    _checks.real_numbers(name, x)
+    return x
 
 
 def as_edges(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
@@ -167,28 +868,6 @@ def as_edges(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
     than half at each.
     """
     return 2 * couplings - jax.lax.stop_gradient(couplings)
-
-
-def by_entries(gradient: Any) -> Any:
-    """A gradient of a learner, in which that of an edge inside a layer stands whole at both its
-    places, by the entries of the matrix: half at each. This is what can be pulled back.
-    """
-    return _couplings_times(gradient, 0.5)
-
-
-def by_edges(gradient: Any) -> Any:
-    """The reverse of `by_entries`."""
-    return _couplings_times(gradient, 2.0)
-
-
-def _couplings_times(gradient: Any, factor: float) -> Any:
-    couplings = getattr(gradient, "couplings", None)
-    if not isinstance(gradient, AbstractLayeredModel) or couplings is None:
-        return gradient
-    own = jnp.eye(couplings.shape[0], dtype=bool)
-    return eqx.tree_at(
-        lambda model: model.couplings, gradient, jnp.where(own, couplings, factor * couplings)
-    )
 
 
 def scaled(model: Model, beta: float | Float[Array, ""]) -> Model:
@@ -201,7 +880,7 @@ def states(name: str, x: Shaped[AnyArray, "..."], size: int, dtype: Any) -> Num[
     x = jnp.asarray(x)
     if x.ndim == 0 or x.shape[-1] != size:
         raise ValueError(
-            f"`{name}` must have shape (..., {size}), one value a unit, got {describe(x)}."
+            f"`{name}` must have shape (..., {size}), one value a unit, got {_checks.describe(x)}."
         )
     return x.astype(dtype)
 
@@ -213,7 +892,8 @@ def instancewise(fn: Callable) -> Callable:
     @functools.wraps(fn)
     def lifted(*args: Array) -> PyTree:
         labels = names if len(names) == len(args) else [f"layer {k}" for k in range(len(args))]
-        shape = broadcastable(**{k: x.shape[:-1] for k, x in zip(labels, args, strict=True)})
+        shapes = {k: x.shape[:-1] for k, x in zip(labels, args, strict=True)}
+        shape = _checks.broadcastable(**shapes)
         if shape == ():
             return fn(*args)
         axes = tuple(None if x.ndim == 1 else 0 for x in args)
@@ -230,20 +910,41 @@ def instancewise(fn: Callable) -> Callable:
     return lifted
 
 
+def parameter(name: str) -> Callable[[ArrayLike], Array]:
+    """What makes a field hold a parameter: an array of float32 or float64."""
+
+    def convert(x: ArrayLike) -> Array:
+        return _checks.parameter(name, x)
+
+    return convert
+
+
+def optional(name: str) -> Callable[[ArrayLike | None], Array | None]:
+    """The same for a parameter that may be left out."""
+
+    def convert(x: ArrayLike | None) -> Array | None:
+        return None if x is None else _checks.parameter(name, x)
+
+    return convert
+
+
 def gaussian(
     shape: tuple[int, ...], scale: float, dtype: DTypeLike | None, key: PRNGKeyArray
 ) -> Float[Array, "..."]:
     """Normal random weights of standard deviation `scale`."""
-    typed_key(key)
-    number("scale", scale, 0, float("inf"), "[0, inf)")
+    _checks.number("scale", scale, 0, float("inf"), "[0, inf)")
     dtype = jax.dtypes.canonicalize_dtype(float if dtype is None else dtype)
     return jnp.asarray(scale, dtype) * jax.random.normal(key, shape, dtype)
+
+
+def without_diagonal(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """A matrix with zeros on its diagonal."""
+    own = jnp.eye(couplings.shape[0], dtype=bool)
+    return jnp.where(own, jnp.zeros((), couplings.dtype), couplings)
 
 
 def symmetrised(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The symmetric part without its diagonal: what the energy means, also after an update that
     broke the symmetry or while differentiating.
     """
-    n = couplings.shape[0]
-    mean = (couplings + couplings.T) / 2
-    return jnp.where(jnp.eye(n, dtype=bool), jnp.zeros((), couplings.dtype), mean)
+    return without_diagonal((couplings + couplings.T) / 2)

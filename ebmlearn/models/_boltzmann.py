@@ -3,15 +3,24 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, DTypeLike, Float, Shaped
 
 from .. import _checks
-from .._types import AnyArray
-from ._base import AbstractPairwiseModel, gaussian, instancewise, Kind, states, symmetrised, Units
-from ._view import Block
+from .._types import AnyArray, Key
+from ..units import AbstractUnits, Binary
+from ._base import (
+    AbstractLayeredModel,
+    AbstractSymmetric,
+    gaussian,
+    instancewise,
+    parameter,
+    states,
+    symmetrised,
+)
+from ._block import Block
 
 
-class BoltzmannMachine(AbstractPairwiseModel):
+class BoltzmannMachine(AbstractLayeredModel, AbstractSymmetric):
     """A fully visible Boltzmann machine, that is an Ising model on binary units:
 
     $E(x) = -\\tfrac12 x^\\top W x - b^\\top x$ with $x \\in \\lbrace 0, 1 \\rbrace^n$,
@@ -25,17 +34,8 @@ class BoltzmannMachine(AbstractPairwiseModel):
         ```
     """
 
-    couplings: Float[Array, "n n"]
-    bias: Float[Array, "*batch n"]
-
-    def __init__(self, couplings: Float[AnyArray, "n n"], bias: Float[AnyArray, "*batch n"]):
-        """**Arguments:**
-
-        - `couplings`: $W$, of shape `[n, n]`, symmetric, zero on the diagonal.
-        - `bias`: $b$, of shape `[*batch, n]`.
-        """
-        self.couplings = _checks.parameter("couplings", couplings)
-        self.bias = _checks.parameter("bias", bias)
+    couplings: Float[Array, "n n"] = eqx.field(converter=parameter("couplings"))
+    bias: Float[Array, "*batch n"] = eqx.field(converter=parameter("bias"))
 
     def __check_init__(self):
         _checks.finite(**vars(self))
@@ -48,7 +48,7 @@ class BoltzmannMachine(AbstractPairwiseModel):
         cls,
         units: int,
         *,
-        key: PRNGKeyArray,
+        key: Key,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "BoltzmannMachine":
@@ -57,12 +57,12 @@ class BoltzmannMachine(AbstractPairwiseModel):
         **Arguments:**
 
         - `units`: the number of units.
-        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the couplings. Biases are zero.
         - `dtype`: float32 or float64; the default dtype of JAX if not given.
         """
         _checks.count("units", units)
-        upper = jnp.triu(gaussian((units, units), scale, dtype, key), 1)
+        upper = jnp.triu(gaussian((units, units), scale, dtype, _checks.as_key(key)), 1)
         return cls(upper + upper.T, jnp.zeros(units, upper.dtype))
 
     @classmethod
@@ -116,30 +116,40 @@ class BoltzmannMachine(AbstractPairwiseModel):
 
         return conditional(self._states(x), self.bias)
 
-    def project(self) -> "BoltzmannMachine":
-        """The model with its couplings made symmetric and zero on the diagonal, for use after an
-        update that may have broken either.
-        """
-        return eqx.tree_at(lambda model: model.couplings, self, symmetrised(self.couplings))
-
     def blocks(self) -> tuple[Block, ...]:
         return (Block(0, 0, symmetrised(self.couplings)),)
+
+    @property
+    def names(self) -> tuple[str]:
+        return ("x",)
+
+    @property
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        return (Binary(self.num_units),)
+
+    def inside(self) -> tuple[Any, ...]:
+        return (self.couplings,)
 
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return (self.bias,)
 
-    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "BoltzmannMachine":
-        """The model with other biases, as `unary` gives them."""
-        return eqx.tree_at(lambda model: (model.bias,), self, unary)
-
-    def kinds(self) -> tuple[Kind, ...]:
-        return ("binary",)
-
-    def units(self, layers: tuple[Any, ...]) -> Units:
-        return Units(*layers)
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        blocks: tuple[Float[Array, "_ _"], ...],
+        unary: tuple[Float[Array, "... _"], ...],
+    ) -> "BoltzmannMachine":
+        return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (*blocks, *unary))
 
     def factors(self, blocks: tuple[Any, ...]) -> Any:
         return blocks[0]
 
     def _states(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
         return states("x", x, self.num_units, self.couplings.dtype)
+
+
+BoltzmannMachine.__init__.__doc__ = """**Arguments:**
+
+- `couplings`: $W$, of shape `[n, n]`, symmetric, zero on the diagonal.
+- `bias`: $b$, of shape `[*batch, n]`.
+"""

@@ -1,19 +1,31 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, DTypeLike, Float, Shaped
 
 from .. import _checks
-from .._types import AnyArray
-from ._base import AbstractPairwiseModel, gaussian, instancewise, Kind, Layers, states
+from .._types import AnyArray, Key
+from ..units import AbstractUnits, Binary
+from ._base import AbstractFree, AbstractLayeredModel, gaussian, instancewise, states
+from ._block import Block
 from ._rbm import RBM
-from ._view import Block
 
 
-class DBM(AbstractPairwiseModel):
+def _arrays(name: str) -> Callable[[Any], tuple[Array, ...]]:
+    """Converts a sequence of parameters."""
+
+    def convert(x: Any) -> tuple[Array, ...]:
+        if not isinstance(x, (tuple, list)):
+            raise TypeError(f"`{name}` must be a tuple of arrays, got {_checks.describe(x)}.")
+        return tuple(_checks.parameter(f"{name}[{k}]", part) for k, part in enumerate(x))
+
+    return convert
+
+
+class DBM(AbstractLayeredModel, AbstractFree):
     """A deep Boltzmann machine: layers of binary units $x_0 = v, x_1, \\ldots, x_L$, each joined to
     the next,
 
@@ -29,25 +41,8 @@ class DBM(AbstractPairwiseModel):
         ```
     """
 
-    weights: tuple[Float[Array, "_ _"], ...]
-    biases: tuple[Float[Array, "*batch _"], ...]
-
-    def __init__(
-        self,
-        weights: Sequence[Float[AnyArray, "_ _"]],
-        biases: Sequence[Float[AnyArray, "*#batch _"]],
-    ):
-        """**Arguments:**
-
-        - `weights`: arrays of shapes `[n_0, n_1]`, `[n_1, n_2]`, ...
-        - `biases`: arrays of shapes `[*batch, n_0]`, `[*batch, n_1]`, ...
-        """
-        for name, value in (("weights", weights), ("biases", biases)):
-            if not isinstance(value, (tuple, list)):
-                got = _checks.describe(value)
-                raise TypeError(f"`{name}` must be a tuple of arrays, got {got}.")
-        self.weights = tuple(_checks.parameter(f"weights[{k}]", w) for k, w in enumerate(weights))
-        self.biases = tuple(_checks.parameter(f"biases[{k}]", b) for k, b in enumerate(biases))
+    weights: tuple[Float[Array, "_ _"], ...] = eqx.field(converter=_arrays("weights"))
+    biases: tuple[Float[Array, "*#batch _"], ...] = eqx.field(converter=_arrays("biases"))
 
     def __check_init__(self):
         if not self.weights or len(self.biases) != len(self.weights) + 1:
@@ -77,7 +72,7 @@ class DBM(AbstractPairwiseModel):
         visible: int,
         hidden: Sequence[int],
         *,
-        key: PRNGKeyArray,
+        key: Key,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "DBM":
@@ -87,7 +82,7 @@ class DBM(AbstractPairwiseModel):
 
         - `visible`: the number of visible units.
         - `hidden`: the numbers of units of the hidden layers, from the lowest up.
-        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the weights. Biases are zero.
         - `dtype`: float32 or float64; the default dtype of JAX if not given.
         """
@@ -97,8 +92,7 @@ class DBM(AbstractPairwiseModel):
         sizes = (visible, *hidden)
         for k, size in enumerate(sizes):
             _checks.count("visible" if k == 0 else f"hidden[{k - 1}]", size)
-        _checks.typed_key(key)
-        keys = jax.random.split(key, len(hidden))
+        keys = jax.random.split(_checks.as_key(key), len(hidden))
         shapes = zip(sizes[:-1], sizes[1:], keys, strict=True)
         weights = tuple(gaussian((m, n), scale, dtype, k) for m, n, k in shapes)
         return cls(weights, tuple(jnp.zeros(size, weights[0].dtype) for size in sizes))
@@ -208,18 +202,24 @@ class DBM(AbstractPairwiseModel):
     def blocks(self) -> tuple[Block, ...]:
         return tuple(Block(k, k + 1, w) for k, w in enumerate(self.weights))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return "visible", *(f"hidden_{k}" for k in range(1, len(self.biases)))
+
+    @property
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        return tuple(Binary(bias.shape[-1]) for bias in self.biases)
+
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return self.biases
 
-    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "DBM":
-        """The model with other biases, as `unary` gives them."""
-        return eqx.tree_at(lambda model: model.biases, self, unary)
-
-    def kinds(self) -> tuple[Kind, ...]:
-        return ("binary",) * len(self.biases)
-
-    def units(self, layers: tuple[Any, ...]) -> Layers:
-        return Layers(layers[0], tuple(layers[1:]))
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        blocks: tuple[Float[Array, "_ _"], ...],
+        unary: tuple[Float[Array, "... _"], ...],
+    ) -> "DBM":
+        return eqx.tree_at(lambda m: (m.weights, m.biases), self, (blocks, unary))
 
     def factors(self, blocks: tuple[Any, ...]) -> Any:
         return tuple(blocks)
@@ -242,3 +242,10 @@ class DBM(AbstractPairwiseModel):
         for k, x in enumerate(hidden):
             out.append(states(f"hidden[{k}]", x, self.num_hidden[k], dtype))
         return out
+
+
+DBM.__init__.__doc__ = """**Arguments:**
+
+- `weights`: arrays of shapes `[n_0, n_1]`, `[n_1, n_2]`, ...
+- `biases`: arrays of shapes `[*batch, n_0]`, `[*batch, n_1]`, ...
+"""

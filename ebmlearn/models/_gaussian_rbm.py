@@ -1,19 +1,20 @@
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, DTypeLike, Float, Shaped
 
 from .. import _checks
-from .._types import AnyArray
-from ._base import AbstractLayeredModel, gaussian, instancewise, Kind, Layers, states
+from .._types import AnyArray, Key
+from ..units import AbstractUnits, Binary, Gaussian
+from ._base import AbstractFree, AbstractLayeredModel, gaussian, instancewise, parameter, states
+from ._block import Block
 from ._boltzmann import BoltzmannMachine
-from ._view import Block
 
 
-class GaussianRBM(AbstractLayeredModel):
+class GaussianRBM(AbstractLayeredModel, AbstractFree):
     """An RBM with real visible units, Gaussian given the binary hidden ones:
 
     $E(v, h) = \\sum_i \\frac{(v_i - b_i)^2}{2 \\sigma_i^2}
@@ -33,30 +34,15 @@ class GaussianRBM(AbstractLayeredModel):
         ```
     """
 
-    weights: Float[Array, "visible hidden"]
-    visible_bias: Float[Array, "*batch visible"]
-    hidden_bias: Float[Array, "*batch hidden"]
-    log_sigma: Float[Array, " visible"]
+    weights: Float[Array, "visible hidden"] = eqx.field(converter=parameter("weights"))
+    visible_bias: Float[Array, "*#batch visible"] = eqx.field(converter=parameter("visible_bias"))
+    hidden_bias: Float[Array, "*#batch hidden"] = eqx.field(converter=parameter("hidden_bias"))
+    log_sigma: Float[Array, " visible"] = eqx.field(converter=parameter("log_sigma"))
 
-    def __init__(
-        self,
-        weights: Float[AnyArray, "visible hidden"],
-        visible_bias: Float[AnyArray, "*#batch visible"],
-        hidden_bias: Float[AnyArray, "*#batch hidden"],
-        log_sigma: Float[AnyArray, " visible"],
-    ):
-        """**Arguments:**
-
-        - `weights`: $W$, of shape `[visible, hidden]`.
-        - `visible_bias`: $b$, of shape `[*batch, visible]`: the mean of the visible units where
-          all hidden ones are 0.
-        - `hidden_bias`: $c$, of shape `[*batch, hidden]`.
-        - `log_sigma`: $\\log \\sigma$, of shape `[visible]`.
-        """
-        self.weights = _checks.parameter("weights", weights)
-        self.visible_bias = _checks.parameter("visible_bias", visible_bias)
-        self.hidden_bias = _checks.parameter("hidden_bias", hidden_bias)
-        self.log_sigma = _checks.parameter("log_sigma", log_sigma)
+    hint: ClassVar[str] = (
+        "take `BP` or `Exact`, a sampler, or `model.hidden_marginal()`, whose log Z is less by"
+        " `model.log_volume`"
+    )
 
     def __check_init__(self):
         _checks.rank("weights", self.weights, 2, "[visible, hidden]")
@@ -77,7 +63,7 @@ class GaussianRBM(AbstractLayeredModel):
         visible: int,
         hidden: int,
         *,
-        key: PRNGKeyArray,
+        key: Key,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "GaussianRBM":
@@ -86,14 +72,14 @@ class GaussianRBM(AbstractLayeredModel):
         **Arguments:**
 
         - `visible`, `hidden`: the numbers of units.
-        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the weights. Biases are zero, scales $\\sigma$ one: data
           should have mean zero and variance one, or the model be given theirs.
         - `dtype`: float32 or float64; the default dtype of JAX if not given.
         """
         _checks.count("visible", visible)
         _checks.count("hidden", hidden)
-        weights = gaussian((visible, hidden), scale, dtype, key)
+        weights = gaussian((visible, hidden), scale, dtype, _checks.as_key(key))
         zeros = jnp.zeros(visible, weights.dtype)
         return cls(weights, zeros, jnp.zeros(hidden, weights.dtype), zeros)
 
@@ -192,25 +178,6 @@ class GaussianRBM(AbstractLayeredModel):
         """
         return (self.log_sigma + 0.5 * math.log(2 * math.pi)).sum()
 
-    def tempered(self, beta: float | Float[Array, ""]) -> "GaussianRBM":
-        """The model of $p(v, h)^\\beta$, for a positive $\\beta$: the scales grow as the couplings
-        shrink.
-        """
-        _checks.number("beta", beta, 0, float("inf"), "(0, inf)")
-        root = jnp.sqrt(jnp.asarray(beta, self.weights.dtype))
-        return GaussianRBM(
-            self.weights * root,
-            self.visible_bias,
-            self.hidden_bias * root**2,
-            self.log_sigma - jnp.log(root),
-        )
-
-    def expected_energy(self, units: Layers, pairwise: Any) -> Float[Array, ""]:
-        """The mean energy of configurations, whose hidden units may be probabilities given the
-        visible ones. `pairwise` is not needed.
-        """
-        return self.energy(units.visible, units.hidden).mean()
-
     def blocks(self) -> tuple[Block, ...]:
         return (Block(0, 1, self.weights / self.sigma[:, None]),)
 
@@ -219,21 +186,29 @@ class GaussianRBM(AbstractLayeredModel):
         precision = jnp.broadcast_to(jnp.exp(-2 * self.log_sigma), self.visible_bias.shape)
         return self.visible_bias * precision, self.hidden_bias
 
-    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "GaussianRBM":
-        """The model with other linear terms, as `unary` gives them."""
+    @property
+    def names(self) -> tuple[str, str]:
+        return "visible", "hidden"
+
+    @property
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        visible = Gaussian(self.num_visible, self.log_sigma, self.visible_bias)
+        return visible, Binary(self.num_hidden)
+
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        blocks: tuple[Float[Array, "_ _"], ...],
+        unary: tuple[Float[Array, "... _"], ...],
+    ) -> "GaussianRBM":
+        log_sigma = layers[0].log_scale  # pyright: ignore
         visible, hidden = unary
-        variance = jnp.broadcast_to(jnp.exp(2 * self.log_sigma), visible.shape)
+        variance = jnp.broadcast_to(jnp.exp(2 * log_sigma), visible.shape)
         return eqx.tree_at(
-            lambda model: (model.visible_bias, model.hidden_bias),
+            lambda m: (m.weights, m.visible_bias, m.hidden_bias, m.log_sigma),
             self,
-            (visible * variance, hidden),
+            (jnp.exp(log_sigma)[:, None] * blocks[0], visible * variance, hidden, log_sigma),
         )
-
-    def kinds(self) -> tuple[Kind, ...]:
-        return ("gaussian", "binary")
-
-    def units(self, layers: tuple[Any, ...]) -> Layers:
-        return Layers(*layers)
 
     def factors(self, blocks: tuple[Any, ...]) -> Any:
         return blocks[0]
@@ -243,3 +218,13 @@ class GaussianRBM(AbstractLayeredModel):
 
     def _hidden(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
         return states("hidden", x, self.num_hidden, self.weights.dtype)
+
+
+GaussianRBM.__init__.__doc__ = """**Arguments:**
+
+- `weights`: $W$, of shape `[visible, hidden]`.
+- `visible_bias`: $b$, of shape `[*batch, visible]`: the mean of the visible units where all hidden
+  ones are 0.
+- `hidden_bias`: $c$, of shape `[*batch, hidden]`.
+- `log_sigma`: $\\log \\sigma$, of shape `[visible]`.
+"""

@@ -1,124 +1,35 @@
 import abc
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from .. import _checks
 from .._types import AnyArray
-from ._view import Block, Form, Product, Schedule, Start
+from ..units import _random
+from ._base import AbstractPlainModel, no_features, refuse
+from ._block import Block
+from ._graph_problem import GraphProblem
+from ._problem import each_and_mean
+from ._statistics import Statistics
 
 
-# The score of a state that evidence excludes: finite, so that nothing becomes NaN.
-EXCLUDED = -1e6
+Result = TypeVar("Result")
+Graph = TypeVar("Graph", bound="AbstractGraphModel")
+# How many numbers the statistics of the configurations are that are treated at once.
+_AT_ONCE = 2**26
 
 
-class GraphInstance(NamedTuple):
-    """What may differ between instances of one graph: the unary score of every state of every
-    variable, one after the other, and the states at which variables are held, -1 where free.
-    """
-
-    unary: tuple[Float[Array, " states"]]
-    clamp: Int[Array, " variables"] | None
-
-
-class GraphState(NamedTuple):
-    """Messages of the dense blocks (towards their first and their second end), what a view keeps of
-    all other edges, and the scores of all states that they add up to.
-    """
-
-    messages: tuple[tuple[Float[Array, "_ _"], Float[Array, "_ _"]], ...]
-    rest: PyTree
-    fields: Float[Array, "..."]
-
-
-class AbstractGraphView(eqx.Module):
-    """Message passing on a graph of factors of any kind, written for one instance."""
-
-    @abc.abstractmethod
-    def start(self, instance: GraphInstance, start: Start) -> GraphState:
-        """No messages; those of dense blocks in ±1 form (`centred`) or in {0, 1} form (`plain`)."""
-
-    @abc.abstractmethod
-    def update(self, state: GraphState, instance: GraphInstance) -> GraphState:
-        """One sweep: every message is sent once, all at the same time."""
-
-    @abc.abstractmethod
-    def resume(self, state: GraphState, instance: GraphInstance) -> GraphState:
-        """Messages of another instance, with what they add up to here."""
-
-    @abc.abstractmethod
-    def beliefs(
-        self, state: GraphState, instance: GraphInstance
-    ) -> tuple[Float[Array, "variables most"]]:
-        """The score of every state of every variable."""
-
-    @abc.abstractmethod
-    def given(
-        self, states: Int[Array, " variables"], instance: GraphInstance
-    ) -> Float[Array, "variables most"]:
-        """The score of every state of every variable given all other variables."""
-
-    @abc.abstractmethod
-    def linear(
-        self, states: Int[Array, " variables"], unary: tuple[Float[Array, " states"]]
-    ) -> Float[Array, ""]:
-        """The sum of the unary terms that states meet."""
-
-    @abc.abstractmethod
-    def score(self, states: Int[Array, " variables"], instance: GraphInstance) -> Float[Array, ""]:
-        """The log-potential of one configuration with its unary terms, minus infinity where it
-        breaks a factor.
-        """
-
-    @abc.abstractmethod
-    def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
-        """The Bethe approximation of log Z, or of the largest log-potential for max-product."""
-
-    @abc.abstractmethod
-    def pairwise(
-        self, state: GraphState, instance: GraphInstance, temperature: Float[Array, ""]
-    ) -> tuple[Float[Array, "..."], ...]:
-        """The expected statistic of every log-potential: the belief of its configuration."""
-
-    @abc.abstractmethod
-    def statistics(
-        self, state: GraphState, instance: GraphInstance
-    ) -> tuple[tuple[Float[Array, "variables most"]], tuple[Float[Array, "..."], ...]]:
-        """The gradient of `log_partition` at a fixed point."""
-
-    def decode(self, beliefs: tuple[Float[Array, "variables most"]]) -> Int[Array, " variables"]:
-        """The likeliest state of each variable."""
-        return beliefs[0].argmax(-1).astype(jnp.int32)
-
-    def is_peak(self, states: Int[Array, " variables"], instance: GraphInstance) -> Bool[Array, ""]:
-        """Whether no change of one variable raises the log-potential."""
-        given = self.given(states, instance)
-        own = jnp.take_along_axis(given, states[:, None], axis=-1)[:, 0]
-        # A configuration that is excluded is no peak, though all its neighbours may be too.
-        peak = (given.max(-1) <= own) & (own > EXCLUDED / 2)
-        return (peak if instance.clamp is None else peak | (instance.clamp >= 0)).all()
-
-    @abc.abstractmethod
-    def change(self, old: GraphState, new: GraphState, instance: GraphInstance) -> Float[Array, ""]:
-        """The largest change of a probability between two states."""
-
-
-def largest_change(
-    before: Float[Array, "... states"], after: Float[Array, "... states"]
-) -> Float[Array, ""]:
-    """The largest change of a probability between two scores."""
-    before, after = jax.nn.softmax(before, axis=-1), jax.nn.softmax(after, axis=-1)
-    return jax.lax.stop_gradient(jnp.abs(after - before).max(initial=0))
-
-
-class AbstractGraphModel(eqx.Module):
+class AbstractGraphModel(AbstractPlainModel):
     """Discrete variables joined by factors of any kind. Inferences and learners work on what
-    subclasses say of themselves here.
+    subclasses say of themselves here; `kind` is what messages are registered for.
     """
 
+    hint: ClassVar[str] = "take `BP` or `Exact`, `PMP` to sample, `MLE` or `PMPLearner` to train it"
     log_potentials: eqx.AbstractVar[tuple[Float[Array, "..."], ...]]
 
     @property
@@ -135,28 +46,6 @@ class AbstractGraphModel(eqx.Module):
         """The weights of dense blocks of binary variables."""
 
     @abc.abstractmethod
-    def fast(self, temperature: Float[AnyArray, ""], damped: bool) -> bool | Bool[Array, ""]:
-        """Whether sum-product may run in the fast form of the messages, `"odds"`, as exactly as in
-        the general one.
-        """
-
-    @property
-    @abc.abstractmethod
-    def num_messages(self) -> int:
-        """How many numbers the messages of an instance are."""
-
-    @abc.abstractmethod
-    def view(
-        self,
-        product: Product,
-        form: Form,
-        schedule: Schedule,
-        damping: Float[AnyArray, ""] | None,
-        beta: Float[AnyArray, ""],
-    ) -> AbstractGraphView:
-        """The message-passing view of this model, its log-potentials times `beta`."""
-
-    @abc.abstractmethod
     def rows(self, data: Any, name: str) -> Int[AnyArray, "*batch variables"]:
         """Observed states as one array, -1 where a variable is not observed, from a dictionary of
         them; checked.
@@ -169,7 +58,7 @@ class AbstractGraphModel(eqx.Module):
         """
 
     @abc.abstractmethod
-    def units(self, layers: tuple[Float[Array, "*batch variables most"]]) -> Any:
+    def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> PyTree:
         """One value for each state of each variable, by the groups of the graph."""
 
     @abc.abstractmethod
@@ -192,7 +81,7 @@ class AbstractGraphModel(eqx.Module):
 
     @abc.abstractmethod
     def log_potential(
-        self, states: Int[Array, "*batch variables"], product: Product = "max"
+        self, states: Int[Array, "*batch variables"], product: Literal["sum", "max"] = "max"
     ) -> Float[Array, "*batch"]:
         """The sum of the log-potentials that configurations meet, without evidence: minus infinity
         where one breaks a factor. To be summed over, rather than maximised, it has the weights of
@@ -212,9 +101,9 @@ class AbstractGraphModel(eqx.Module):
         """The energy of configurations."""
 
     @abc.abstractmethod
-    def expected_energy(self, units: Any, pairwise: Any) -> Float[Array, ""]:
-        """The mean energy under expected statistics: `units` of each instance, `pairwise` of all.
-        Its gradient with the statistics held fixed is what learning needs.
+    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
+        """The mean energy under expected statistics. Its gradient with the statistics held fixed is
+        what learning needs.
         """
 
     @property
@@ -223,6 +112,216 @@ class AbstractGraphModel(eqx.Module):
         return ()
 
     @property
-    def is_bipartite(self) -> bool:
-        """Whether variables fall into two sides that can take turns; not asked of graphs."""
-        return False
+    def dtype(self) -> np.dtype:
+        """The dtype of the parameters."""
+        return self.unary()[0].dtype
+
+    @property
+    def num_asked(self) -> int:
+        """How many variables can be given or asked for."""
+        return len(self.num_states)
+
+    @property
+    def finite(self) -> bool:
+        """True: variables have finitely many states."""
+        return True
+
+    @property
+    def query_defaults(self) -> tuple[float, float]:
+        """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
+        start.
+        """
+        return 1.0, 1000.0
+
+    @property
+    def is_seen(self) -> bool:
+        """Data say of each variable whether they tell it."""
+        return True
+
+    def places(self, group: Any, name: str) -> Int[np.ndarray, "..."]:
+        """Where the variables of a group stand among all; or an error that names the argument."""
+        numbers: Any = np.arange(len(self.num_states))
+        return np.asarray(self.configuration(numbers).take(group, f"`{name}`"))
+
+    def observe(
+        self, batch: Any, name: str = "batch"
+    ) -> tuple["AbstractGraphModel", Int[Array, "rows variables"], Bool[Array, "rows variables"]]:
+        """Takes a batch of data apart, checked: the states of all variables, and which of them data
+        tell.
+        """
+        rows = self.asked_rows(batch, name)
+        return self, rows, rows >= 0
+
+    def check(self, batch: Any, name: str = "batch") -> None:
+        """Raises unless a batch is made for this graph."""
+        self.asked_rows(batch, name)
+
+    def asked_rows(self, data: Any, name: str) -> Int[Array, "rows variables"]:
+        """Rows of data, checked."""
+        rows = jnp.asarray(self.rows(data, name))
+        _checks.rank(name, rows, 2, "[rows, variables], or groups of them with a leading axis")
+        return rows
+
+    def as_batch(self, batch: Any) -> Int[Array, "rows variables"]:
+        """One array, so that what is compiled holds on to no group of the graph."""
+        return jnp.asarray(self.rows(batch, "batch"))
+
+    def given_features(self: Graph, features: Any) -> Graph:
+        """The model itself: it has no features."""
+        no_features(self, features)
+        return self
+
+    def bare(self: Graph) -> Graph:
+        """The model itself: it has no features."""
+        return self
+
+    def problem(self, evidence: Any, observed: Any) -> GraphProblem:
+        """The graph with evidence, checked."""
+        return GraphProblem(self, evidence, observed).checked()
+
+    def told_in(self, rows: Int[Array, "rows variables"]) -> Bool[Array, "rows variables"]:
+        """What of rows data tell."""
+        return rows >= 0
+
+    def row_problem(self, rows: Int[Array, "rows variables"], observed: Any) -> GraphProblem:
+        """The graph with some of the states of rows held."""
+        return GraphProblem(self, jnp.where(observed, rows, jnp.full_like(rows, -1)))
+
+    def holding(self, seen: Int[Array, "rows variables"], observed: Any) -> GraphProblem:
+        """The problem in which all that data tell is held."""
+        return GraphProblem(self, seen)
+
+    def if_complete(
+        self,
+        seen: Any,
+        observed: Bool[Array, "rows variables"],
+        formula: Callable[[], Result],
+        infer: Callable[[], Result],
+    ) -> Result:
+        """What `formula` gives where data tell all variables, else what `infer` gives."""
+        return jax.lax.cond(observed.all(), formula, infer)
+
+    def complete(self, seen: Int[Array, "rows variables"], mode: bool = False) -> Statistics:
+        """The statistics of configurations in which all variables are known."""
+        size = seen.shape[0]
+        numbers = sum(x.size for x in self.log_potentials) + len(self.owners)
+        chunk = max(1, _AT_ONCE // numbers)
+        units, factors = each_and_mean(self.features, seen, (size,), chunk)
+        return Statistics(
+            units=self.units((units,)),
+            pairwise=self.factors(factors),
+            squares=(),
+            converged=jnp.ones(size, bool),
+            iterations=jnp.zeros(size, jnp.int32),
+            residual=jnp.zeros(size, self.dtype),
+        )
+
+    def complete_energies(self, seen: Int[Array, "rows variables"]) -> Float[Array, " rows"]:
+        """The energies of configurations in which all variables are known."""
+        return self.energy(seen)
+
+    def sampled_statistics(self, units: Int[Array, "rows variables"], means: bool) -> Statistics:
+        """The statistics of samples."""
+        return self.complete(units)
+
+    def held_states(self, seen: Any, observed: Any) -> Any:
+        """States of all variables that data tell, and which these are."""
+        return jnp.maximum(seen, 0), observed
+
+    def centred_form(self: Graph) -> Graph:
+        """Itself."""
+        return self
+
+    def plain_form(self: Graph) -> Graph:
+        """Itself."""
+        return self
+
+    def perturbation(self, number: int, key: PRNGKeyArray) -> tuple[Float[Array, "rows states"]]:
+        """Noise for every state of every variable, for perturbed maxima: Gumbel numbers less their
+        mean over a variable, which has mean zero and moves no maximum.
+        """
+        (own,) = jax.random.split(key, 1)
+        noise = _random.gumbels(own, (number, len(self.owners)), self.dtype)
+        counts = np.asarray(self.num_states)
+        mean = jax.vmap(lambda x: jax.ops.segment_sum(x, self.owners, len(counts)))(noise)
+        mean = mean / jnp.broadcast_to(jnp.asarray(counts, self.dtype), mean.shape)
+        return (noise - mean[:, self.owners],)
+
+    def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        """Nothing: the noise of the states of a variable is symmetric as it is."""
+        return jnp.zeros((), noise[0].dtype)
+
+    def chosen_noise(
+        self, number: int, share: float, key: PRNGKeyArray
+    ) -> tuple[Bool[Array, "rows states"]]:
+        """A share of the variables, drawn at random, in the places of `perturbation`."""
+        (own,) = jax.random.split(key, 1)
+        drawn = jax.random.bernoulli(own, share, (number, len(self.num_states)))
+        return (drawn[:, self.owners],)
+
+    def chains_of(self, units: Any, clamped: Any) -> tuple[Any, Any]:
+        """The same from states that were checked before."""
+        return units, clamped
+
+    def from_view(self, states: Int[Array, "rows variables"]) -> Int[Array, "rows variables"]:
+        """States that messages decode, as samplers hold them."""
+        return states
+
+    def chains(
+        self, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
+    ) -> tuple[Int[Array, "samples variables"], Bool[Array, "samples variables"] | None]:
+        """States of variables that are held, and which these are, or None."""
+        size = len(self.num_states)
+        for name, x in (("start", start), ("clamped", clamped)):
+            if x is not None and not isinstance(x, Mapping):
+                got = _checks.describe(x)
+                raise TypeError(
+                    f"`{name}` must be a dictionary of groups of variables for a graph, got {got}."
+                )
+        if clamped is None:
+            return jnp.zeros((num_chains, size), jnp.int32), None
+        if start is None or any(group not in start for group in clamped):
+            raise ValueError("`start` must hold the states of all groups that are `clamped`.")
+        evidence = {group: start[group] for group in clamped}
+        masks = {
+            group: mask if hasattr(mask, "dtype") else np.asarray(mask)
+            for group, mask in clamped.items()
+        }
+        held = GraphProblem(self, evidence, masks).held
+        if held is None:
+            raise ValueError("`start` must hold states for PMP, integers, got likelihoods.")
+        if held.shape not in ((size,), (num_chains, size)):
+            raise ValueError(
+                f"`start` must hold one configuration, or one for each of {num_chains} samples,"
+                f" got leading axes of shape {held.shape[:-1]}."
+            )
+        held = jnp.broadcast_to(jnp.asarray(held), (num_chains, size))
+        return jnp.maximum(held, 0), held >= 0
+
+    @property
+    def owners(self) -> Int[np.ndarray, " states"]:
+        """Which variable each state belongs to."""
+        counts = np.asarray(self.num_states)
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def inside(self) -> tuple[Any, ...]:
+        """None."""
+        return ()
+
+    def decayed(self: Graph) -> Graph:
+        """Raises `ValueError`: the parameters are of many kinds."""
+        return self._no_penalty("weight_decay")
+
+    def uncentred(self: Graph, offsets: Any, batch: Any) -> Graph:
+        """Raises `ValueError`: the parameters are of many kinds."""
+        return self._no_penalty("centred")
+
+    def tempered(self, beta: float | Float[Array, ""]) -> NoReturn:
+        """Raises `TypeError`."""
+        return refuse(self, "be one of layers of units to be tempered")
+
+    def _no_penalty(self, name: str) -> NoReturn:
+        raise ValueError(
+            f"`{name}` must not be set for a {type(self).__name__}, whose parameters are of many"
+            " kinds; `optax.add_decayed_weights` takes a mask of them."
+        )

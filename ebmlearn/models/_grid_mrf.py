@@ -1,30 +1,33 @@
+import functools
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, DTypeLike, Float, Int
 
 from .. import _checks
-from .._types import AnyArray
+from .._sentinels import EXCLUDED, LIMIT
+from .._types import AnyArray, Key
+from ..units import Categorical
 from ._base import gaussian
+from ._block import Block
 from ._graph import AbstractGraphModel
-from ._grid_view import GridView, spread, tempered
 from ._groups import (
     cut_states,
     cut_units,
     Groups,
     joined_states,
     likelihoods_of,
-    LIMIT,
     place,
     rows_of,
     Sizes,
 )
-from ._view import Block, Form, Product, Schedule
+from ._lattice import features, log_potential, sizes_of
+from ._statistics import Statistics
 
 
 _STATE = "state"
@@ -163,7 +166,7 @@ class GridMRF(AbstractGraphModel):
         states: int,
         emissions: Mapping[str, Float[AnyArray, "states _"]] | None = None,
         *,
-        key: PRNGKeyArray,
+        key: Key,
         scale: float = 1.0,
         learned: tuple[str, ...] = (),
         dtype: DTypeLike | None = None,
@@ -176,12 +179,12 @@ class GridMRF(AbstractGraphModel):
         - `shape`: the height and the width of the grid.
         - `states`: the number of hidden states of a pixel.
         - `emissions`, `learned`: as for the class itself.
-        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the log-potentials. The bias is zero.
         - `dtype`: float32 or float64; the default dtype of JAX if not given.
         """
         _checks.count("states", states)
-        tables = gaussian((4, states, states), scale, dtype, key)
+        tables = gaussian((4, states, states), scale, dtype, _checks.as_key(key))
         given = {} if emissions is None else emissions
         if isinstance(given, Mapping):
             given = {k: _converted(k, x, tables.dtype) for k, x in given.items()}
@@ -195,6 +198,19 @@ class GridMRF(AbstractGraphModel):
         return self.down, self.right, self.diagonal, self.antidiagonal, *channels
 
     @property
+    def tables(self) -> tuple[Float[Array, "states states"], ...]:
+        """The four tables that join pixels, in the order of `_lattice.OFFSETS`."""
+        return self.down, self.right, self.diagonal, self.antidiagonal
+
+    @property
+    def trained_emissions(self) -> tuple[Float[Array, "states _"], ...]:
+        """The tables of the channels; no gradient reaches those that are not learned."""
+        return tuple(
+            table if name in self.learned else jax.lax.stop_gradient(table)
+            for name, table in zip(self.channels, self.channel_tables, strict=True)
+        )
+
+    @property
     def emissions(self) -> dict[str, Float[Array, "states _"]]:
         """The tables of the channels by name."""
         return dict(zip(self.channels, self.channel_tables, strict=True))
@@ -202,8 +218,21 @@ class GridMRF(AbstractGraphModel):
     @property
     def sizes(self) -> Sizes:
         """The shape of each group of variables, and the number of their states."""
-        tables = self.channel_tables
-        return tuple((self.shape, x.shape[-1]) for x in (self.down, *tables))
+        return sizes_of(self.shape, self.tables, self.channel_tables)
+
+    @property
+    def kind(self) -> str:
+        """A grid."""
+        return "grid"
+
+    @property
+    def layers(self) -> tuple[Categorical, ...]:
+        """The hidden states, then the channels."""
+        return tuple(Categorical(math.prod(shape), states) for shape, states in self.sizes)
+
+    def project(self) -> "GridMRF":
+        """The model itself: its tables may be any numbers."""
+        return self
 
     @property
     def num_states(self) -> Int[np.ndarray, " variables"]:
@@ -217,35 +246,6 @@ class GridMRF(AbstractGraphModel):
 
     def blocks(self) -> tuple[Block, ...]:
         return ()
-
-    def fast(self, temperature: Float[AnyArray, ""], damped: bool) -> bool | Bool[Array, ""]:
-        tables = jnp.stack(self._tables())
-        limit = spread(tables.dtype)
-        # Of traced tables the choice is one at run time, for which both forms are compiled. At
-        # temperatures of 1 and more that is not worth it: they are taken to be narrow enough.
-        traced = not _checks.is_concrete(tables)
-        if traced and _checks.is_concrete(temperature) and float(temperature) >= 1:
-            return True
-        top = tables.max((1, 2), keepdims=True)
-        widest = (top - jnp.where(tables > -LIMIT / 2, tables, top)).max()
-        return widest <= limit * jnp.asarray(temperature)
-
-    @property
-    def num_messages(self) -> int:
-        return 8 * math.prod(self.shape) * self.bias.shape[0]
-
-    def view(
-        self,
-        product: Product,
-        form: Form,
-        schedule: Schedule,
-        damping: Float[AnyArray, ""] | None,
-        beta: Float[AnyArray, ""],
-    ) -> GridView:
-        beta = jnp.asarray(beta)
-        tables = jnp.stack([tempered(x, beta) for x in self._tables()])
-        emissions = tuple(tempered(x, beta) for x in self._trained())
-        return GridView(self.shape, tables, emissions, product, form, damping)
 
     def rows(self, data: Any, name: str = "data") -> Int[AnyArray, "*batch variables"]:
         """Observed states as one array: the hidden states, row by row, then each channel.
@@ -268,7 +268,7 @@ class GridMRF(AbstractGraphModel):
         flat = [x.reshape(*x.shape[:-2], math.prod(x.shape[-2:])) for x in parts]
         return data, jnp.concatenate(flat, -1)
 
-    def units(self, layers: tuple[Float[Array, "*batch variables most"]]) -> Groups:
+    def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Groups:
         return Groups(cut_units(layers[0], self.sizes), self._names)
 
     def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Groups:
@@ -301,21 +301,19 @@ class GridMRF(AbstractGraphModel):
         return jnp.concatenate(parts, -1)
 
     def log_potential(
-        self, states: Int[Array, "*batch variables"], product: Product = "max"
+        self, states: Int[Array, "*batch variables"], product: Literal["sum", "max"] = "max"
     ) -> Float[Array, "*batch"]:
         # All tables as they are: `Exact` differentiates in those that are not trained, too.
-        tables, emissions = jnp.stack(self._tables()), self.channel_tables
-        view = GridView(self.shape, tables, emissions, product, "log-odds", None)
-        flat = jax.vmap(view.log_potential)(states.reshape(-1, states.shape[-1]))
+        met = functools.partial(log_potential, self.shape, self.tables, self.channel_tables)
+        flat = jax.vmap(met)(states.reshape(-1, states.shape[-1]))
         return flat.reshape(states.shape[:-1])
 
     def features(
         self, states: Int[Array, " variables"]
     ) -> tuple[Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
-        dtype = self.bias.dtype
-        view = self.view("sum", "log-odds", "flooding", None, jnp.ones((), dtype))
-        units = jax.nn.one_hot(states, max(n for _, n in self.sizes), dtype=dtype)
-        return units, view.features(states)
+        most = max(n for _, n in self.sizes)
+        units = jax.nn.one_hot(states, most, dtype=self.bias.dtype)
+        return units, features(self.shape, self.tables, self.channel_tables, states)
 
     def energy(self, states: Any) -> Float[Array, "*batch"]:
         """The energy of configurations, infinite where a log-potential excludes one.
@@ -331,10 +329,11 @@ class GridMRF(AbstractGraphModel):
             raise ValueError("`states` must hold all groups of variables, got some of them.")
         return _energy(self, rows)
 
-    def expected_energy(self, units: Groups, pairwise: Groups) -> Float[Array, ""]:
+    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
+        units, pairwise = statistics.units, statistics.pairwise
         mean = units.values[0].reshape(-1, *self.shape, self.bias.shape[0]).mean(0)
         out = -(self.bias * mean.sum((0, 1))).sum()
-        for table, x in zip((*self._tables(), *self._trained()), pairwise.values, strict=True):
+        for table, x in zip((*self.tables, *self.trained_emissions), pairwise.values, strict=True):
             out = out - (table * x).sum()
         return out
 
@@ -353,16 +352,6 @@ class GridMRF(AbstractGraphModel):
     def _index(self, group: Any, what: str) -> int:
         return place(self._names, group, what)
 
-    def _tables(self) -> tuple[Float[Array, "states states"], ...]:
-        return self.down, self.right, self.diagonal, self.antidiagonal
-
-    def _trained(self) -> tuple[Float[Array, "states _"], ...]:
-        """The tables of the channels; no gradient reaches those that are not learned."""
-        return tuple(
-            table if name in self.learned else jax.lax.stop_gradient(table)
-            for name, table in zip(self.channels, self.channel_tables, strict=True)
-        )
-
 
 @eqx.filter_jit
 def _energy(model: GridMRF, rows: Int[Array, "*batch variables"]) -> Float[Array, "*batch"]:
@@ -371,7 +360,7 @@ def _energy(model: GridMRF, rows: Int[Array, "*batch variables"]) -> Float[Array
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
     met = unary[rows + jnp.broadcast_to(starts, rows.shape)]
     unary = met.sum(-1)
-    return -model.log_potential(rows) - jnp.where(unary < -LIMIT / 2, -jnp.inf, unary)
+    return -model.log_potential(rows) - jnp.where(unary < EXCLUDED / 2, -jnp.inf, unary)
 
 
 def _converted(channel: Any, x: Any, dtype: Any) -> Float[Array, "..."]:

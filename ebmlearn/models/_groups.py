@@ -10,11 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .. import _checks
+from .._sentinels import LIMIT
 from .._types import AnyArray
 
 
-# Log-potentials and likelihoods beyond this are cut, so that nothing becomes NaN.
-LIMIT = 1e6
 # The shape of each group, and the number of states of its variables.
 Sizes = tuple[tuple[tuple[int, ...], int], ...]
 # From a group and the name of an argument to the place of the group, or an error.

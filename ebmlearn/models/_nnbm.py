@@ -1,49 +1,22 @@
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, DTypeLike, Float, Shaped
 
 from .. import _checks
-from .._types import AnyArray
-from ._base import (
-    AbstractLayeredModel,
-    as_edges,
-    gaussian,
-    instancewise,
-    Kind,
-    scaled,
-    states,
-    symmetrised,
-    Units,
-)
+from .._types import AnyArray, Key
+from ..units import AbstractUnits, Nonnegative, TruncatedNormal
+from ._base import AbstractLayeredModel, gaussian, instancewise, states, symmetrised
+from ._block import Block
 from ._copositive import copositivity
-from ._rectified import rectified
-from ._view import Block
 
 
 # How far from singular `project` leaves the couplings, as a part of their mean diagonal.
 _FLOOR = 1e-3
-
-
-class TruncatedNormal(NamedTuple):
-    """Normal distributions of mean `location` and standard deviation `scale`, cut off below 0."""
-
-    location: Float[Array, "..."]
-    scale: Float[Array, "..."]
-
-    @property
-    def mean(self) -> Float[Array, "..."]:
-        """The mean of what is left."""
-        return rectified(self.location / self.scale**2, 1 / self.scale**2).mean
-
-    @property
-    def variance(self) -> Float[Array, "..."]:
-        """The variance of what is left."""
-        return rectified(self.location / self.scale**2, 1 / self.scale**2).variance
 
 
 class NNBM(AbstractLayeredModel):
@@ -69,6 +42,8 @@ class NNBM(AbstractLayeredModel):
     couplings: Float[Array, "n n"]
     bias: Float[Array, " n"]
     edges: tuple[tuple[int, int], ...] | None = eqx.field(static=True)
+
+    hint: ClassVar[str] = "take `NaiveMeanField`, `TAP`, `SusP`, `ISusP`, `Exact` or a sampler"
 
     def __init__(
         self,
@@ -128,7 +103,7 @@ class NNBM(AbstractLayeredModel):
         cls,
         units: int,
         *,
-        key: PRNGKeyArray,
+        key: Key,
         scale: float = 0.01,
         edges: Bool[AnyArray, "n n"] | None = None,
         dtype: DTypeLike | None = None,
@@ -138,13 +113,13 @@ class NNBM(AbstractLayeredModel):
         **Arguments:**
 
         - `units`: the number of units.
-        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the couplings off the diagonal. Biases are zero.
         - `edges`: which units are joined, as for the class itself.
         - `dtype`: float32 or float64; the default dtype of JAX if not given.
         """
         _checks.count("units", units)
-        upper = jnp.triu(gaussian((units, units), scale, dtype, key), 1)
+        upper = jnp.triu(gaussian((units, units), scale, dtype, _checks.as_key(key)), 1)
         couplings = jnp.eye(units, dtype=upper.dtype) + upper + upper.T
         if edges is not None:
             keep = jnp.asarray(edges) | jnp.eye(units, dtype=bool)
@@ -226,37 +201,35 @@ class NNBM(AbstractLayeredModel):
         diagonal = diagonal + jnp.maximum(_FLOOR * scale - least, 0)
         return eqx.tree_at(lambda model: model.couplings, self, couplings + jnp.diag(diagonal))
 
-    def tempered(self, beta: float | Float[Array, ""]) -> "NNBM":
-        """The model of $p(x)^\\beta$, for a positive $\\beta$: every parameter times `beta`."""
-        _checks.number("beta", beta, 0, float("inf"), "(0, inf)")
-        return scaled(self, beta)
+    def trained(self) -> "NNBM":
+        """True in the place of each array."""
+        return jax.tree.map(lambda _: True, self)
 
-    def expected_energy(self, units: Units, pairwise: Float[Array, "n n"]) -> Float[Array, ""]:
-        """The mean energy under expected statistics: `units.x` of each instance, and the mean of
-        $x x^\\top$.
+    @property
+    def names(self) -> tuple[str]:
+        return ("x",)
 
-        An edge counts as one parameter, so that its gradient stands whole at both places.
-        """
-        mean = units.x.reshape(-1, self.num_units).mean(0)
-        squares = self.diagonal @ jnp.diagonal(pairwise)
-        pairs = (as_edges(self.off_diagonal) * pairwise).sum()
-        return (squares + pairs) / 2 - self.bias @ mean
+    @property
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        return (Nonnegative(self.num_units, self.diagonal),)
 
     def blocks(self) -> tuple[Block, ...]:
-        return (Block(0, 0, -self.off_diagonal),)
+        return (Block(0, 0, -self.off_diagonal, self.edges),)
+
+    def inside(self) -> tuple[Any, ...]:
+        return (self.couplings,)
 
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return (self.bias,)
 
-    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "NNBM":
-        """The model with other biases, as `unary` gives them."""
-        return eqx.tree_at(lambda model: (model.bias,), self, unary)
-
-    def kinds(self) -> tuple[Kind, ...]:
-        return ("nonnegative",)
-
-    def units(self, layers: tuple[Any, ...]) -> Units:
-        return Units(*layers)
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        blocks: tuple[Float[Array, "_ _"], ...],
+        unary: tuple[Float[Array, "... _"], ...],
+    ) -> "NNBM":
+        couplings = jnp.diag(layers[0].precision) - blocks[0]  # pyright: ignore
+        return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (couplings, *unary))
 
     def factors(self, blocks: tuple[Any, ...]) -> Any:
         return blocks[0]

@@ -1,5 +1,5 @@
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -9,14 +9,13 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._types import AnyArray
-from ._base import AbstractPairwiseModel
-from ._gaussian_rbm import GaussianRBM
-from ._graph import AbstractGraphModel
+from ._base import AbstractModel, AbstractPlainModel, no_features, refuse
+from ._block import Block
 
 
-class QueryModel(eqx.Module):
+class QueryModel(AbstractModel):
     """A model together with the inference that answers for it: belief propagation of so many
-    layers, which [`ebmlearn.QueryTraining`][] trains as one network (Lázaro-Gredilla et al. 2021).
+    sweeps, which [`ebmlearn.QueryTraining`][] trains as one network (Lázaro-Gredilla et al. 2021).
 
     It holds the parameters of a model in centred form, that of units ±1: with $W = 2 W'$,
     $b = c_v - W' 1$ and $c = c_h - W'^\\top 1$ (their eq. (1)) it is $W'$, $c_v$ and $c_h$ that are
@@ -25,7 +24,7 @@ class QueryModel(eqx.Module):
     - `temperature`: that of the messages, 1 for sum-product, towards 0 max-product.
     - `scale`: what the log-odds of an answer are multiplied by; a likelihood that was told of the
       unit itself is added to that as it is.
-    - `evidence`: the log-odds that an observed unit is given.
+    - `strength`: the log-odds that an observed unit is given.
 
     Once trained, it is asked like any other model; [`ebmlearn.query`][] needs no inference then.
 
@@ -43,64 +42,62 @@ class QueryModel(eqx.Module):
     log_temperature: Float[Array, ""] | None
     log_scale: Float[Array, ""]
     log_strength: Float[Array, "*states"] | None
-    layers: int = eqx.field(static=True)
+    iterations: int = eqx.field(static=True)
+    hint: ClassVar[str] = (
+        "train it by `QueryTraining`, ask it by `query`, or take `model.to_model()`"
+    )
 
     def __init__(
         self,
-        model: Any,
-        layers: int = 10,
+        model: AbstractPlainModel,
+        iterations: int = 10,
         *,
         temperature: float | None = 1.0,
         scale: float | None = None,
-        evidence: float | tuple[float, float] | Float[AnyArray, "..."] | None = None,
+        strength: float | tuple[float, float] | Float[AnyArray, "..."] | None = None,
     ):
         """**Arguments:**
 
-        - `model`: an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without label units, a
-          GaussianRBM, or a graph: a [`ebmlearn.GridMRF`][] or a
-          [`ebmlearn.pgmax.FactorGraphModel`][]. It may be untrained.
-        - `layers`: how often messages are sent. Where layers of binary units take turns, half of
-          the messages of a layer would not reach the answer, and are not computed. A GaussianRBM
-          answers an even number of layers by half as many sweeps, units and hidden units in turns,
-          which for few layers is another answer than all messages at the same time, as for an odd
+        - `model`: one of binary units, of Gaussian visible and binary hidden units, or a graph. It
+          may be untrained.
+        - `iterations`: how often messages are sent. Where layers of binary units take turns, half
+          of the messages of a sweep would not reach the answer, and are not computed. Gaussian
+          units answer an even number by half as many sweeps, units and hidden units in turns, which
+          for small numbers is another answer than all messages at the same time, as for an odd
           number; with more they agree.
-        - `temperature`: where it starts. None is 1 for good, as for a GaussianRBM.
+        - `temperature`: where it starts. None is 1 for good, as for Gaussian units.
         - `scale`: where it starts: by default 5 for binary units, else 1.
-        - `evidence`: where it starts. For binary units a pair, how far the log-odds of an observed
+        - `strength`: where it starts. For binary units a pair, how far the log-odds of an observed
           0 lie below 0 and those of an observed 1 above, by default `(1000, 9.21)`; for graphs, how
-          far the scores of the other states lie below that of the observed one, by default 1000. A
-          GaussianRBM has none: its evidence is exact.
+          far the scores of the other states lie below that of the observed one, by default 1000.
+          Gaussian units have none: their evidence is exact.
         """
-        binary = isinstance(model, AbstractPairwiseModel)
-        gaussian = isinstance(model, GaussianRBM)
-        if not (binary or gaussian or isinstance(model, AbstractGraphModel)):
-            raise TypeError(
-                "`model` must be an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a"
-                f" GaussianRBM, a GridMRF or a FactorGraphModel, got {_checks.describe(model)}."
-            )
+        if not isinstance(model, AbstractPlainModel):
+            got = _checks.describe(model)
+            raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
+        if model.query_defaults is None:
+            refuse(model, "have messages to be sent for a QueryModel")
         if model.batch_shape != ():
             raise ValueError(
                 "`model` must be a single one, got biases with batch axes of shape"
                 f" {model.batch_shape}."
             )
-        if binary and set(model.kinds()) != {"binary"}:
-            kind = type(model).__name__
-            raise TypeError(f"`model` must have binary units alone, got a {kind} with label units.")
-        _checks.count("layers", layers)
-        dtype = model.unary()[0].dtype
+        _checks.count("iterations", iterations)
+        dtype = model.dtype
         for name, x in (("temperature", temperature), ("scale", scale)):
             if x is not None:
                 _positive(name, x, dtype)
-        if gaussian and (temperature not in (None, 1) or evidence is not None):
-            name = "evidence" if evidence is not None else "temperature"
-            raise ValueError(f"`{name}` must not be given for a GaussianRBM, got {locals()[name]}.")
-        scale = (5.0 if binary else 1.0) if scale is None else scale
-        self.centred = _centred(model) if binary else model
-        fixed = gaussian or temperature is None
+        usual, weak = model.query_defaults
+        if weak is None and (temperature not in (None, 1) or strength is not None):
+            name = "strength" if strength is not None else "temperature"
+            kind = type(model).__name__
+            raise ValueError(f"`{name}` must not be given for a {kind}, got {locals()[name]}.")
+        self.centred = model.centred_form()
+        fixed = weak is None or temperature is None
         self.log_temperature = None if fixed else jnp.log(jnp.asarray(temperature, dtype))
-        self.log_scale = jnp.log(jnp.asarray(scale, dtype))
-        self.log_strength = None if gaussian else _log_strength(evidence, binary, dtype)
-        self.layers = int(layers)
+        self.log_scale = jnp.log(jnp.asarray(usual if scale is None else scale, dtype))
+        self.log_strength = None if weak is None else _log_strength(strength, weak, dtype)
+        self.iterations = int(iterations)
 
     @property
     def temperature(self) -> Float[Array, ""] | float:
@@ -113,7 +110,7 @@ class QueryModel(eqx.Module):
         return jnp.exp(self.log_scale)
 
     @property
-    def evidence(self) -> Float[Array, "*states"] | None:
+    def strength(self) -> Float[Array, "*states"] | None:
         """How far evidence moves the log-odds of what is observed: of 0 and of 1, or of graphs one
         number.
         """
@@ -124,25 +121,163 @@ class QueryModel(eqx.Module):
         is a worse model of the data than maximum likelihood would give; its answers by another
         inference are worse too.
         """
-        plain = isinstance(self.centred, AbstractPairwiseModel)
-        return _uncentred(self.centred) if plain else self.centred
+        return self.centred.plain_form()
+
+    @property
+    def kind(self) -> str:
+        """A query: the inference is its own."""
+        return "query"
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """A QueryModel is always a single one."""
+        return ()
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the parameters."""
+        return self.log_scale.dtype
+
+    @property
+    def num_asked(self) -> int:
+        """How many units can be given or asked for."""
+        return self.centred.num_asked
+
+    @property
+    def query_defaults(self) -> None:
+        """A QueryModel cannot be one's model."""
+        return
+
+    def places(self, group: Any, name: str) -> Any:
+        """Where the variables of a group of a graph stand among all."""
+        return self.centred.places(group, name)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """Those of the plain model."""
+        return self.to_model().blocks()
+
+    def observe(self, batch: Any, name: str = "batch") -> tuple["QueryModel", Any, None]:
+        """Takes a batch of data apart, checked. Numbers between 0 and 1 are shares."""
+        return self, self.centred.asked_rows(batch, name), None
+
+    def check(self, batch: Any, name: str = "batch") -> None:
+        """Raises unless a batch is made for the plain model."""
+        self.centred.asked_rows(batch, name)
+
+    def asked_rows(self, data: Any, name: str) -> Any:
+        """Rows of data that queries are about, checked."""
+        return self.centred.asked_rows(data, name)
+
+    def as_batch(self, batch: Any) -> Any:
+        """A batch as arrays alone."""
+        return self.centred.as_batch(batch)
+
+    def given_features(self, features: Any) -> "QueryModel":
+        """The model itself: it has no features."""
+        no_features(self, features)
+        return self
+
+    def bare(self) -> "QueryModel":
+        """The model itself: it has no features."""
+        return self
+
+    def problem(self, evidence: Any, observed: Any) -> "QueryProblem":
+        """The model with evidence, checked."""
+        return QueryProblem(self, self.to_model().problem(evidence, observed))
+
+    def told_in(self, rows: Any) -> Any:
+        """What of rows data tell."""
+        return self.centred.told_in(rows)
+
+    def row_problem(self, rows: Any, observed: Any) -> "QueryProblem":
+        """The model with evidence that was checked before."""
+        return QueryProblem(self, self.to_model().row_problem(rows, observed))
+
+    def configuration(self, states: Any) -> Any:
+        """States as the plain model names them."""
+        return self.centred.configuration(states)
+
+    def if_complete(self, seen: Any, observed: Any, formula: Any, infer: Any) -> Any:
+        """Raises `TypeError`: `QueryTraining` trains it."""
+        return refuse(self, "be a plain one for this learner")
+
+    def expected_energy(self, statistics: Any) -> Any:
+        """Raises `TypeError`: `QueryTraining` trains it."""
+        return refuse(self, "be a plain one for this learner")
 
     def trained(self) -> "QueryModel":
         """Booleans in the place of arrays: of those that the plain model does not want trained,
         False.
         """
         out = jax.tree.map(lambda _: True, self)
-        if not hasattr(self.centred, "trained"):
-            return out
         return eqx.tree_at(lambda model: model.centred, out, self.centred.trained())
 
     def project(self) -> "QueryModel":
         """The model with its parameters made what they must be, where the plain model asks for
         that.
         """
-        if not hasattr(self.centred, "project"):
-            return self
         return eqx.tree_at(lambda model: model.centred, self, self.centred.project())
+
+    def tempered(self, beta: float | Float[Array, ""]) -> "QueryModel":
+        """Raises `TypeError`: it has a temperature of its own."""
+        return refuse(self, "be a plain one to be tempered")
+
+    def inside(self) -> tuple[Any, ...]:
+        """None: its gradient is one by entries."""
+        return ()
+
+    def decayed(self) -> "QueryModel":
+        """Raises `TypeError`."""
+        return refuse(self, "be a plain one for weight decay")
+
+    def uncentred(self, offsets: Any, batch: Any) -> "QueryModel":
+        """Raises `TypeError`: it is centred already."""
+        return refuse(self, "be a plain one to be centred")
+
+
+class QueryProblem(eqx.Module):
+    """A `QueryModel` with evidence, checked."""
+
+    model: QueryModel
+    plain: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The batch shape."""
+        return self.plain.shape
+
+    def check_asked(self) -> None:
+        """Raises `ValueError` if evidence is known to leave nothing to ask for."""
+        if self.plain.is_answered:
+            raise ValueError(
+                "`evidence` and `observed` must leave a unit to be asked for, got all observed."
+            )
+
+    def place(self, target: Any) -> Any:
+        """Where a unit or a variable stands, or an error."""
+        return self.plain.place(target)
+
+    def holds(self, places: Any) -> bool:
+        """Whether some of these are known to be observed."""
+        return self.plain.holds(places)
+
+    def with_states(self, places: Any, states: tuple[int, ...]) -> "QueryProblem":
+        """The same with the states of some of these given too."""
+        return QueryProblem(self.model, self.plain.with_states(places, states))
+
+    def distribution(self, means: Any, place: Any) -> Array:
+        """The probabilities of the states of one of these."""
+        return self.plain.distribution(means, place)
+
+    def chosen(self, answer: Any, targets: Any) -> Any:
+        """The answers for some of these."""
+        return self.plain.chosen(answer, targets)
+
+    def posed(self) -> tuple[Any, Any]:
+        """The problem of the plain model in which evidence is as strong as was learned, and what
+        of the log-odds was told of the units themselves, by name, or None.
+        """
+        return self.plain.weakened(self.model.strength)
 
 
 def _positive(name: str, x: Any, dtype: Any) -> None:
@@ -152,40 +287,20 @@ def _positive(name: str, x: Any, dtype: Any) -> None:
         raise ValueError(f"`{name}` must lie in (0, inf) as {dtype}, got {float(x)}.")
 
 
-def _log_strength(evidence: Any, binary: bool, dtype: Any) -> Float[Array, "*states"]:
-    if not binary:
-        evidence = 1000.0 if evidence is None else evidence
-        _positive("evidence", evidence, dtype)
-        return jnp.log(jnp.asarray(evidence, dtype))
-    pair: Any = (1000.0, 9.21) if evidence is None else evidence
-    shape = getattr(pair, "shape", None)
+def _log_strength(strength: Any, usual: Any, dtype: Any) -> Float[Array, "*states"]:
+    """Of a pair, for 0 and for 1, if that is usual, or of one number."""
+    given = usual if strength is None else strength
+    if not isinstance(usual, tuple):
+        _positive("strength", given, dtype)
+        return jnp.log(jnp.asarray(given, dtype))
+    shape = getattr(given, "shape", None)
     if shape == (2,):
-        pair = tuple(pair)
-    elif isinstance(pair, (int, float)) or shape == ():
-        pair = (pair, pair)
-    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        got = _checks.describe(evidence)
-        raise TypeError(f"`evidence` must be a pair of numbers, of 0 and of 1, got {got}.")
-    for k, x in enumerate(pair):
-        _positive(f"evidence[{k}]", x, dtype)
-    return jnp.log(jnp.stack([jnp.asarray(x, dtype) for x in pair]))
-
-
-def _centred(model: AbstractPairwiseModel) -> AbstractPairwiseModel:
-    """The parameters in centred form, in a module of the same kind."""
-    return _times(model.uncentred(_offsets(model, -0.5)), 0.5)
-
-
-def _uncentred(centred: AbstractPairwiseModel) -> AbstractPairwiseModel:
-    """The model whose parameters in centred form these are."""
-    plain = _times(centred, 2.0)
-    return plain.uncentred(_offsets(plain, 0.5))
-
-
-def _times(model: Any, factor: float) -> Any:
-    """The model with its weights times a number."""
-    return jax.tree.map(lambda x: x * jnp.asarray(factor, x.dtype) if x.ndim == 2 else x, model)
-
-
-def _offsets(model: AbstractPairwiseModel, value: float) -> tuple[Array, ...]:
-    return tuple(jnp.full_like(bias, value) for bias in model.unary())
+        given = tuple(given)
+    elif isinstance(given, (int, float)) or shape == ():
+        given = (given, given)
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        got = _checks.describe(strength)
+        raise TypeError(f"`strength` must be a pair of numbers, of 0 and of 1, got {got}.")
+    for k, x in enumerate(given):
+        _positive(f"strength[{k}]", x, dtype)
+    return jnp.log(jnp.stack([jnp.asarray(x, dtype) for x in given]))

@@ -1,17 +1,30 @@
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, DTypeLike, Float, Shaped
 
 from .. import _checks
-from .._types import AnyArray
-from ._base import AbstractPairwiseModel, gaussian, instancewise, Kind, Layers, states
-from ._view import Block
+from .._types import AnyArray, Key
+from ..units import AbstractUnits, Binary
+from ._base import (
+    AbstractFree,
+    AbstractLayeredModel,
+    gaussian,
+    instancewise,
+    matrices_of,
+    parameter,
+    refuse,
+    rows_of,
+    scaled,
+    states,
+)
+from ._block import Block
+from ._names import Layers
 
 
-class RBM(AbstractPairwiseModel):
+class RBM(AbstractLayeredModel, AbstractFree):
     """A restricted Boltzmann machine: binary visible units $v$ joined to binary hidden units $h$,
 
     $E(v, h) = -v^\\top W h - b^\\top v - c^\\top h$  (Ping & Ihler 2017, eq. (1)),
@@ -26,25 +39,9 @@ class RBM(AbstractPairwiseModel):
         ```
     """
 
-    weights: Float[Array, "visible hidden"]
-    visible_bias: Float[Array, "*batch visible"]
-    hidden_bias: Float[Array, "*batch hidden"]
-
-    def __init__(
-        self,
-        weights: Float[AnyArray, "visible hidden"],
-        visible_bias: Float[AnyArray, "*#batch visible"],
-        hidden_bias: Float[AnyArray, "*#batch hidden"],
-    ):
-        """**Arguments:**
-
-        - `weights`: array of shape `[visible, hidden]`.
-        - `visible_bias`: array of shape `[*batch, visible]`.
-        - `hidden_bias`: array of shape `[*batch, hidden]`.
-        """
-        self.weights = _checks.parameter("weights", weights)
-        self.visible_bias = _checks.parameter("visible_bias", visible_bias)
-        self.hidden_bias = _checks.parameter("hidden_bias", hidden_bias)
+    weights: Float[Array, "visible hidden"] = eqx.field(converter=parameter("weights"))
+    visible_bias: Float[Array, "*#batch visible"] = eqx.field(converter=parameter("visible_bias"))
+    hidden_bias: Float[Array, "*#batch hidden"] = eqx.field(converter=parameter("hidden_bias"))
 
     def __check_init__(self):
         _checks.rank("weights", self.weights, 2, "[visible, hidden]")
@@ -63,7 +60,7 @@ class RBM(AbstractPairwiseModel):
         visible: int,
         hidden: int,
         *,
-        key: PRNGKeyArray,
+        key: Key,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "RBM":
@@ -72,13 +69,13 @@ class RBM(AbstractPairwiseModel):
         **Arguments:**
 
         - `visible`, `hidden`: the numbers of units.
-        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the weights. Biases are zero.
         - `dtype`: float32 or float64; the default dtype of JAX if not given.
         """
         _checks.count("visible", visible)
         _checks.count("hidden", hidden, 0)
-        weights = gaussian((visible, hidden), scale, dtype, key)
+        weights = gaussian((visible, hidden), scale, dtype, _checks.as_key(key))
         return cls(weights, jnp.zeros(visible, weights.dtype), jnp.zeros(hidden, weights.dtype))
 
     @classmethod
@@ -186,18 +183,25 @@ class RBM(AbstractPairwiseModel):
     def blocks(self) -> tuple[Block, ...]:
         return (Block(0, 1, self.weights),)
 
+    @property
+    def names(self) -> tuple[str, str]:
+        return "visible", "hidden"
+
+    @property
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        return Binary(self.num_visible), Binary(self.num_hidden)
+
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return self.visible_bias, self.hidden_bias
 
-    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "RBM":
-        """The model with other biases, as `unary` gives them."""
-        return eqx.tree_at(lambda model: (model.visible_bias, model.hidden_bias), self, unary)
-
-    def kinds(self) -> tuple[Kind, ...]:
-        return ("binary", "binary")
-
-    def units(self, layers: tuple[Any, ...]) -> Layers:
-        return Layers(*layers)
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        blocks: tuple[Float[Array, "_ _"], ...],
+        unary: tuple[Float[Array, "... _"], ...],
+    ) -> "RBM":
+        parts = (*blocks, *unary)
+        return eqx.tree_at(lambda m: (m.weights, m.visible_bias, m.hidden_bias), self, parts)
 
     def factors(self, blocks: tuple[Any, ...]) -> Any:
         return blocks[0]
@@ -207,3 +211,247 @@ class RBM(AbstractPairwiseModel):
 
     def _hidden(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
         return states("hidden", x, self.num_hidden, self.weights.dtype)
+
+
+RBM.__init__.__doc__ = """**Arguments:**
+
+- `weights`: array of shape `[visible, hidden]`.
+- `visible_bias`: array of shape `[*batch, visible]`.
+- `hidden_bias`: array of shape `[*batch, hidden]`.
+"""
+
+
+class CRBM(AbstractFree):
+    """A conditional restricted Boltzmann machine: an RBM whose biases depend on features $x$,
+
+    $E(v, h, x) = -v^\\top W h - v^\\top (A x + b) - h^\\top (C x + c)$
+    (Ping & Ihler 2017, eq. (2)).
+
+    It is a maker of RBMs: `condition(x)` gives the [`ebmlearn.RBM`][] of $p(v, h \\mid x)$, one
+    instance for each row of features, and every inference works on that. With no hidden units it
+    is logistic regression.
+
+    !!! example
+
+        ```python
+        crbm = ebmlearn.CRBM.init(visible=64, hidden=32, features=64, key=jax.random.key(0))
+        beliefs = ebmlearn.BP(iterations=10)(crbm.condition(x))
+        ```
+    """
+
+    weights: Float[Array, "visible hidden"] = eqx.field(converter=parameter("weights"))
+    visible_features: Float[Array, "visible features"] = eqx.field(
+        converter=parameter("visible_features")
+    )
+    hidden_features: Float[Array, "hidden features"] = eqx.field(
+        converter=parameter("hidden_features")
+    )
+    visible_bias: Float[Array, " visible"] = eqx.field(converter=parameter("visible_bias"))
+    hidden_bias: Float[Array, " hidden"] = eqx.field(converter=parameter("hidden_bias"))
+
+    hint: ClassVar[str] = "call `model.condition(features)` first"
+
+    def __check_init__(self):
+        _checks.rank("weights", self.weights, 2, "[visible, hidden]")
+        visible, hidden = self.weights.shape
+        _checks.rank("visible_features", self.visible_features, 2, "[visible, features]")
+        features = self.visible_features.shape[1]
+        rows, columns = "as `weights` has rows", "as `weights` has columns"
+        _checks.exact_shape("visible_features", self.visible_features, (visible, features), rows)
+        _checks.exact_shape(
+            "hidden_features", self.hidden_features, (hidden, features), f"{columns}, and features"
+        )
+        _checks.exact_shape("visible_bias", self.visible_bias, (visible,), rows)
+        _checks.exact_shape("hidden_bias", self.hidden_bias, (hidden,), columns)
+        _checks.one_dtype(**vars(self))
+        _checks.finite(**vars(self))
+
+    @classmethod
+    def init(
+        cls,
+        visible: int,
+        hidden: int,
+        features: int,
+        *,
+        key: Key,
+        scale: float = 0.01,
+        dtype: DTypeLike | None = None,
+    ) -> "CRBM":
+        """A random CRBM.
+
+        **Arguments:**
+
+        - `visible`, `hidden`: the numbers of units. `hidden` may be zero.
+        - `features`: the length of the feature vector.
+        - `key`: a seed, or a key such as `jax.random.key(0)`.
+        - `scale`: standard deviation of the weights. Biases are zero.
+        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        """
+        _checks.count("visible", visible)
+        _checks.count("hidden", hidden, 0)
+        _checks.count("features", features)
+        keys = jax.random.split(_checks.as_key(key), 3)
+        weights = gaussian((visible, hidden), scale, dtype, keys[0])
+        return cls(
+            weights,
+            gaussian((visible, features), scale, dtype, keys[1]),
+            gaussian((hidden, features), scale, dtype, keys[2]),
+            jnp.zeros(visible, weights.dtype),
+            jnp.zeros(hidden, weights.dtype),
+        )
+
+    @property
+    def num_visible(self) -> int:
+        return self.weights.shape[0]
+
+    @property
+    def num_hidden(self) -> int:
+        return self.weights.shape[1]
+
+    @property
+    def num_features(self) -> int:
+        return self.visible_features.shape[1]
+
+    @property
+    def kind(self) -> str:
+        """Conditional: inferences take `condition(features)`."""
+        return "conditional"
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """A CRBM is always a single one."""
+        return ()
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the parameters."""
+        return self.weights.dtype
+
+    def blocks(self) -> tuple[Block, ...]:
+        return (Block(0, 1, self.weights),)
+
+    def check(self, batch: Any, name: str = "batch") -> None:
+        """Raises unless a batch is a pair (features, visible) for this model."""
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            got = f"{len(batch)} arrays" if isinstance(batch, (tuple, list)) else "one array"
+            if not hasattr(batch, "shape") and not isinstance(batch, (tuple, list)):
+                got = _checks.describe(batch)
+            raise ValueError(
+                f"`{name}` must be the pair (features, visible) for a CRBM, got {got}."
+            )
+        x = rows_of(f"{name}[0]", batch[0], self.num_features, "[rows, features]")
+        _checks.finite_rows(f"{name}[0]", x)
+        v = rows_of(f"{name}[1]", batch[1], self.num_visible, "[rows, visible]")
+        _checks.binary_rows(f"{name}[1]", v)
+        if x.shape[0] != v.shape[0]:
+            raise ValueError(
+                f"`{name}` must hold as many rows of features as of visible units, got"
+                f" {x.shape[0]} and {v.shape[0]}."
+            )
+
+    def observe(
+        self, batch: Any, name: str = "batch"
+    ) -> tuple[RBM, tuple[Float[Array, "rows visible"]], None]:
+        """Takes the pair (features, visible) apart, checked."""
+        self.check(batch, name)
+        features, visible = batch
+        return self.condition(features), (jnp.asarray(visible).astype(self.dtype),), None
+
+    def condition(self, features: Shaped[AnyArray, "*batch features"]) -> RBM:
+        """The RBM of $p(v, h \\mid x)$, its biases with the leading axes of `features`."""
+        x = states("features", features, self.num_features, self.weights.dtype)
+        visible = x @ self.visible_features.T
+        hidden = x @ self.hidden_features.T
+        return RBM(
+            self.weights,
+            visible + jnp.broadcast_to(self.visible_bias, visible.shape),
+            hidden + jnp.broadcast_to(self.hidden_bias, hidden.shape),
+        )
+
+    def energy(
+        self,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        hidden: Shaped[AnyArray, "*#batch hidden"],
+        features: Shaped[AnyArray, "*#batch features"],
+    ) -> Float[Array, "*batch"]:
+        """The energy $E(v, h, x)$; leading axes broadcast."""
+        return self.condition(features).energy(visible, hidden)
+
+    def free_energy(
+        self,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        features: Shaped[AnyArray, "*#batch features"],
+    ) -> Float[Array, "*batch"]:
+        """$F(v, x) = -\\log \\sum_h e^{-E(v, h, x)}$ (eq. (4))."""
+        return self.condition(features).free_energy(visible)
+
+    def hidden_given(
+        self,
+        visible: Shaped[AnyArray, "*#batch visible"],
+        features: Shaped[AnyArray, "*#batch features"],
+    ) -> Float[Array, "*batch hidden"]:
+        """$p(h_j = 1 \\mid v, x)$ for every hidden unit (eq. (3))."""
+        return self.condition(features).hidden_given(visible)
+
+    def visible_given(
+        self,
+        hidden: Shaped[AnyArray, "*#batch hidden"],
+        features: Shaped[AnyArray, "*#batch features"],
+    ) -> Float[Array, "*batch visible"]:
+        """$p(v_i = 1 \\mid h, x)$ for every visible unit (eq. (3))."""
+        return self.condition(features).visible_given(hidden)
+
+    def tempered(self, beta: float | Float[Array, ""]) -> "CRBM":
+        """The model of $p(v, h \\mid x)^\\beta$: every parameter times `beta`."""
+        return scaled(self, beta)
+
+    def decayed(self) -> "CRBM":
+        """What weight decay pulls on: all weights."""
+        return matrices_of(self)
+
+    def as_batch(self, batch: Any) -> Any:
+        """The batch as it is."""
+        return batch
+
+    def problem(self, evidence: Any, observed: Any) -> Any:
+        """Raises `TypeError`: inferences need the features."""
+        return refuse(self, "be an RBM")
+
+    @property
+    def query_defaults(self) -> None:
+        """A QueryModel needs the features."""
+        return
+
+    def configuration(self, states: Any) -> Any:
+        """States as they are."""
+        return states
+
+    def bare(self) -> RBM:
+        """The RBM of features that are all 0."""
+        return RBM(self.weights, self.visible_bias, self.hidden_bias)
+
+    def given_features(self, features: Any) -> RBM:
+        """`condition(features)`."""
+        if features is None:
+            raise ValueError("`features` must be given for a CRBM, got None.")
+        return self.condition(features)
+
+    def uncentred(self, offsets: Layers, batch: Any) -> "CRBM":
+        """The model whose energy is, up to a constant, this one's at $v - \\mu$, $h - \\lambda$ and
+        $x - \\xi$, with `offsets` $(\\mu, \\lambda)$ and the mean $\\xi$ of the features of a
+        batch.
+        """
+        features = jnp.asarray(batch[0]).astype(self.dtype).mean(0)
+        visible = self.weights @ offsets.hidden + self.visible_features @ features
+        hidden = offsets.visible @ self.weights + self.hidden_features @ features
+        biases = self.visible_bias - visible, self.hidden_bias - hidden
+        return eqx.tree_at(lambda model: (model.visible_bias, model.hidden_bias), self, biases)
+
+
+CRBM.__init__.__doc__ = """**Arguments:**
+
+- `weights`: $W$, of shape `[visible, hidden]`.
+- `visible_features`: $A$, of shape `[visible, features]`.
+- `hidden_features`: $C$, of shape `[hidden, features]`.
+- `visible_bias`, `hidden_bias`: $b$ and $c$.
+"""

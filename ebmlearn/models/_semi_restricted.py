@@ -3,25 +3,26 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, DTypeLike, Float, Int, Shaped
 
 from .. import _checks
-from .._types import AnyArray
+from .._types import AnyArray, Key
+from ..units import AbstractUnits, Binary, Categorical
 from ._base import (
-    AbstractPairwiseModel,
+    AbstractLayeredModel,
+    AbstractSymmetric,
     gaussian,
     instancewise,
-    Kind,
-    LabelledLayers,
-    Layers,
+    optional,
+    parameter,
     states,
     symmetrised,
 )
+from ._block import Block
 from ._rbm import RBM
-from ._view import Block
 
 
-class SemiRestrictedBM(AbstractPairwiseModel):
+class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
     """A semi-restricted Boltzmann machine: an RBM with couplings between its visible units,
 
     $E(v, h) = -v^\\top W h - \\tfrac12 v^\\top L v - b^\\top v - c^\\top h$
@@ -31,42 +32,21 @@ class SemiRestrictedBM(AbstractPairwiseModel):
     these, samplers and stochastic learners work, and inference does not.
     """
 
-    weights: Float[Array, "visible hidden"]
-    couplings: Float[Array, "visible visible"]
-    visible_bias: Float[Array, "*batch visible"]
-    hidden_bias: Float[Array, "*batch hidden"]
-    label_weights: Float[Array, "labels hidden"] | None = None
-    label_bias: Float[Array, " labels"] | None = None
-
-    def __init__(
-        self,
-        weights: Float[AnyArray, "visible hidden"],
-        couplings: Float[AnyArray, "visible visible"],
-        visible_bias: Float[AnyArray, "*#batch visible"],
-        hidden_bias: Float[AnyArray, "*#batch hidden"],
-        label_weights: Float[AnyArray, "labels hidden"] | None = None,
-        label_bias: Float[AnyArray, " labels"] | None = None,
-    ):
-        """**Arguments:**
-
-        - `weights`: $W$, of shape `[visible, hidden]`.
-        - `couplings`: $L$, of shape `[visible, visible]`, symmetric, zero on the diagonal.
-        - `visible_bias`: array of shape `[*batch, visible]`.
-        - `hidden_bias`: array of shape `[*batch, hidden]`.
-        - `label_weights`, `label_bias`: $U$, of shape `[labels, hidden]`, and $d$; both or none.
-        """
-        self.weights = _checks.parameter("weights", weights)
-        self.couplings = _checks.parameter("couplings", couplings)
-        self.visible_bias = _checks.parameter("visible_bias", visible_bias)
-        self.hidden_bias = _checks.parameter("hidden_bias", hidden_bias)
-        if (label_weights is None) != (label_bias is None):
-            missing = "label_weights" if label_weights is None else "label_bias"
-            raise ValueError(f"`label_weights` and `label_bias` go together, got no `{missing}`.")
-        if label_weights is not None and label_bias is not None:
-            self.label_weights = _checks.parameter("label_weights", label_weights)
-            self.label_bias = _checks.parameter("label_bias", label_bias)
+    weights: Float[Array, "visible hidden"] = eqx.field(converter=parameter("weights"))
+    couplings: Float[Array, "visible visible"] = eqx.field(converter=parameter("couplings"))
+    visible_bias: Float[Array, "*#batch visible"] = eqx.field(converter=parameter("visible_bias"))
+    hidden_bias: Float[Array, "*#batch hidden"] = eqx.field(converter=parameter("hidden_bias"))
+    label_weights: Float[Array, "labels hidden"] | None = eqx.field(
+        converter=optional("label_weights"), default=None
+    )
+    label_bias: Float[Array, " labels"] | None = eqx.field(
+        converter=optional("label_bias"), default=None
+    )
 
     def __check_init__(self):
+        if (self.label_weights is None) != (self.label_bias is None):
+            missing = "label_weights" if self.label_weights is None else "label_bias"
+            raise ValueError(f"`label_weights` and `label_bias` go together, got no `{missing}`.")
         _checks.rank("weights", self.weights, 2, "[visible, hidden]")
         visible, hidden = self.weights.shape
         parameters = {name: x for name, x in vars(self).items() if x is not None}
@@ -97,7 +77,7 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         hidden: int,
         labels: int = 0,
         *,
-        key: PRNGKeyArray,
+        key: Key,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "SemiRestrictedBM":
@@ -106,15 +86,14 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         **Arguments:**
 
         - `visible`, `hidden`, `labels`: the numbers of units.
-        - `key`: a typed key, from `jax.random.key(seed)`.
+        - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of weights and couplings. Biases are zero.
         - `dtype`: float32 or float64; the default dtype of JAX if not given.
         """
         _checks.count("visible", visible)
         _checks.count("hidden", hidden)
         _checks.count("labels", labels, 0)
-        _checks.typed_key(key)
-        one, two, three = jax.random.split(key, 3)
+        one, two, three = jax.random.split(_checks.as_key(key), 3)
         weights = gaussian((visible, hidden), scale, dtype, one)
         upper = jnp.triu(gaussian((visible, visible), scale, dtype, two), 1)
         zeros = jnp.zeros(visible, upper.dtype), jnp.zeros(hidden, upper.dtype)
@@ -244,36 +223,43 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         h = states("hidden", hidden, self.num_hidden, dtype)
         return conditional(v, h, self.visible_bias)
 
-    def project(self) -> "SemiRestrictedBM":
-        """The model with its couplings made symmetric and zero on the diagonal, for use after an
-        update that may have broken either.
-        """
-        return eqx.tree_at(lambda model: model.couplings, self, symmetrised(self.couplings))
-
     def blocks(self) -> tuple[Block, ...]:
         blocks = Block(0, 1, self.weights), Block(0, 0, symmetrised(self.couplings))
         if self.label_weights is None:
             return blocks
         return *blocks, Block(2, 1, self.label_weights)
 
+    def inside(self) -> tuple[Any, ...]:
+        return (self.couplings,)
+
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
         biases = self.visible_bias, self.hidden_bias
         return biases if self.label_bias is None else (*biases, self.label_bias)
 
-    def with_unary(self, unary: tuple[Float[Array, "... _"], ...]) -> "SemiRestrictedBM":
-        """The model with other biases, as `unary` gives them."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("visible", "hidden", "label") if self.num_labels else ("visible", "hidden")
 
-        def biases(model: SemiRestrictedBM) -> Any:
-            own = model.visible_bias, model.hidden_bias
-            return own if model.label_bias is None else (*own, model.label_bias)
+    @property
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        plain = Binary(self.num_visible), Binary(self.num_hidden)
+        return (*plain, Categorical(1, self.num_labels)) if self.num_labels else plain
 
-        return eqx.tree_at(biases, self, unary)
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        blocks: tuple[Float[Array, "_ _"], ...],
+        unary: tuple[Float[Array, "... _"], ...],
+    ) -> "SemiRestrictedBM":
+        def parts(model: SemiRestrictedBM) -> Any:
+            weights, biases = [model.weights, model.couplings], [model.visible_bias]
+            biases.append(model.hidden_bias)
+            if model.label_weights is not None and model.label_bias is not None:
+                weights.append(model.label_weights)
+                biases.append(model.label_bias)
+            return [*weights, *biases]
 
-    def kinds(self) -> tuple[Kind, ...]:
-        return ("binary", "binary", "softmax") if self.num_labels else ("binary", "binary")
-
-    def units(self, layers: tuple[Any, ...]) -> Layers | LabelledLayers:
-        return LabelledLayers(*layers) if self.num_labels else Layers(*layers)
+        return eqx.tree_at(parts, self, [*blocks, *unary])
 
     def factors(self, blocks: tuple[Any, ...]) -> Any:
         return tuple(blocks)
@@ -317,3 +303,13 @@ class SemiRestrictedBM(AbstractPairwiseModel):
         """What the lateral couplings take from the energy."""
         v = states("visible", visible, self.num_visible, self.weights.dtype)
         return ((v @ symmetrised(self.couplings)) * v).sum(-1) / 2
+
+
+SemiRestrictedBM.__init__.__doc__ = """**Arguments:**
+
+- `weights`: $W$, of shape `[visible, hidden]`.
+- `couplings`: $L$, of shape `[visible, visible]`, symmetric, zero on the diagonal.
+- `visible_bias`: array of shape `[*batch, visible]`.
+- `hidden_bias`: array of shape `[*batch, hidden]`.
+- `label_weights`, `label_bias`: $U$, of shape `[labels, hidden]`, and $d$; both or none.
+"""

@@ -62,7 +62,7 @@ class Stack(eqx.Module):
           probabilities are passed on.
         """
         if key is not None:
-            _checks.typed_key(key)
+            key = _checks.as_key(key)
         x = jnp.asarray(visible)
         for model in self.models[:-1]:
             x = model.hidden_given(x)
@@ -78,7 +78,7 @@ class Stack(eqx.Module):
         given states that are drawn with `key`, or given means all the way without it.
         """
         if key is not None:
-            _checks.typed_key(key)
+            key = _checks.as_key(key)
         x = jnp.asarray(units)
         for k, model in enumerate(reversed(self.models[:-1])):
             if k and key is not None:

@@ -9,7 +9,6 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
 from ..samplers import AbstractSampler, ParallelTempering
-from ..samplers._base import REAL
 from . import _events
 
 
@@ -117,9 +116,9 @@ class SamplerBlock(MCMCKernel):
                 f" got one of {_events.size(model)} units."
             )
         chains = math.prod(old.shape[:-1])
-        real = model.kinds()[0] in REAL
         event = old.reshape(chains, old.shape[-1])
-        event = event if real else event.astype(jnp.int32)
+        if model.layers[0].finite:
+            event = event.astype(jnp.int32)
         start = _events.units(model, event, first)
         chain = self._sampler.init(model, chains, key=second, start=start)
         for key in keys:

@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num, PRNGKeyArray
-from numpyro.distributions import constraints, Distribution
+from numpyro.distributions import Distribution
 from numpyro.distributions.util import validate_sample
 
 from .. import _checks
 from .._types import AnyArray
 from ..inference import Exact
-from ..models import GaussianRBM, NNBM
 from ..samplers import AbstractSampler, Gibbs, sample
 from . import _events
 
@@ -26,11 +25,10 @@ _LATENT = (
 class EnergyDistribution(Distribution):
     """A model as a NumPyro distribution, for observed or latent sites.
 
-    An event is a vector: the visible units of an RBM, a SemiRestrictedBM or a GaussianRBM, hidden
-    units summed out; the units of a BoltzmannMachine or an NNBM; all units of a DBM, a layer after
-    another. Its elements are 0 and 1, real numbers for a GaussianRBM, or nonnegative ones for an
-    NNBM, so that NUTS samples the last two. The batch axes of the model are those of the
-    distribution.
+    An event is a vector: the visible units, hidden units summed out, where these are independent
+    given the visible ones; else all units, a layer after another, as of a DBM. Its elements are the
+    states of the units, so that NUTS samples those that are real. The batch axes of the model are
+    those of the distribution.
 
     !!! example
 
@@ -58,10 +56,9 @@ class EnergyDistribution(Distribution):
     ):
         """**Arguments:**
 
-        - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine, a DBM, a SemiRestrictedBM, a
-          GaussianRBM or an NNBM.
+        - `model`: any model of layers whose visible units are of one kind; a CRBM conditioned.
         - `log_partition`: the normaliser, log Z. `"exact"` enumerates the smaller side of the model
-          at each evaluation (or integrates an NNBM of a few units), and its gradient is right. A
+          at each evaluation (or integrates a few nonnegative units), and its gradient is right. A
           number or an array is taken as it is; where parameters are latent it has to be a function
           of them. None leaves it out, which is right only where the parameters are constants, and
           refused where they may be latent.
@@ -98,11 +95,7 @@ class EnergyDistribution(Distribution):
     @property
     def support(self) -> Any:
         """Vectors of 0 and 1, of real numbers, or of nonnegative ones."""
-        if isinstance(self.model, NNBM):
-            return constraints.independent(constraints.nonnegative, 1)
-        if isinstance(self.model, GaussianRBM):
-            return constraints.real_vector
-        return constraints.independent(constraints.boolean, 1)
+        return _events.support(self.model)
 
     def sample(  # pyright: ignore
         self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()
@@ -112,12 +105,7 @@ class EnergyDistribution(Distribution):
         shape = (*sample_shape, *self.batch_shape)
         number = math.prod(shape)
         model = self.model
-        if self.batch_shape != ():
-            biases = [
-                b if b.ndim == 1 else jnp.broadcast_to(b, (*shape, b.shape[-1])).reshape(number, -1)
-                for b in model.unary()
-            ]
-            model = model.with_unary(tuple(biases))
+        model = model.batched(shape)
         sampler = Gibbs() if self.sampler is None else self.sampler
         before = 0 if sampler.independent else self.steps - 1
         drawn = sample(model, sampler, number, key=key, num_chains=number, burn_in=before)
@@ -137,8 +125,6 @@ class EnergyDistribution(Distribution):
         )
 
     def _exact(self) -> Float[Array, "*batch"]:
-        if isinstance(self.model, GaussianRBM):
-            return Exact()(self.model.hidden_marginal()).log_partition + self.model.log_volume
         return Exact()(self.model).log_partition
 
 

@@ -1,29 +1,17 @@
-"""Configurations of a model as one vector, which is what a NumPyro site holds."""
+"""Configurations of a model as one vector, which is what a NumPyro site holds: the units that data
+tell, where hidden ones can be summed out, else all units, a layer after another.
+"""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PRNGKeyArray
+from numpyro.distributions import constraints
 
-from .. import _checks
-from ..models import (
-    AbstractLayeredModel,
-    BoltzmannMachine,
-    CRBM,
-    DBM,
-    GaussianRBM,
-    NNBM,
-    RBM,
-    SemiRestrictedBM,
-)
+from ..models import AbstractLayeredModel
+from ..models._base import refuse, require_layers
 from ..samplers._sweep import drawn
-
-
-# Models whose hidden units are summed out, so that a site holds the visible ones alone.
-_SUMMED = (RBM, SemiRestrictedBM, GaussianRBM)
-# Models without layers.
-_FLAT = (BoltzmannMachine, NNBM)
 
 
 def typed(key: Array) -> Array:
@@ -35,54 +23,64 @@ def typed(key: Array) -> Array:
 
 def check(model: Any) -> None:
     """Raises `TypeError` unless `model` can be the distribution of a site."""
-    if isinstance(model, CRBM):
-        raise TypeError("`model` must be an RBM: call `crbm.condition(x)` first, got a CRBM.")
-    if not isinstance(model, (*_SUMMED, *_FLAT, DBM)):
-        raise TypeError(
-            "`model` must be an RBM, a BoltzmannMachine, a DBM, a SemiRestrictedBM, a GaussianRBM"
-            f" or an NNBM, got {_checks.describe(model)}."
-        )
-    if "softmax" in model.kinds():
-        raise TypeError("`model` must have no label units to be a distribution, got some.")
+    require_layers(model, "a distribution")
+    if len({model.layers[k].support for k in _held(model)}) > 1:
+        refuse(model, "have visible units of one kind to be a distribution")
+
+
+def support(model: AbstractLayeredModel) -> Any:
+    """The constraint of a site."""
+    name, *arguments = model.layers[0].support
+    one = getattr(constraints, name)
+    return constraints.independent(one(*arguments) if arguments else one, 1)
 
 
 def size(model: AbstractLayeredModel) -> int:
     """How many units a site holds."""
-    sizes = [bias.shape[-1] for bias in model.unary()]
-    return sum(sizes) if isinstance(model, DBM) else sizes[0]
+    return sum(model.layers[k].size for k in _held(model))
 
 
-def log_potential(model: Any, event: Num[Array, "*batch n"]) -> Float[Array, "*batch"]:
-    """The log-probability of an event, up to log Z."""
-    if isinstance(model, _SUMMED):
-        return -model.free_energy(event)
-    if isinstance(model, _FLAT):
-        return -model.energy(event)
-    visible, *hidden = _cut(model, event)
-    return -model.energy(visible, tuple(hidden))
+def log_potential(model: AbstractLayeredModel, event: Num[Array, "*batch n"]) -> Array:
+    """The log-probability of an event, up to log Z. Leading axes broadcast with the model's."""
+    shape = jnp.broadcast_shapes(event.shape[:-1], model.batch_shape)
+    rows = model.batched(shape)
+    flat = jnp.broadcast_to(event, (*shape, event.shape[-1])).reshape(-1, event.shape[-1])
+    layers = _layers(rows, flat)
+    energies = rows.marginal_energies(layers) if model.is_closed else rows.energies(layers)
+    return -energies.reshape(shape)
 
 
-def units(model: Any, event: Num[Array, "chains n"], key: PRNGKeyArray) -> Any:
+def units(model: AbstractLayeredModel, event: Num[Array, "chains n"], key: PRNGKeyArray) -> Any:
     """States of all units, the hidden ones drawn given the visible ones where these are all that
     the event tells.
     """
-    if isinstance(model, _FLAT):
-        return model.units((event,))
-    if isinstance(model, DBM):
-        return model.units(tuple(_cut(model, event)))
-    dtype = model.unary()[0].dtype
-    hidden = jnp.zeros((event.shape[0], model.num_hidden), dtype)
-    hidden = drawn(model, [event.astype(dtype), hidden], 1, key, 1.0, False, None)
-    return model.units((event, hidden.astype(jnp.int32)))
+    layers, held = _layers(model, event), _held(model)
+    for k in range(len(layers)):
+        if k not in held:
+            layers[k] = drawn(model, layers, k, key)
+    return model.decode(layers)
 
 
 def event(model: AbstractLayeredModel, units: Any) -> Num[Array, "chains n"]:
     """What a site holds of a configuration."""
     leaves = jax.tree.leaves(units)
-    return jnp.concatenate(leaves, -1) if isinstance(model, DBM) else leaves[0]
+    return jnp.concatenate([leaves[k] for k in _held(model)], -1)
 
 
-def _cut(model: DBM, event: Num[Array, "*batch n"]) -> list[Num[Array, "*batch _"]]:
-    sizes = [bias.shape[-1] for bias in model.unary()]
-    ends = [sum(sizes[: k + 1]) for k in range(len(sizes) - 1)]
-    return jnp.split(event, ends, axis=-1)
+def _held(model: AbstractLayeredModel) -> tuple[int, ...]:
+    """The layers that a site holds."""
+    return model.seen if model.is_closed else tuple(range(len(model.names)))
+
+
+def _layers(
+    model: AbstractLayeredModel, event: Num[Array, "chains n"]
+) -> list[Float[Array, "chains _"]]:
+    """States of all layers as they are inside, zero where the event does not tell them."""
+    out, at = [], 0
+    for k, layer in enumerate(model.layers):
+        if k in _held(model):
+            out.append(layer.encode(event[:, at : at + layer.size], model.dtype))
+            at += layer.size
+        else:
+            out.append(jnp.zeros((event.shape[0], layer.width), model.dtype))
+    return out

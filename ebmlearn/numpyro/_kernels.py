@@ -9,7 +9,10 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel, DBM, NNBM, Units
+from ..models import AbstractLayeredModel
+from ..models._base import require, require_layers, require_single
+from ..models._chains import chain_states
+from ..models._names import by_layer
 from ..samplers import (
     AbstractSampler,
     Gibbs,
@@ -17,7 +20,7 @@ from ..samplers import (
     ParallelTempering,
     TemperedTransitions,
 )
-from ..samplers._base import by_layer, chain_states, check_model, share_accepted
+from ..samplers._base import share_accepted
 from ._events import typed
 
 
@@ -91,15 +94,15 @@ class _SamplerKernel(MCMCKernel):
     def _start(self, key: Array, start: Any, model: Any, clamped: Any) -> KernelState:
         one, two = jax.random.split(key)
         chain = self._sampler.init(model, 1, key=one, start=start, clamped=clamped)
-        nan = jnp.full((), jnp.nan, model.unary()[0].dtype)
-        return KernelState(_sites(chain.units), nan, nan, chain, two)
+        nan = jnp.full((), jnp.nan, model.dtype)
+        return KernelState(_sites(model, chain.units), nan, nan, chain, two)
 
     def _step(self, state: KernelState, model: Any) -> KernelState:
         one, two = jax.random.split(state.rng_key)
         chain, info = self._sampler.step(model, state.chain, key=one)
         accepted = share_accepted(info)
         accepted = state.accepted if accepted is None else accepted.astype(state.accepted.dtype)
-        return KernelState(_sites(chain.units), info.energy[0], accepted, chain, two)
+        return KernelState(_sites(model, chain.units), info.energy[0], accepted, chain, two)
 
 
 class GibbsKernel(_SamplerKernel):
@@ -147,11 +150,7 @@ class NNBMGibbsKernel(_SamplerKernel):
         super().__init__(Gibbs(beta))
 
     def _start(self, key: Array, start: Any, model: Any, clamped: Any) -> KernelState:
-        if not isinstance(model, NNBM):
-            raise TypeError(
-                f"`model` must be an NNBM for NNBMGibbsKernel, got a {type(model).__name__};"
-                " take GibbsKernel."
-            )
+        require(model, ("nonnegative",), "NNBMGibbsKernel")
         return super()._start(key, start, model, clamped)
 
 
@@ -164,7 +163,7 @@ class GibbsWithGradientsKernel(_SamplerKernel):
         - `flips`: how many flips are proposed in a step.
         - `beta`: the inverse temperature.
         """
-        super().__init__(GibbsWithGradients(flips, beta))
+        super().__init__(GibbsWithGradients(flips, beta=beta))
 
 
 class TemperedTransitionsKernel(_SamplerKernel):
@@ -176,7 +175,7 @@ class TemperedTransitionsKernel(_SamplerKernel):
         - `betas`: inverse temperatures that increase to 1.
         - `sweeps`: how many at each temperature, in each direction.
         """
-        super().__init__(TemperedTransitions(betas, sweeps))
+        super().__init__(TemperedTransitions(betas, sweeps=sweeps))
 
 
 class ParallelTemperingKernel(_SamplerKernel):
@@ -201,42 +200,33 @@ def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractLaye
             f" {len(args)} arguments and the keywords {sorted(kwargs)}."
         )
     (model,) = args
-    check_model(model)
-    if model.batch_shape != ():
-        raise ValueError(f"`model` must be a single one, got a batch of {model.batch_shape}.")
+    require_layers(model, "kernels")
+    require_single(model)
     return model, clamped
 
 
-def _sites(units: Any) -> dict[str, Array]:
+def _sites(model: AbstractLayeredModel, units: Any) -> dict[str, Array]:
     """The units of the only chain, by the names of their sites."""
-    if isinstance(units, Units):
-        return {"x": units.x[0]}
-    if isinstance(units.hidden, tuple):
-        hidden = {f"hidden_{k}": x[0] for k, x in enumerate(units.hidden, 1)}
-        return {"visible": units.visible[0], **hidden}
-    return {name: x[0] for name, x in units._asdict().items()}
+    return {name: x[0] for name, x in zip(model.names, jax.tree.leaves(units), strict=True)}
 
 
 def _first_units(model: AbstractLayeredModel, sites: Any, clamped: Any, chains: int) -> Any:
     """The units that `init_params` names, for each chain; those it does not are drawn."""
-    if isinstance(model, DBM):
-        names = ["visible", *(f"hidden_{k}" for k in range(1, len(model.biases)))]
-    else:
-        names = list(model.units(model.unary())._fields)
+    names = list(model.names)
     sites = {} if sites is None else sites
     if not isinstance(sites, dict) or set(sites) - set(names):
         got = sorted(sites) if isinstance(sites, dict) else _checks.describe(sites)
         raise ValueError(f"`init_params` must be a dictionary of some of {names}, got {got}.")
     values = []
-    masks = by_layer("clamped", model, clamped)
-    for name, mask, bias, kind in zip(names, masks, model.unary(), model.kinds(), strict=True):
+    masks = by_layer("clamped", model.names, clamped)
+    for name, mask, layer in zip(names, masks, model.layers, strict=True):
         x = sites.get(name)
         if x is not None:
             label = f"init_params[{name!r}]"
-            x = chain_states(label, x, (chains, bias.shape[-1]), kind, bias.dtype)
+            x = chain_states(label, x, chains, layer, model.dtype)
         elif mask is not None:
             raise ValueError(
                 f"`init_params` must hold {name!r}, where units are clamped, got {sorted(sites)}."
             )
         values.append(x)
-    return model.units(tuple(values)) if sites else None
+    return model.units(values) if sites else None

@@ -8,6 +8,7 @@ from ._compat import make_compatible as _make_compatible
 
 _make_compatible()
 
+from .. import messages as _messages
 from ._caches import clear_caches as clear_caches
 from ._convert import PGMaxGraph as PGMaxGraph, to_pgmax as to_pgmax
 from ._dense_group import (
@@ -32,7 +33,9 @@ from ._nnbm_group import (
     NNBMWiring as NNBMWiring,
     register as _register_nnbm,
 )
+from ._view import GraphMaker as _GraphMaker
 
 
 _register_dense()
 _register_nnbm()
+_messages.register("factors", _GraphMaker())

@@ -1,15 +1,15 @@
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from pgmax import fgraph, fgroup, vgroup
 
-from .. import _checks
-from ..models import AbstractPairwiseModel, CRBM, GridMRF, Groups, NNBM, Units
-from ..models._grid_view import ends, OFFSETS
+from ..models import AbstractModel, Groups
+from ..models._base import require
+from ..models._lattice import ends, OFFSETS
 from ._dense_group import RBMFactorGroup
-from ._grid import Grid, grid_for
-from ._nnbm_group import NNBMFactorGroup
+from ._grid import Grid
 
 
 class PGMaxGraph(NamedTuple):
@@ -27,7 +27,7 @@ class PGMaxGraph(NamedTuple):
     evidence: dict[Any, Any]
 
 
-def to_pgmax(model: Any, grid: Grid | None = None) -> PGMaxGraph:
+def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
     """A model as a PGMax graph: blocks of weights between layers become dense groups, couplings
     inside a layer pairwise factors, where they are not zero. The tables of a grid become pairwise
     factors, a group for each in the order of its log-potentials.
@@ -44,31 +44,25 @@ def to_pgmax(model: Any, grid: Grid | None = None) -> PGMaxGraph:
     **Arguments:**
 
     - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without
-      label units, a GridMRF, or an NNBM, which is quantised.
-    - `grid`: for an NNBM, the values of its states; `grid_for(model)` if not given.
+      label units, a GridMRF, or a model of nonnegative units, which is quantised.
+    - `grid`: for nonnegative units, the values of their states; `grid_for(model)` if not given.
     """
-    if isinstance(model, NNBM):
-        return _quantised(model, grid_for(model) if grid is None else grid)
+    require(model, tuple(MAKERS), "to_pgmax")
+    return MAKERS[model.kind](model, grid)
+
+
+def _no_grid(model: AbstractModel, grid: Grid | None) -> None:
     if grid is not None:
-        raise ValueError(
-            f"`grid` must be None but for an NNBM, got one for {type(model).__name__}."
-        )
-    if isinstance(model, GridMRF):
-        return _pixels(model)
-    if isinstance(model, CRBM):
-        raise TypeError(
-            "`model` must be an RBM: call `crbm.condition(features)` first, got a CRBM;"
-            " `CRBMFactorGroup` takes it as it is."
-        )
-    if not isinstance(model, AbstractPairwiseModel) or set(model.kinds()) != {"binary"}:
-        raise TypeError(
-            "`model` must be an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without label"
-            f" units, a GridMRF or an NNBM, got {_checks.describe(model)}."
-        )
+        kind = type(model).__name__
+        raise ValueError(f"`grid` must be None but for nonnegative units, got one for a {kind}.")
+
+
+def _binary(model: Any, grid: Grid | None) -> PGMaxGraph:
+    _no_grid(model, grid)
     unary = model.unary()
     layers = [vgroup.NDVarArray(num_states=2, shape=(bias.shape[-1],)) for bias in unary]
     graph = fgraph.FactorGraph(layers)
-    for first, second, weights in model.blocks():
+    for first, second, weights, _ in model.blocks():
         if 0 in weights.shape:
             continue
         if first != second:
@@ -96,14 +90,8 @@ def to_pgmax(model: Any, grid: Grid | None = None) -> PGMaxGraph:
     return PGMaxGraph(graph, model.units(tuple(layers)), evidence)
 
 
-def _quantised(model: NNBM, grid: Grid) -> PGMaxGraph:
-    x = vgroup.NDVarArray(num_states=len(grid.nodes), shape=(model.num_units,))
-    graph = fgraph.FactorGraph([x])
-    graph.add_factors(NNBMFactorGroup(x, model.couplings, grid, model.bias))
-    return PGMaxGraph(graph, Units(x), {x: jnp.zeros((model.num_units, len(grid.nodes)))})
-
-
-def _pixels(model: GridMRF) -> PGMaxGraph:
+def _pixels(model: Any, grid: Grid | None) -> PGMaxGraph:
+    _no_grid(model, grid)
     groups = [vgroup.NDVarArray(num_states=n, shape=shape) for shape, n in model.sizes]
     graph = fgraph.FactorGraph(groups)
     state, *channels = (np.array(g.variables, object).reshape(*model.shape, 2) for g in groups)
@@ -123,3 +111,7 @@ def _pixels(model: GridMRF) -> PGMaxGraph:
     evidence = model.units((model.padded(unary),))
     variables = Groups(tuple(groups), evidence.names)
     return PGMaxGraph(graph, variables, dict(zip(groups, evidence.values, strict=True)))
+
+
+# How each kind of model becomes a graph. Groups of our own add theirs.
+MAKERS: dict[str, Callable[[Any, Grid | None], PGMaxGraph]] = {"binary": _binary, "grid": _pixels}

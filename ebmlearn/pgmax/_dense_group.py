@@ -12,8 +12,8 @@ from pgmax import factor, fgroup, vgroup
 
 from .. import _checks
 from .._types import AnyArray
+from ..messages import hard, soft
 from ..models import CRBM
-from ..models._messages import hard, soft
 
 
 # The states of both ends of an edge, as PGMax lists them.

@@ -1,13 +1,15 @@
 from typing import Any, Literal
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 import scipy.special
-from jaxtyping import Float64
+from jaxtyping import Array, Float, Float64
 
 from .. import _checks
-from ..models import NNBM
+from ..models import AbstractLayeredModel
+from ..models._base import require, require_single
 
 
 # Of each unit, a part of at most exp(-12.5), that is 4e-6, may lie beyond the end of its grid.
@@ -96,20 +98,23 @@ def laguerre_grid(points: int, scale: float) -> Grid:
 
 
 def grid_for(
-    model: NNBM, points: int = 32, kind: Literal["uniform", "geometric", "laguerre"] = "laguerre"
+    model: AbstractLayeredModel,
+    points: int = 32,
+    kind: Literal["uniform", "geometric", "laguerre"] = "laguerre",
 ) -> Grid:
     """A grid that ends where hardly anything of any unit of a model is left: at most 4e-6.
 
     **Arguments:**
 
-    - `model`: an [`ebmlearn.NNBM`][], whose couplings must be positive definite, or become so when
-      positive ones off the diagonal are set to zero.
+    - `model`: a model of nonnegative units, whose couplings must be positive definite, or become so
+      when positive ones off the diagonal are set to zero.
     - `points`: the number of nodes.
     - `kind`: `"uniform"`, `"geometric"` or `"laguerre"`, which needs the fewest points where units
       are of similar scales.
     """
     _checks.choice("kind", kind, ("uniform", "geometric", "laguerre"))
-    reach = _reach(np.asarray(model.couplings, float), np.asarray(model.bias, float))
+    require(model, ("nonnegative",), "grid_for")
+    reach = _reach(*(np.asarray(x, float) for x in quadratic(model)))
     upper = float(reach.max())
     if kind == "uniform":
         return uniform_grid(points, upper)
@@ -119,6 +124,19 @@ def grid_for(
         return geometric_grid(points, upper, float(reach.min()) / points)
     unit = laguerre_grid(points, 1.0)
     return laguerre_grid(points, upper / unit.nodes[-1])
+
+
+def quadratic(
+    model: AbstractLayeredModel,
+) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+    """$W$ and $b$ of one layer of nonnegative units: $E = \\tfrac12 x^\\top W x - b^\\top x$."""
+    require_single(model)
+    (units,), (bias,) = model.layers, model.unary()
+    precision = units.precision  # pyright: ignore[reportAttributeAccessIssue]
+    couplings = jnp.diag(precision.astype(bias.dtype))
+    for block in model.blocks():
+        couplings = couplings - block.weights
+    return couplings, bias
 
 
 def _trapezoidal(nodes: np.ndarray) -> Grid:

@@ -1,7 +1,6 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -9,12 +8,14 @@ from pgmax import infer
 from pgmax.infer import bp_state as bp_states
 
 from .. import _checks
+from .._sentinels import LIMIT
 from .._types import AnyArray
-from ..models._graph import GraphInstance, GraphState
-from ..models._messages import ODDS_LIMIT
-from ..models._view import Form
+from ..inference._base import Limits
+from ..inference._bp import in_form, in_log_odds, passed
+from ..messages import Form, GraphInstance, ODDS_LIMIT
 from ._dense_group import RBMFactor
 from ._layout import lay_out, Layout, Wires
+from ._tables import Tables
 from ._view import GraphView
 
 
@@ -115,11 +116,12 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer
         given = _parts(bp_arrays)
         dtype = given[2].dtype
         scale = jnp.asarray(1.0 if hard else temperature, dtype)
-        form = None if undamped and not hard and layout.dense else "log-odds"
-        if form is None and _checks.is_concrete((given, scale)):
-            form = "odds" if bool(_fits(slices, given, scale)) else "log-odds"
+        fits = None if undamped and not hard and layout.dense else False
+        if fits is None and _checks.is_concrete((given, scale)):
+            fits = bool(_fits(slices, given, scale))
         kept = None if undamped else jnp.asarray(damping, dtype)
-        messages = _run(layout, wires, slices, given, scale, kept, num_iters, hard, form)
+        limits = Limits(num_iters, None, dtype, unroll=True)
+        messages = _run(layout, wires, slices, given, scale, kept, limits, hard, fits)
         return infer.BPArrays(bp_arrays.log_potentials, messages, bp_arrays.evidence)
 
     def get_beliefs(bp_arrays: infer.BPArrays) -> dict[Any, Any]:
@@ -191,16 +193,16 @@ def _run(
     given: tuple[Array, Array, Array],
     temperature: Float[AnyArray, ""],
     damping: Float[AnyArray, ""] | None,
-    num_iters: int,
+    limits: Limits,
     hard: bool,
-    form: Form | None,
+    fits: bool | None,
 ) -> Float[Array, " edge_states"]:
     """New messages in PGMax's flat form."""
     log_potentials, messages, evidence = given
     dtype = evidence.dtype
     weights = [w.astype(dtype) / temperature for w in _weights(slices, log_potentials)]
     flat = [jnp.zeros(0, dtype), *(log_potentials[a:b] for a, b in slices.potentials)]
-    potentials = jnp.clip(jnp.concatenate(flat).astype(dtype), -1e6, 1e6) / temperature
+    potentials = jnp.clip(jnp.concatenate(flat).astype(dtype) / temperature, -LIMIT, LIMIT)
     rest = jnp.concatenate([jnp.zeros(0, dtype), *(messages[a:b] for a, b in slices.rest)])
     pairs = [
         tuple(m.astype(dtype) / temperature - w / 2 for m in pair)
@@ -208,30 +210,19 @@ def _run(
     ]
     instance = GraphInstance((evidence / temperature,), None)
 
-    def in_form(form: Form) -> tuple[tuple, Array]:
-        view = GraphView(
-            layout, wires, potentials, tuple(weights), "max" if hard else "sum", form, damping
-        )
+    tables = Tables(layout, wires, potentials, tuple(weights))
+
+    def run(form: Form) -> tuple[tuple, Array]:
+        view = GraphView(tables, "max" if hard else "sum", form, damping)
         start = tuple(tuple(map(jnp.exp, pair)) if form == "odds" else pair for pair in pairs)
         begun = view.normalised(rest.astype(dtype) / temperature) if layout.kinds else rest
-
-        @jax.checkpoint
-        def sweep(state: GraphState, _: None) -> tuple[GraphState, None]:
-            return view.update(state, instance), None
-
         first = view.state(start, begun.astype(dtype), instance)
         # Two at a time, so that each message can be overwritten by its answer's answer.
-        state, _ = jax.lax.scan(sweep, first, length=num_iters, unroll=2)
-        sent = state.messages
-        if form == "odds":
-            sent = jax.tree.map(jnp.log, sent)
-        return sent, state.rest
+        state, _, _ = passed(view, instance, first, limits, unroll=2)
+        state = in_log_odds(state, form == "odds")
+        return state.messages, state.rest
 
-    if form is None:
-        fits = _fits(slices, given, temperature)
-        sent, rest = jax.lax.cond(fits, lambda: in_form("odds"), lambda: in_form("log-odds"))
-    else:
-        sent, rest = in_form(form)
+    sent, rest = in_form(_fits(slices, given, temperature) if fits is None else fits, run)
     parts, at = {}, 0
     for a, b in slices.rest:
         parts[a] = temperature * rest[at : at + b - a]

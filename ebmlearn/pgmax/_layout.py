@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from pgmax import factor, fgroup, vgroup
 
+from .._sentinels import LIMIT
 from .._types import AnyArray
 from ._dense_group import AbstractDenseGroup, ends, RBMFactor
 from ._normalisers import NORMALISERS
@@ -183,7 +184,7 @@ def initial(group: fgroup.FactorGroup) -> Float[np.ndarray, "..."]:
     values = np.asarray(group.log_potentials).reshape(_shape(group))
     if np.isnan(values).any():
         raise ValueError("`graph` must hold log-potentials that are numbers, got NaN.")
-    return np.clip(values, -1e6, 1e6)
+    return np.clip(values, -LIMIT, LIMIT)
 
 
 def _shape(group: fgroup.FactorGroup) -> tuple[int, ...]:

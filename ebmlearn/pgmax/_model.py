@@ -1,30 +1,32 @@
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 from pgmax import fgraph, infer
 
 from .. import _checks
+from .._sentinels import LIMIT
 from .._types import AnyArray
+from ..models import Statistics
+from ..models._block import Block
 from ..models._graph import AbstractGraphModel
 from ..models._groups import (
     cut_states,
     cut_units,
     joined_states,
     likelihoods_of,
-    LIMIT,
     rows_of,
 )
-from ..models._view import Block, Form, odds_serve, Product, Schedule
+from ..units import Categorical
 from ._compat import starts_of
 from ._layout import check_types, initial, lay_out, Layout, Wires
 from ._names import Named, Names
-from ._view import GraphView
+from ._tables import Tables
 
 
 class FactorGraphModel(AbstractGraphModel):
@@ -86,6 +88,24 @@ class FactorGraphModel(AbstractGraphModel):
     def num_variables(self) -> int:
         """The number of variables."""
         return self.layout.num_variables
+
+    @property
+    def kind(self) -> str:
+        """A graph of factors."""
+        return "factors"
+
+    @property
+    def layers(self) -> tuple[Categorical, ...]:
+        """The variables of each group."""
+        return tuple(Categorical(math.prod(shape), n) for shape, n in self.layout.variables)
+
+    def project(self) -> "FactorGraphModel":
+        """The model itself: its log-potentials may be any numbers."""
+        return self
+
+    def trained(self) -> "FactorGraphModel":
+        """True in the place of each array."""
+        return jax.tree.map(lambda _: True, self)
 
     @property
     def num_states(self) -> Int[np.ndarray, " variables"]:
@@ -169,35 +189,16 @@ class FactorGraphModel(AbstractGraphModel):
     def blocks(self) -> tuple[Block, ...]:
         return tuple(Block(0, 1, self.log_potentials[k]) for k in self.layout.dense)
 
-    def fast(self, temperature: Float[AnyArray, ""], damped: bool) -> bool | Bool[Array, ""]:
-        return False if damped else odds_serve(self.blocks(), temperature)
-
-    @property
-    def num_messages(self) -> int:
-        dense = sum(2 * math.prod(self.layout.groups[k][0]) for k in self.layout.dense)
-        return dense + len(self.wires.states)
-
-    def view(
-        self,
-        product: Product,
-        form: Form,
-        schedule: Schedule,
-        damping: Float[AnyArray, ""] | None,
-        beta: Float[AnyArray, ""],
-    ) -> GraphView:
-        dense = self.layout.dense
+    def tables(self, beta: Float[AnyArray, ""]) -> Tables:
+        """The log-potentials times `beta`, within limits."""
+        beta, dense = jnp.asarray(beta), self.layout.dense
         rest = [x.reshape(-1) for k, x in enumerate(self.log_potentials) if k not in dense]
-        dtype = self.evidence[0].dtype
-        flat = jnp.concatenate([jnp.zeros(0, dtype), *rest])
-        beta = jnp.asarray(beta)
-        return GraphView(
+        flat = jnp.concatenate([jnp.zeros(0, self.evidence[0].dtype), *rest])
+        return Tables(
             self.layout,
             self.wires,
             jnp.clip(beta * flat, -LIMIT, LIMIT),
             tuple(beta * self.log_potentials[k] for k in dense),
-            product,
-            form,
-            damping,
         )
 
     def rows(self, data: Any, name: str = "data") -> Int[AnyArray, "*batch variables"]:
@@ -223,7 +224,7 @@ class FactorGraphModel(AbstractGraphModel):
         rows = [jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])]) for x in parts]
         return data, self.flattened(jnp.concatenate(rows, -2))
 
-    def units(self, layers: tuple[Float[Array, "*batch variables most"]]) -> Named:
+    def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Named:
         return Named(cut_units(layers[0], self.layout.variables), self.variables, "the index")
 
     def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Named:
@@ -246,20 +247,20 @@ class FactorGraphModel(AbstractGraphModel):
         return padded[..., self.wires.variable, self.wires.local]
 
     def log_potential(
-        self, states: Int[Array, "*batch variables"], product: Product = "max"
+        self, states: Int[Array, "*batch variables"], product: Literal["sum", "max"] = "max"
     ) -> Float[Array, "*batch"]:
-        one = jnp.ones((), self.evidence[0].dtype)
-        view = self.view(product, "log-odds", "flooding", None, one)
-        flat = jax.vmap(view.log_potential)(states.reshape(-1, states.shape[-1]))
+        tables = self.tables(jnp.ones((), self.evidence[0].dtype))
+        flat = jax.vmap(lambda x: tables.log_potential(x, product))(
+            states.reshape(-1, states.shape[-1])
+        )
         return flat.reshape(states.shape[:-1])
 
     def features(
         self, states: Int[Array, " variables"]
     ) -> tuple[Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
         dtype = self.evidence[0].dtype
-        view = self.view("sum", "log-odds", "flooding", None, jnp.ones((), dtype))
         units = jax.nn.one_hot(states, self.layout.max_states, dtype=dtype)
-        return units, view.features(states)
+        return units, self.tables(jnp.ones((), dtype)).features(states, "sum")
 
     def energy(self, states: Any) -> Float[Array, "*batch"]:
         """The energy of configurations, infinite where one breaks a factor.
@@ -275,7 +276,8 @@ class FactorGraphModel(AbstractGraphModel):
             raise ValueError("`states` must hold all groups of variables, got some of them.")
         return _energy(self, rows)
 
-    def expected_energy(self, units: Named, pairwise: Named) -> Float[Array, ""]:
+    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
+        units, pairwise = statistics.units, statistics.pairwise
         out = jnp.zeros((), self.evidence[0].dtype)
         for evidence, x in zip(self.evidence, units.values, strict=True):
             mean = x.reshape(-1, *evidence.shape).mean(0)

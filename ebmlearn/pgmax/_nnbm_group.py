@@ -10,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
-from pgmax import factor, fgroup, vgroup
+from pgmax import factor, fgraph, fgroup, vgroup
 
 from .. import _checks
 from .._types import AnyArray
+from ..models import AbstractLayeredModel
 from ..models._nnbm import check_couplings
+from ._convert import MAKERS, PGMaxGraph
 from ._dense_group import Explained, listed, Variable
-from ._grid import Grid
+from ._grid import Grid, grid_for, quadratic
+from ._normalisers import NORMALISERS
 
 
 @jax.tree_util.register_pytree_node_class
@@ -363,6 +366,21 @@ def _configurations(ends: int, k: int) -> np.ndarray:
     return np.indices((k,) * ends).reshape(ends, -1).T
 
 
+def quantised(model: AbstractLayeredModel, grid: Grid | None) -> PGMaxGraph:
+    """Nonnegative units on a grid as a graph of one group."""
+    grid = grid_for(model) if grid is None else grid
+    couplings, bias = quadratic(model)
+    shape = (len(bias), len(grid.nodes))
+    x = vgroup.NDVarArray(num_states=shape[1], shape=shape[:1])
+    graph = fgraph.FactorGraph([x])
+    graph.add_factors(NNBMFactorGroup(x, couplings, grid, bias))
+    return PGMaxGraph(graph, model.units([x]), {x: jnp.zeros(shape)})
+
+
 def register() -> None:
-    """Tells PGMax how messages pass. Graphs built before do not know of it."""
+    """Tells PGMax how messages pass, which graphs built before do not know; and the rest of the
+    bridge what normalises beliefs, and how models become graphs.
+    """
     factor.FAC_TO_VAR_UPDATES[NNBMFactor] = pass_nnbm_fac_to_var_messages
+    NORMALISERS[NNBMFactor] = log_normaliser
+    MAKERS["nonnegative"] = quantised

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from pgmax import factor
 
-from ..models._graph import EXCLUDED
-from ..models._view import Product
-from ._nnbm_group import log_normaliser, NNBMFactor
+from .._sentinels import EXCLUDED
+from ..messages import Product
 from ._updates import log_1m_exp
 
 
@@ -119,10 +118,10 @@ def _pairs(
     return a - top, b - top, top
 
 
+# Groups of our own add theirs.
 NORMALISERS: dict[type, Any] = {
     factor.EnumFactor: enumeration,
     factor.ORFactor: logical,
     factor.ANDFactor: logical,
     factor.PoolFactor: pool,
-    NNBMFactor: log_normaliser,
 }

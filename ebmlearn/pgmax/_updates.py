@@ -13,9 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from pgmax import factor
 
-
-# The logarithm of nothing; finite, for the sake of gradients.
-_NOTHING = -1e30
+from .._sentinels import NOTHING
 
 
 def logical(
@@ -109,15 +107,15 @@ def _log_sums(
     # Relative to the largest of those that are left.
     top = jax.lax.stop_gradient(jax.ops.segment_max(x, of, size))
     total = jax.ops.segment_sum(jnp.exp(x - top[of]), of, size)
-    shift = jax.lax.stop_gradient(jnp.maximum(second, _NOTHING))
-    runner_up = jax.ops.segment_max(jnp.where(largest, shift, _NOTHING), of, size)
-    small = jnp.where(largest, _NOTHING, x)
+    shift = jax.lax.stop_gradient(jnp.maximum(second, NOTHING))
+    runner_up = jax.ops.segment_max(jnp.where(largest, shift, NOTHING), of, size)
+    small = jnp.where(largest, NOTHING, x)
     rest = jax.ops.segment_sum(
         jnp.where(largest, jnp.zeros_like(x), jnp.exp(small - runner_up[of])), of, size
     )
     alone = rest <= 0
     log_rest = runner_up + jnp.log(jnp.where(alone, jnp.ones_like(rest), rest))
-    log_rest = jnp.where(alone, _NOTHING, log_rest)
+    log_rest = jnp.where(alone, NOTHING, log_rest)
     mine = jnp.where(largest, jnp.zeros_like(x), jnp.exp(jnp.minimum(x - top[of], 0)))
     left = top[of] + jnp.log(jnp.maximum(total[of] - mine, 0.5))
     return top + jnp.log(total), jnp.where(largest, log_rest[of], left)
@@ -129,7 +127,7 @@ def _maxima(
     """The maxima, and for each entry the maximum of the others."""
     largest = _largest(x, of, size)
     top = jax.ops.segment_max(x, of, size)
-    second = jax.ops.segment_max(jnp.where(largest, jnp.full_like(x, _NOTHING), x), of, size)
+    second = jax.ops.segment_max(jnp.where(largest, jnp.full_like(x, NOTHING), x), of, size)
     return top, jnp.where(largest, second[of], top[of])
 
 
@@ -138,4 +136,4 @@ def log_1m_exp(x: Float[Array, " n"]) -> Float[Array, " n"]:
     safe = jnp.where(x > 0, x, jnp.ones_like(x))
     small = jnp.log(-jnp.expm1(-jnp.minimum(safe, 1)))
     large = jnp.log1p(-jnp.exp(-jnp.maximum(safe, 0.5)))
-    return jnp.where(x > 0, jnp.where(safe < 0.7, small, large), jnp.full_like(x, _NOTHING))
+    return jnp.where(x > 0, jnp.where(safe < 0.7, small, large), jnp.full_like(x, NOTHING))

@@ -1,22 +1,34 @@
+import math
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from pgmax import factor
 
+from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
-from ..models._graph import AbstractGraphView, EXCLUDED, GraphInstance, GraphState, largest_change
-from ..models._messages import hard, log_product, odds, ODDS_LIMIT, soft, total
-from ..models._view import Form, Product, Start
-from ._layout import Kind, Layout, Wires
-from ._normalisers import NORMALISERS
+from ..messages import (
+    AbstractGraphMaker,
+    AbstractGraphView,
+    Form,
+    GraphInstance,
+    GraphState,
+    hard,
+    log_product,
+    odds,
+    ODDS_LIMIT,
+    odds_serve,
+    Product,
+    Schedule,
+    soft,
+    Start,
+    total,
+)
+from ._layout import Layout, Wires
+from ._tables import Tables
 from ._updates import UPDATES
-
-
-# The least value of a normalised message, as in PGMax.
-_LEAST = -1e32
 
 
 class GraphView(AbstractGraphView):
@@ -25,12 +37,10 @@ class GraphView(AbstractGraphView):
     everything at the same time, as PGMax does.
 
     A dense group keeps one number for each edge and direction, the log-odds of a message in centred
-    form, or its odds; see `models/_messages.py`.
+    form, or its odds; see `messages/_edge.py`.
     """
 
-    layout: Layout = eqx.field(static=True)
-    wires: Wires
-    potentials: Float[Array, " configurations"]
+    tables: Tables
     weights: tuple[Float[Array, "_ _"], ...]
     shifts: tuple[tuple[Float[Array, " _"], Float[Array, " _"]], ...]
     damping: Float[AnyArray, ""] | None
@@ -39,23 +49,23 @@ class GraphView(AbstractGraphView):
 
     def __init__(
         self,
-        layout: Layout,
-        wires: Wires,
-        potentials: Float[Array, " configurations"],
-        weights: tuple[Float[Array, "_ _"], ...],
+        tables: Tables,
         product: Product,
         form: Form,
         damping: Float[AnyArray, ""] | None,
     ):
-        self.layout, self.wires, self.product = layout, wires, product
-        self.potentials, self.damping, self.form = potentials, damping, form
-        half = [w / 2 for w in weights]
+        self.tables, self.product, self.form, self.damping = tables, product, form, damping
+        half = [w / 2 for w in tables.weights]
         self.shifts = tuple((_sum(w, 1), _sum(w, 0)) for w in half)
         if form == "odds":
             # Outside its range this form is not used; there, the clip keeps gradients finite.
             limit = ODDS_LIMIT / 2
             half = [jnp.exp(jnp.clip(w, -limit, limit)) for w in half]
         self.weights = tuple(half)
+
+    @property
+    def tells_statistics(self) -> bool:
+        return self.form == "log-odds"
 
     def start(self, instance: GraphInstance, start: Start) -> GraphState:
         (unary,) = instance.unary
@@ -95,20 +105,17 @@ class GraphView(AbstractGraphView):
     def beliefs(
         self, state: GraphState, instance: GraphInstance
     ) -> tuple[Float[Array, "variables most"]]:
-        return (self._padded(self._held(state.fields, instance)),)
-
-    def change(self, old: GraphState, new: GraphState, instance: GraphInstance) -> Float[Array, ""]:
-        return largest_change(self.beliefs(old, instance)[0], self.beliefs(new, instance)[0])
+        return (self._by_variable(self._held(state.fields, instance)),)
 
     def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
         # Added up anew, so that a gradient with the messages held fixed is complete.
         fields = self._fields(state.messages, state.rest, instance)
         scores, top = self._shifted(fields, instance)
-        single = self._reduce(self._padded(scores), -1)
+        single = self._reduce(self._by_variable(scores), -1)
         out = top.sum() + ((1 - self.wires.degrees.astype(top.dtype)) * single).sum()
         vtof = self._towards_factors(scores, state.rest, instance)
         for k, kind in enumerate(self.layout.kinds):
-            out = out + self._normaliser(k, vtof[slice(*kind.messages)], self._potentials(kind))
+            out = out + self.tables.normaliser(k, vtof[slice(*kind.messages)], self.product)
         for k in range(len(self.weights)):
             out = out + self._reduce(self._dense_scores(k, state, scores), 0).sum()
         return out
@@ -122,54 +129,14 @@ class GraphView(AbstractGraphView):
             jax.nn.softmax(temperature * self._dense_scores(k, state, scores), axis=0)[3]
             for k in range(len(self.weights))
         ]
-        return self._by_group(self._expected(temperature * vtof, temperature), dense)
-
-    def statistics(
-        self, state: GraphState, instance: GraphInstance
-    ) -> tuple[tuple[Float[Array, "variables most"]], tuple[Float[Array, "..."], ...]]:
-        (scores,) = self.beliefs(state, instance)
-        if self.product == "max":
-            states = scores.argmax(-1)
-            return (jax.nn.one_hot(states, scores.shape[-1], dtype=scores.dtype),), self.features(
-                states
-            )
-        one = jnp.ones((), scores.dtype)
-        return (jax.nn.softmax(scores, axis=-1),), self.pairwise(state, instance, one)
-
-    def features(self, states: Int[Array, " variables"]) -> tuple[Float[Array, "..."], ...]:
-        """The statistics of one configuration: 1 for each log-potential that it meets."""
-        scores = self._chosen(states)
-        dense = [
-            (1 + scores[first + 1] / -EXCLUDED)[:, None]
-            * (1 + scores[second + 1] / -EXCLUDED)[None, :]
-            for first, second in self.wires.ends
-        ]
-        one = jnp.ones((), scores.dtype)
-        return self._by_group(self._expected(scores[self.wires.states], one), dense)
-
-    def log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
-        """The sum of the log-potentials that one configuration meets, minus infinity if it breaks a
-        factor. In log-odds form only.
-        """
-        scores = self._chosen(states)
-        vtof = scores[self.wires.states]
-        out = jnp.zeros((), scores.dtype)
-        for k, kind in enumerate(self.layout.kinds):
-            out = out + self._normaliser(k, vtof[slice(*kind.messages)], self._potentials(kind))
-        out = jnp.where(out < EXCLUDED / 2, -jnp.inf, out)
-        for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
-            one, two = (1 + scores[end + 1] / -EXCLUDED for end in (first, second))
-            out = out + 2 * (one @ w @ two)
-        return out
+        listed = self.tables.expected(temperature * vtof, self.product, temperature)
+        return self.tables.by_group(listed, dense)
 
     def linear(
         self, states: Int[Array, " variables"], unary: tuple[Float[Array, " states"]]
     ) -> Float[Array, ""]:
         met = states[self.wires.variable] == self.wires.local
         return jnp.where(met, unary[0], jnp.zeros_like(unary[0])).sum()
-
-    def score(self, states: Int[Array, " variables"], instance: GraphInstance) -> Float[Array, ""]:
-        return self.linear(states, instance.unary) + self.log_potential(states)
 
     def given(
         self, states: Int[Array, " variables"], instance: GraphInstance
@@ -178,7 +145,7 @@ class GraphView(AbstractGraphView):
         and of max-product only.
         """
         (fields,) = instance.unary
-        chosen = self._chosen(states)
+        chosen = self.tables.chosen(states)
         vtof = chosen[self.wires.states]
         parts = [jnp.zeros(0, vtof.dtype)]
         for k, kind in enumerate(self.layout.kinds):
@@ -190,10 +157,10 @@ class GraphView(AbstractGraphView):
         sent = jnp.maximum(jnp.concatenate(parts).astype(vtof.dtype), jnp.asarray(EXCLUDED))
         fields = fields.at[self.wires.states].add(sent)
         for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
-            one, two = (1 + chosen[end + 1] / -EXCLUDED for end in (first, second))
+            one, two = (self.tables.is_one(chosen, end) for end in (first, second))
             fields = fields.at[first + 1].add(2 * jnp.matmul(w, two, precision="highest"))
             fields = fields.at[second + 1].add(2 * jnp.matmul(one, w, precision="highest"))
-        return self._padded(fields)
+        return self._by_variable(fields)
 
     def _given_listed(self, k: int, vtof: Float[Array, " edge_states"]) -> Array:
         """Of factors that list their configurations: the log-potential at each state of each of
@@ -202,32 +169,34 @@ class GraphView(AbstractGraphView):
         arguments, kind = self.wires.arguments[k], self.layout.kinds[k]
         at, of = arguments["factor_configs_edge_states"], arguments["factor_configs_indices"]
         differs = (vtof < 0).astype(jnp.int32)[at]
-        potentials = self._potentials(kind)
+        potentials = self.tables.potentials_of(kind)
         elsewhere = jax.ops.segment_sum(differs, of, potentials.shape[0])[of] - differs
         met = jnp.where(elsewhere == 0, potentials[of], jnp.asarray(EXCLUDED, vtof.dtype))
         return jnp.full_like(vtof, EXCLUDED).at[at].max(met)
 
-    def _chosen(self, states: Int[Array, " variables"]) -> Float[Array, " states"]:
-        """Scores that hold every variable at its state."""
-        met = states[self.wires.variable] == self.wires.local
-        dtype = self.potentials.dtype
-        return jnp.where(met, jnp.zeros((), dtype), jnp.asarray(EXCLUDED, dtype))
+    def _log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
+        return self.tables.log_potential(states, self.product)
 
-    def _held(
-        self, fields: Float[Array, " states"], instance: GraphInstance
-    ) -> Float[Array, " states"]:
-        """Scores; variables whose state is given leave no doubt of it."""
-        if instance.clamp is None:
-            return fields
-        clamp, excluded = self._clamped(instance)
-        given = jnp.where(excluded, jnp.asarray(EXCLUDED, fields.dtype), jnp.zeros_like(fields))
-        return jnp.where(clamp >= 0, given, fields)
+    def _features(self, states: Int[Array, " variables"]) -> tuple[Float[Array, "..."], ...]:
+        return self.tables.features(states, self.product)
 
-    def _clamped(self, instance: GraphInstance) -> tuple[Array, Array]:
-        """Of each state, what its variable is held at, and whether that excludes it."""
-        assert instance.clamp is not None
-        clamp = instance.clamp[self.wires.variable]
-        return clamp, (clamp >= 0) & (clamp != self.wires.local)
+    def _places(
+        self, clamp: Int[Array, " variables"]
+    ) -> tuple[Int[AnyArray, " states"], Int[AnyArray, " states"]]:
+        return clamp[self.wires.variable], self.wires.local
+
+    def _by_field(self, tops: Float[Array, " variables"]) -> Float[Array, " states"]:
+        return tops[self.wires.variable]
+
+    @property
+    def layout(self) -> Layout:
+        """The shape of the graph."""
+        return self.tables.layout
+
+    @property
+    def wires(self) -> Wires:
+        """What is joined to what."""
+        return self.tables.wires
 
     def _towards_factors(
         self,
@@ -239,10 +208,10 @@ class GraphView(AbstractGraphView):
         not taken from states that are excluded for good.
         """
         own = scores[self.wires.states]
-        if instance.clamp is None:
+        excluded = self._excluded(instance)
+        if excluded is None:
             return own - rest
-        excluded = self._clamped(instance)[1][self.wires.states]
-        return jnp.where(excluded, own, own - rest)
+        return jnp.where(excluded[self.wires.states], own, own - rest)
 
     def _fields(
         self, messages: Any, rest: Float[Array, " edge_states"], instance: GraphInstance
@@ -274,7 +243,7 @@ class GraphView(AbstractGraphView):
         if instance.clamp is None:
             vtof = vtof - rest
         else:
-            free = self._clamped(instance)[0][self.wires.states] < 0
+            free = self._places(instance.clamp)[0][self.wires.states] < 0
             vtof = jnp.where(free, vtof - rest, vtof)
         parts = [
             self._messages(k, vtof[slice(*kind.messages)])
@@ -291,7 +260,7 @@ class GraphView(AbstractGraphView):
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             return update(
                 vtof_msgs=vtof,
-                log_potentials=self._potentials(kind),
+                log_potentials=self.tables.potentials_of(kind),
                 temperature=0.0 if self.product == "max" else 1.0,
                 normalize=True,
                 **self.wires.arguments[k],
@@ -301,7 +270,7 @@ class GraphView(AbstractGraphView):
     def normalised(self, rest: Float[Array, " edge_states"]) -> Float[Array, " edge_states"]:
         """Messages less the largest of each edge."""
         top = jax.ops.segment_max(rest, self.wires.edges, self.layout.num_edges)
-        return jnp.maximum(rest - top[self.wires.edges], jnp.asarray(_LEAST, rest.dtype))
+        return jnp.maximum(rest - top[self.wires.edges], jnp.asarray(LEAST, rest.dtype))
 
     def _sent(self, w: Array, field: Array, incoming: Array) -> Array:
         """The messages that one end of a dense group sends, given those that came to it."""
@@ -312,31 +281,6 @@ class GraphView(AbstractGraphView):
 
     def _damped(self, old: Array, new: Array) -> Any:
         return new if self.damping is None else self.damping * old + (1 - self.damping) * new
-
-    def _potentials(self, kind: Kind) -> Float[Array, " configurations"]:
-        return self.potentials[slice(*kind.potentials)]
-
-    def _normaliser(self, k: int, vtof: Array, potentials: Array) -> Float[Array, ""]:
-        kind = self.layout.kinds[k]
-        own = {} if self.wires.factors[k] is None else {"factors": self.wires.factors[k]}
-        return NORMALISERS[kind.type](
-            vtof, potentials, self.product, **self.wires.arguments[k], **kind.arguments(), **own
-        )
-
-    def _expected(
-        self, vtof: Float[Array, " edge_states"], scale: Float[Array, ""]
-    ) -> Float[Array, " configurations"]:
-        """The belief of every configuration, given messages and log-potentials times `scale`."""
-        parts = [jnp.zeros(0, vtof.dtype)]
-        for k, kind in enumerate(self.layout.kinds):
-            if kind.potentials[0] < kind.potentials[1]:
-                messages = vtof[slice(*kind.messages)]
-                parts.append(
-                    jax.grad(lambda p, k=k, m=messages: self._normaliser(k, m, p))(
-                        scale * self._potentials(kind)
-                    )
-                )
-        return jnp.concatenate(parts)
 
     def _dense_scores(
         self, k: int, state: GraphState, scores: Float[Array, " states"]
@@ -353,47 +297,40 @@ class GraphView(AbstractGraphView):
         pairs = one[:, None] + two[None, :]
         return pairs.at[1, 1].add(2 * w).reshape(4, *w.shape)
 
-    def _by_group(self, flat: Float[Array, " configurations"], dense: list) -> tuple:
-        """Values of all log-potentials in the shapes of their groups."""
-        out, at, blocks = [], 0, iter(dense)
-        for shape, is_dense in self.layout.groups:
-            if is_dense:
-                out.append(next(blocks))
-            else:
-                size = 1
-                for length in shape:
-                    size *= length
-                out.append(flat[at : at + size].reshape(shape))
-                at += size
-        return tuple(out)
-
-    def _shifted(
-        self, fields: Float[Array, " states"], instance: GraphInstance
-    ) -> tuple[Float[Array, " states"], Float[Array, " variables"]]:
-        """Scores less the largest of each variable, and that."""
-        if instance.clamp is None:
-            top = jax.lax.stop_gradient(self._padded(fields).max(-1))
-            return fields - top[self.wires.variable], top
-        nothing = jnp.asarray(-jnp.inf, fields.dtype)
-        excluded = self._clamped(instance)[1]
-        top = jax.lax.stop_gradient(self._padded(jnp.where(excluded, nothing, fields)).max(-1))
-        scores = fields - top[self.wires.variable]
-        return jnp.where(excluded, jnp.asarray(EXCLUDED, fields.dtype), scores), top
-
-    def _padded(self, flat: Float[Array, " states"]) -> Float[Array, "variables most"]:
+    def _by_variable(self, fields: Float[Array, " states"]) -> Float[Array, "variables most"]:
         """The states of each variable as a row; what counts as nothing where it has no more."""
         layout = self.layout
         if layout.is_uniform:
-            return flat.reshape(layout.num_variables, layout.max_states)
+            return fields.reshape(layout.num_variables, layout.max_states)
         slots = self.wires.slots
         own = self.wires.variable[slots] == jnp.arange(layout.num_variables)[:, None]
         own = own & (self.wires.local[slots] == jnp.arange(layout.max_states)[None, :])
-        return jnp.where(own, flat[slots], jnp.asarray(_LEAST, flat.dtype))
+        return jnp.where(own, fields[slots], jnp.asarray(LEAST, fields.dtype))
 
-    def _reduce(self, scores: Array, axis: int) -> Array:
-        if self.product == "max":
-            return scores.max(axis)
-        return jax.nn.logsumexp(scores, axis=axis)
+
+class GraphMaker(AbstractGraphMaker):
+    """Messages of a [`ebmlearn.pgmax.FactorGraphModel`][]."""
+
+    def view(
+        self,
+        model: Any,
+        product: Product,
+        form: Form,
+        schedule: Schedule,
+        damping: Float[AnyArray, ""] | None,
+        beta: Float[AnyArray, ""],
+    ) -> GraphView:
+        return GraphView(model.tables(beta), product, form, damping)
+
+    def fits(
+        self, model: Any, temperature: Float[AnyArray, ""], damped: bool
+    ) -> bool | Bool[Array, ""]:
+        return False if damped else odds_serve(model.blocks(), temperature)
+
+    def size(self, model: Any, schedule: Schedule) -> int:
+        layout = model.layout
+        dense = sum(2 * math.prod(layout.groups[k][0]) for k in layout.dense)
+        return dense + len(model.wires.states)
 
 
 def _sum(x: Float[Array, "m n"], axis: int) -> Float[Array, " _"]:

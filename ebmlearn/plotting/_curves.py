@@ -11,7 +11,7 @@ from .. import _checks
 from .._fit import History
 from .._types import AnyArray
 from ..estimate import AISEstimate
-from ..inference import AbstractBeliefs, AbstractGraphBeliefs, GaussianBeliefs, NNBMBeliefs
+from ..inference import Beliefs
 from ._axes import named, numbers, on, places
 
 
@@ -44,7 +44,7 @@ def history(
 
     **Arguments:**
 
-    - `history`: a [`ebmlearn.History`][], or several by their names.
+    - `history`: a [`History`][ebmlearn._fit.History], or several by their names.
     - `name`: `"loss"`, `"gap"`, `"converged"`, `"iterations"` or `"accepted"`; of epochs also
       `"metric"` and `"seconds"`.
     - `per`: `"epochs"`, counted from 1, or `"steps"`.
@@ -87,10 +87,9 @@ def convergence(beliefs: Any, *, ax: Axes | None = None) -> Axes:
 
     The axes, with a line for each.
     """
-    kinds = (AbstractBeliefs, AbstractGraphBeliefs, GaussianBeliefs, NNBMBeliefs)
     curves = {}
     for label, one in named("beliefs", beliefs).items():
-        if not isinstance(one, kinds):
+        if not isinstance(one, Beliefs):
             got = type(one).__name__
             raise TypeError(f"`beliefs` must be what an inference returns, got {got}.")
         iterations = np.asarray(one.iterations).ravel()

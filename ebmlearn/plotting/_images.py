@@ -97,7 +97,7 @@ def filters(
 
     **Arguments:**
 
-    - `model`: an RBM, a CRBM, a DBM, a SemiRestrictedBM or a GaussianRBM, whose visible units are
+    - `model`: a model with `weights`, such as an RBM, a CRBM or a DBM, whose visible units are
       the pixels of an image.
     - `shape`: height and width of the image.
     - `layer`: of a DBM, which hidden layer: 0 is the first. The weights of the layers below it are

@@ -83,8 +83,8 @@ def walkers(
 
     **Arguments:**
 
-    - `walker`: `walker` of [`ebmlearn.ParallelTemperingState`][] after each step: `[steps, betas]`,
-      or `[steps, betas, chains]`.
+    - `walker`: that of the state of parallel tempering after each step: `[steps, betas]`, or
+      `[steps, betas, chains]`.
     - `chain`: which chain, where there are several.
     - `follow`: the replicas to draw in full colour, by their place at the start; all if not given.
     - `ax`: where to draw.

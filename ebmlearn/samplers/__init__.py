@@ -1,5 +1,11 @@
 from ._adaptation import adapt_ladder as adapt_ladder
-from ._base import AbstractSampler as AbstractSampler, ChainState as ChainState
+from ._base import (
+    AbstractChains as AbstractChains,
+    AbstractSampler as AbstractSampler,
+    ChainState as ChainState,
+    masks as masks,
+    start_chains as start_chains,
+)
 from ._diagnostics import (
     autocorrelation_time as autocorrelation_time,
     singular_values as singular_values,

@@ -45,7 +45,7 @@ def adapt_ladder(
     if not isinstance(sampler, ParallelTempering):
         got = _checks.describe(sampler)
         raise TypeError(f"`sampler` must be a `ParallelTempering`, got {got}.")
-    _checks.typed_key(key)
+    key = _checks.as_key(key)
     _checks.count("num_chains", num_chains)
     _checks.count("steps", steps, 2)
     _checks.count("rounds", rounds)

@@ -3,7 +3,7 @@ from jaxtyping import Array, Float, Num
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel, CRBM
+from ..models import AbstractModel
 
 
 def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
@@ -40,9 +40,8 @@ def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
     return jnp.where(still, jnp.inf, times[last])
 
 
-def singular_values(model: AbstractLayeredModel | CRBM) -> tuple[Float[Array, " _"], ...]:
+def singular_values(model: AbstractModel) -> tuple[Float[Array, " _"], ...]:
     """The singular values of each block of weights, from the largest on. In training, those that
     grow are the directions that the model has learned.
     """
-    blocks = (model.weights,) if isinstance(model, CRBM) else [w for _, _, w in model.blocks()]
-    return tuple(jnp.linalg.svd(weights, compute_uv=False) for weights in blocks)
+    return tuple(jnp.linalg.svd(b.weights, compute_uv=False) for b in model.blocks())

@@ -4,16 +4,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
 from ..models import AbstractLayeredModel
-from ._base import (
-    AbstractSampler,
-    as_layers,
-    as_units,
-    ChainState,
-    masks,
-    REAL,
-    start_chains,
-)
-from ._sweep import energy, sweep
+from ._base import AbstractChains, ChainState, masks, start_chains
+from ._sweep import sweep
 
 
 class GibbsInfo(NamedTuple):
@@ -22,13 +14,13 @@ class GibbsInfo(NamedTuple):
     energy: Float[Array, " chains"]
 
 
-class Gibbs(AbstractSampler):
+class Gibbs(AbstractChains):
     """Gibbs sampling. A step draws each unit once given all others: whole layers at once where
     their units are not joined to each other, else a unit at a time.
 
     In an RBM it draws the hidden units given the visible ones, then the visible units given these
-    (block Gibbs); in a DBM all odd layers, then all even ones; in an NNBM with `edges` units of
-    which no two are joined.
+    (block Gibbs); in a DBM all odd layers, then all even ones; and inside a layer with few
+    edges all units of which no two are joined.
 
     !!! example
 
@@ -38,14 +30,6 @@ class Gibbs(AbstractSampler):
     """
 
     beta: float | Float[Array, ""] = 1.0
-
-    def __init__(self, beta: float | Float[Array, ""] = 1.0):
-        """**Arguments:**
-
-        - `beta`: the inverse temperature; the chains then have the distribution
-          $p(x)^\\beta$, normalised.
-        """
-        self.beta = beta
 
     def __check_init__(self):
         _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")
@@ -58,18 +42,25 @@ class Gibbs(AbstractSampler):
         start: Any,
         clamped: Any,
     ) -> ChainState:
-        if set(REAL) & set(model.kinds()):
+        if not model.finite:
             _checks.number("beta", self.beta, 0, float("inf"), "(0, inf)")
         return start_chains(model, num_chains, key, start, clamped)
 
     def _step(
         self, model: AbstractLayeredModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, GibbsInfo]:
-        layers = as_layers(model, state.units)
+        layers = model.encode(state.units)
         beta = self.beta
         if not isinstance(beta, (int, float)):
             beta = beta.astype(layers[0].dtype).reshape(1, 1)
         else:
             beta = float(beta)
         layers = sweep(model, layers, key, beta, clamp=masks(state.clamped))
-        return ChainState(as_units(model, layers), state.clamped), GibbsInfo(energy(model, layers))
+        info = GibbsInfo(model.energies(layers))
+        return ChainState(model.decode(layers), state.clamped), info
+
+
+Gibbs.__init__.__doc__ = """**Arguments:**
+
+- `beta`: the inverse temperature; the chains then have the distribution $p(x)^\\beta$, normalised.
+"""

@@ -1,3 +1,4 @@
+from dataclasses import KW_ONLY
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -7,18 +8,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
 from ..models import AbstractLayeredModel
-from . import _random
-from ._base import (
-    AbstractSampler,
-    as_layers,
-    as_units,
-    binary_only,
-    ChainState,
-    masks,
-    start_chains,
-    tree_where,
-)
-from ._sweep import energy, field
+from ..models._base import require
+from ..units import _random
+from ._base import AbstractSampler, ChainState, masks, start_chains, tree_where
 
 
 class GibbsWithGradientsInfo(NamedTuple):
@@ -38,20 +30,15 @@ class GibbsWithGradients(AbstractSampler):
     """
 
     flips: int = eqx.field(static=True, default=1)
+    _: KW_ONLY
     beta: float | Float[Array, ""] = 1.0
-
-    def __init__(self, flips: int = 1, beta: float | Float[Array, ""] = 1.0):
-        """**Arguments:**
-
-        - `flips`: how many flips are proposed in a step.
-        - `beta`: the inverse temperature.
-        """
-        self.flips = flips
-        self.beta = beta
 
     def __check_init__(self):
         _checks.count("flips", self.flips)
         _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")
+
+    def _check(self, model: Any) -> None:
+        require(model, ("binary",), "GibbsWithGradients")
 
     def _start(
         self,
@@ -61,13 +48,12 @@ class GibbsWithGradients(AbstractSampler):
         start: Any,
         clamped: Any,
     ) -> ChainState:
-        binary_only(model, "flips")
         return start_chains(model, num_chains, key, start, clamped)
 
     def _step(
         self, model: AbstractLayeredModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, GibbsWithGradientsInfo]:
-        layers = as_layers(model, state.units)
+        layers = model.encode(state.units)
         sizes = [x.shape[-1] for x in layers]
         dtype = layers[0].dtype
         beta = jnp.asarray(self.beta, dtype)
@@ -87,7 +73,7 @@ class GibbsWithGradients(AbstractSampler):
         def fields(x: Float[Array, "chains n"]) -> Float[Array, "chains n"]:
             """The log-odds of every unit given all others."""
             cuts = cut(x)
-            return jnp.concatenate([field(model, cuts, k) for k in range(len(cuts))], -1)
+            return jnp.concatenate([model.field(cuts, k) for k in range(len(cuts))], -1)
 
         def logits(x: Float[Array, "chains n"], given: Array) -> Float[Array, "chains n"]:
             """Of each flip, half of what it adds to the log-potential."""
@@ -100,7 +86,8 @@ class GibbsWithGradients(AbstractSampler):
         def flip(carry: tuple[Array, Array, Array], key: PRNGKeyArray) -> tuple[Any, Array]:
             x, given, total = carry
             one, two = jax.random.split(key)
-            unit = _random.choose(logits(x, given), one)
+            gumbels = _random.choices(one, x.shape, dtype)
+            unit = _random.choose(logits(x, given), gumbels)
             at = jax.nn.one_hot(unit, x.shape[-1], dtype=dtype)
             change = at * (1 - 2 * x)
             new = x + change
@@ -119,5 +106,12 @@ class GibbsWithGradients(AbstractSampler):
         carry = x, given, jax.nn.logsumexp(logits(x, given), axis=-1)
         (x, _, _), accepted = jax.lax.scan(flip, carry, jax.random.split(key, self.flips))
         layers = cut(x)
-        info = GibbsWithGradientsInfo(energy(model, layers), accepted.mean(0))
-        return ChainState(as_units(model, layers), state.clamped), info
+        info = GibbsWithGradientsInfo(model.energies(layers), accepted.mean(0))
+        return ChainState(model.decode(layers), state.clamped), info
+
+
+GibbsWithGradients.__init__.__doc__ = """**Arguments:**
+
+- `flips`: how many flips are proposed in a step.
+- `beta`: the inverse temperature.
+"""

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -6,11 +5,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._types import AnyArray
 from ..models import AbstractLayeredModel
-from . import _random
-from ._base import AbstractSampler, as_layers, as_units, ladder, masks, no_improper, start_chains
-from ._sweep import energy, sweep
+from ..units import _random
+from ._base import AbstractChains, ladder, masks, no_improper, start_chains
+from ._sweep import sweep
 
 
 class ParallelTemperingState(eqx.Module):
@@ -47,7 +45,7 @@ class ParallelTemperingInfo(NamedTuple):
     trips: Int[Array, " chains"]
 
 
-class ParallelTempering(AbstractSampler):
+class ParallelTempering(AbstractChains):
     """Parallel tempering: each chain is a ladder of replicas at rising temperatures. A step is a
     Gibbs sweep of all of them and an exchange of neighbours, of even and odd pairs in turn, which
     carries configurations up and down faster than pairs at random would (Okabe et al. 2001; Syed et
@@ -61,14 +59,7 @@ class ParallelTempering(AbstractSampler):
         ```
     """
 
-    betas: tuple[float, ...] = eqx.field(static=True)
-
-    def __init__(self, betas: Sequence[float] | Float[AnyArray, " betas"]):
-        """**Arguments:**
-
-        - `betas`: inverse temperatures that increase to 1, which is among them.
-        """
-        self.betas = ladder(betas)
+    betas: tuple[float, ...] = eqx.field(static=True, converter=ladder)
 
     def _start(
         self,
@@ -100,7 +91,7 @@ class ParallelTempering(AbstractSampler):
         one, two = jax.random.split(key)
         # All replicas of all chains are rows of one array, each with its own inverse temperature.
         flat = jax.tree.map(lambda x: x.reshape(number * chains, x.shape[-1]), state.replicas)
-        layers = as_layers(model, flat)
+        layers = model.encode(flat)
         dtype = layers[0].dtype
         betas = jnp.asarray(self.betas, dtype)
         clamp = masks(state.clamped)
@@ -108,7 +99,7 @@ class ParallelTempering(AbstractSampler):
             clamp = [None if mask is None else jnp.tile(mask, (number, 1)) for mask in clamp]
         rows = _repeated(model, number, chains)
         layers = sweep(rows, layers, one, jnp.repeat(betas, chains)[:, None], clamp=clamp)
-        energies = energy(rows, layers).reshape(number, chains)
+        energies = rows.energies(layers).reshape(number, chains)
 
         pairs = jnp.arange(number - 1, dtype=jnp.int32)
         tried = pairs % 2 == state.steps % 2
@@ -124,7 +115,7 @@ class ParallelTempering(AbstractSampler):
             index = source.reshape(*source.shape, *[1] * (x.ndim - 2))
             return jnp.take_along_axis(x, jnp.broadcast_to(index, x.shape), axis=0)
 
-        replicas = as_units(model, [moved(x.reshape(number, chains, -1)) for x in layers])
+        replicas = model.decode([moved(x.reshape(number, chains, -1)) for x in layers])
         rising = moved(state.rising)
         trips = state.trips + rising[-1].astype(jnp.int32)
         rising = rising.at[-1].set(False).at[0].set(True)
@@ -138,9 +129,10 @@ def _repeated(model: AbstractLayeredModel, number: int, chains: int) -> Abstract
     """The model with an instance for each row, where it has a batch axis."""
     if model.batch_shape == ():
         return model
-    return model.with_unary(
-        tuple(
-            b if b.ndim == 1 else jnp.tile(jnp.broadcast_to(b, (chains, b.shape[-1])), (number, 1))
-            for b in model.unary()
-        )
-    )
+    return model.batched((number, chains))
+
+
+ParallelTempering.__init__.__doc__ = """**Arguments:**
+
+- `betas`: inverse temperatures that increase to 1, which is among them.
+"""

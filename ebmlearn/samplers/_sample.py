@@ -7,17 +7,17 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from .. import _checks
-from ..models import AbstractLayeredModel
-from ..models._graph import AbstractGraphModel
+from .._types import Key
+from ..models import AbstractModel
 from ._base import AbstractSampler
 
 
 def sample(
-    model: AbstractLayeredModel | AbstractGraphModel,
+    model: AbstractModel,
     sampler: AbstractSampler,
     num_samples: int,
     *,
-    key: PRNGKeyArray,
+    key: Key,
     num_chains: int | None = None,
     burn_in: int = 0,
     thin: int = 1,
@@ -36,12 +36,11 @@ def sample(
 
     **Arguments:**
 
-    - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a
-      GaussianRBM or an NNBM; for [`ebmlearn.PMP`][], also a
-      [`ebmlearn.pgmax.FactorGraphModel`][].
+    - `model`: any model of layers, such as an RBM or a conditioned CRBM; for [`ebmlearn.PMP`][],
+      also a graph.
     - `sampler`: for instance [`ebmlearn.Gibbs`][].
     - `num_samples`: how many configurations, of all chains together.
-    - `key`: a typed key.
+    - `key`: a seed, or a key such as `jax.random.key(0)`.
     - `num_chains`: how many chains; by default 100, or as many as samples if these are fewer or
       independent of each other.
     - `burn_in`: how many steps each chain does before the first is taken.
@@ -66,8 +65,7 @@ def sample(
     _checks.count("num_chains", num_chains)
     _checks.count("burn_in", burn_in, 0)
     _checks.count("thin", thin)
-    _checks.typed_key(key)
-    one, two = jax.random.split(key)
+    one, two = jax.random.split(_checks.as_key(key))
     state = sampler.init(model, num_chains, key=one, start=start, clamped=clamped)
     number = -(-num_samples // num_chains)
     lengths = jnp.asarray(burn_in), jnp.asarray(thin)
@@ -75,15 +73,14 @@ def sample(
     units = jax.tree.map(
         lambda x: x.reshape(math.prod(x.shape[:2]), x.shape[-1])[:num_samples], units
     )
-    if isinstance(model, AbstractGraphModel):
-        units = model.configuration(units)
+    units = model.configuration(units)
     return (units, infos) if with_info else units
 
 
 @eqx.filter_jit
 def _run(
     sampler: AbstractSampler,
-    model: AbstractLayeredModel | AbstractGraphModel,
+    model: AbstractModel,
     state: Any,
     key: PRNGKeyArray,
     burn_in: Any,

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -7,13 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from .._types import AnyArray
 from ..models import AbstractLayeredModel
-from . import _random
+from ..units import _random
 from ._base import (
-    AbstractSampler,
-    as_layers,
-    as_units,
+    AbstractChains,
     ChainState,
     ladder,
     masks,
@@ -21,7 +18,7 @@ from ._base import (
     start_chains,
     tree_where,
 )
-from ._sweep import energy, sweep
+from ._sweep import sweep
 
 
 class TemperedTransitionsInfo(NamedTuple):
@@ -34,7 +31,7 @@ class TemperedTransitionsInfo(NamedTuple):
     log_ratio: Float[Array, " chains"]
 
 
-class TemperedTransitions(AbstractSampler):
+class TemperedTransitions(AbstractChains):
     """Tempered transitions (Neal 1996; Salakhutdinov 2009, Algorithm 2): a step heats the chains up
     along a ladder of temperatures, cools them down again, and accepts where they have come to, or
     leaves them where they were.
@@ -50,17 +47,9 @@ class TemperedTransitions(AbstractSampler):
         ```
     """
 
-    betas: tuple[float, ...] = eqx.field(static=True)
-    sweeps: int = eqx.field(static=True)
-
-    def __init__(self, betas: Sequence[float] | Float[AnyArray, " betas"], sweeps: int = 1):
-        """**Arguments:**
-
-        - `betas`: inverse temperatures that increase to 1, which is among them.
-        - `sweeps`: how many at each temperature, in each direction.
-        """
-        self.betas = ladder(betas)
-        self.sweeps = sweeps
+    betas: tuple[float, ...] = eqx.field(static=True, converter=ladder)
+    _: KW_ONLY
+    sweeps: int = eqx.field(static=True, default=1)
 
     def __check_init__(self):
         _checks.count("sweeps", self.sweeps)
@@ -79,7 +68,7 @@ class TemperedTransitions(AbstractSampler):
     def _step(
         self, model: AbstractLayeredModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, TemperedTransitionsInfo]:
-        old = as_layers(model, state.units)
+        old = model.encode(state.units)
         clamp = masks(state.clamped)
         dtype = old[0].dtype
         heating = jnp.asarray(self.betas[::-1], dtype)
@@ -94,14 +83,14 @@ class TemperedTransitions(AbstractSampler):
         def heat(carry: Any, step: Any) -> Any:
             layers, ratio = carry
             before, beta, key = step
-            ratio = ratio + (before - beta) * energy(model, layers)
+            ratio = ratio + (before - beta) * model.energies(layers)
             return (run(layers, beta, key, False), ratio), None
 
         def cool(carry: Any, step: Any) -> Any:
             layers, ratio = carry
             after, beta, key = step
             layers = run(layers, beta, key, True)
-            return (layers, ratio + (beta - after) * energy(model, layers)), None
+            return (layers, ratio + (beta - after) * model.energies(layers)), None
 
         number = len(self.betas) - 1
         none = jnp.zeros(old[0].shape[0], dtype)
@@ -111,5 +100,12 @@ class TemperedTransitions(AbstractSampler):
         (layers, ratio), _ = jax.lax.scan(cool, (layers, ratio), steps)
         accepted = _random.accept(ratio, last)
         layers = tree_where(accepted, layers, old)
-        info = TemperedTransitionsInfo(energy(model, layers), accepted, ratio)
-        return ChainState(as_units(model, layers), state.clamped), info
+        info = TemperedTransitionsInfo(model.energies(layers), accepted, ratio)
+        return ChainState(model.decode(layers), state.clamped), info
+
+
+TemperedTransitions.__init__.__doc__ = """**Arguments:**
+
+- `betas`: inverse temperatures that increase to 1, which is among them.
+- `sweeps`: how many at each temperature, in each direction.
+"""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, UInt32
 
-from ..models._rectified import rectified_quantile
+from ._rectified import rectified_quantile
 
 
 def uniforms(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
@@ -68,9 +68,16 @@ def accept(log_ratio: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, ".
     return (jnp.log(uniform) < log_ratio).astype(log_ratio.dtype)
 
 
-def choose(logits: Float[Array, "chains n"], key: PRNGKeyArray) -> Int[Array, " chains"]:
+def choices(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
+    """Numbers to `choose` by: Gumbel ones."""
+    return jax.random.gumbel(key, shape, dtype)
+
+
+def choose(
+    logits: Float[Array, "*shape n"], noise: Float[Array, "*shape n"]
+) -> Int[Array, "*shape"]:
     """One of n with the probabilities that logits mean."""
-    return jax.random.categorical(key, logits, axis=-1)
+    return jnp.argmax(logits + noise, axis=-1)
 
 
 def logistics(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:

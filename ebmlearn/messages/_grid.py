@@ -7,18 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .. import _checks
+from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
-from ._graph import AbstractGraphView, EXCLUDED, GraphInstance, GraphState, largest_change
-from ._groups import cut_states, LIMIT, Sizes
-from ._view import Form, Product, Start
+from ..models._groups import cut_states, Sizes
+from ..models._lattice import ends, features, log_potential, OFFSETS, sizes_of
+from ._graph import AbstractGraphMaker, AbstractGraphView, GraphInstance, GraphState, tempered
+from ._types import Form, Product, Schedule, Start
 
 
-# From the first end of an edge to its second, in the order of the tables: down, right, along the
-# diagonal, along the antidiagonal.
-OFFSETS = ((1, 0), (0, 1), (1, 1), (1, -1))
 _DIRECTIONS = (*OFFSETS, *((-rows, -columns) for rows, columns in OFFSETS))
-# The score of a state that a variable does not have.
-_LEAST = -1e32
 # How far below the largest log-potential of its table another may lie where messages are products
 # of matrices, by the bytes of a number. Each factor is scaled up by the exponential of a quarter of
 # it, so that sums lie between those of minus and plus a half of it: in the middle of the range of
@@ -46,11 +44,11 @@ class GridView(AbstractGraphView):
     all messages at the same time, as PGMax passes them (Lázaro-Gredilla et al. 2021, appendix B).
 
     Channels are leaves: what they say is added to the hidden states before the first sweep, and
-    what the hidden states say of them is read off when beliefs are asked for. Both is exact.
+    what the hidden states say of them is read off when beliefs are asked for. Both steps are exact.
 
     In the fast form a message is the logarithm of a product of matrices. Entries of a table that
     lie further below its largest than float32 has room for, 80, count as lying just so far below: a
-    factor of 1e-35. `GridMRF.fast` says where that may be.
+    factor of 1e-35. `GridMaker.fits` says where that may be.
     """
 
     tables: Float[Array, "4 states states"]
@@ -78,10 +76,9 @@ class GridView(AbstractGraphView):
             self.kernels = _both_ways(jnp.exp(jnp.maximum(tables - top, -limit) + limit / 4))
 
     @property
-    def sizes(self) -> Sizes:
-        """The groups of variables: hidden states, then channels."""
-        states = self.tables.shape[-1]
-        return ((self.shape, states), *((self.shape, e.shape[-1]) for e in self.emissions))
+    def tells_statistics(self) -> bool:
+        """Messages are scores in both forms."""
+        return True
 
     def start(self, instance: GraphInstance, start: Start) -> GraphState:
         unary = self._unary(instance)
@@ -109,14 +106,10 @@ class GridView(AbstractGraphView):
         ]
         return (_padded([fields, *channels]),)
 
-    def change(self, old: GraphState, new: GraphState, instance: GraphInstance) -> Float[Array, ""]:
-        """That of the hidden states, on which the channels depend."""
-        return largest_change(*(self._held(state.fields, instance) for state in (old, new)))
-
     def given(
         self, states: Int[Array, " variables"], instance: GraphInstance
     ) -> Float[Array, "variables most"]:
-        x, *seen = cut_states(states, self.sizes)
+        x, *seen = cut_states(states, self._sizes)
         fields, *channels = self._split(instance.unary[0])
         for table, (down, across) in zip(self.tables, OFFSETS, strict=True):
             fields = fields + _moved(table[x], (down, across))
@@ -130,44 +123,17 @@ class GridView(AbstractGraphView):
     def linear(
         self, states: Int[Array, " variables"], unary: tuple[Float[Array, " states"]]
     ) -> Float[Array, ""]:
-        parts = zip(cut_states(states, self.sizes), self._split(unary[0]), strict=True)
+        parts = zip(cut_states(states, self._sizes), self._split(unary[0]), strict=True)
         met = [jnp.take_along_axis(u, x[..., None], axis=-1).sum() for x, u in parts]
         return jnp.stack(met).sum()
-
-    def score(self, states: Int[Array, " variables"], instance: GraphInstance) -> Float[Array, ""]:
-        return self.linear(states, instance.unary) + self.log_potential(states)
-
-    def log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
-        """The sum of the log-potentials that one configuration meets, minus infinity if one of them
-        excludes it.
-        """
-        x, *seen = cut_states(states, self.sizes)
-        met = []
-        for table, offset in zip(self.tables, OFFSETS, strict=True):
-            first, second = ends(self.shape, offset)
-            met.append(table[x[first], x[second]].sum())
-        met += [emission[x, y].sum() for emission, y in zip(self.emissions, seen, strict=True)]
-        out = jnp.stack(met).sum()
-        return jnp.where(out < EXCLUDED / 2, -jnp.inf, out)
-
-    def features(self, states: Int[Array, " variables"]) -> tuple[Float[Array, "..."], ...]:
-        """How often one configuration meets each log-potential."""
-        one_hot = [
-            jax.nn.one_hot(x, n, dtype=self.tables.dtype)
-            for x, (_, n) in zip(cut_states(states, self.sizes), self.sizes, strict=True)
-        ]
-        x, *seen = one_hot
-        pairs = [(x[first], x[second]) for first, second in map(self._ends, OFFSETS)]
-        pairs += [(x, y) for y in seen]
-        return tuple(jnp.einsum("ijs,ijt->st", a, b, precision="highest") for a, b in pairs)
 
     def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
         # Added up anew, so that a gradient with the messages held fixed is complete.
         sent = state.rest.sent
-        scores, top, excluded = self._shifted(self._unary(instance) + sent.sum(0), instance)
+        scores, top = self._shifted(self._unary(instance) + sent.sum(0), instance)
         single = self._reduce(scores, -1)
         out = top.sum() + ((1 - jnp.asarray(self._degrees(), top.dtype)) * single).sum()
-        cavities = self._less(scores, sent, excluded)
+        cavities = self._less(scores, sent, instance)
         for k, table in enumerate(self.tables):
             one, two = self._edge(cavities, k)
             out = out + self._reduce(self._sums(one, table) + two, -1).sum()
@@ -176,8 +142,8 @@ class GridView(AbstractGraphView):
     def pairwise(
         self, state: GraphState, instance: GraphInstance, temperature: Float[Array, ""]
     ) -> tuple[Float[Array, "..."], ...]:
-        scores, _, excluded = self._shifted(state.fields, instance)
-        cavities = temperature * self._less(scores, state.rest.sent, excluded)
+        scores, _ = self._shifted(state.fields, instance)
+        cavities = temperature * self._less(scores, state.rest.sent, instance)
         tables = temperature * self.tables
         out = [_pairs(*self._edge(cavities, k), table) for k, table in enumerate(tables)]
         for cavity, own, emission in self._channels(state.fields, instance):
@@ -185,16 +151,31 @@ class GridView(AbstractGraphView):
             out.append(jax.nn.softmax(temperature * joint, axis=(-2, -1)).sum((0, 1)))
         return tuple(out)
 
-    def statistics(
-        self, state: GraphState, instance: GraphInstance
-    ) -> tuple[tuple[Float[Array, "variables most"]], tuple[Float[Array, "..."], ...]]:
-        (scores,) = self.beliefs(state, instance)
-        if self.product == "max":
-            states = scores.argmax(-1).astype(jnp.int32)
-            units = jax.nn.one_hot(states, scores.shape[-1], dtype=scores.dtype)
-            return (units,), self.features(states)
-        one = jnp.ones((), scores.dtype)
-        return (jax.nn.softmax(scores, axis=-1),), self.pairwise(state, instance, one)
+    def _log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
+        return log_potential(self.shape, self.tables, self.emissions, states)
+
+    def _features(self, states: Int[Array, " variables"]) -> tuple[Float[Array, "..."], ...]:
+        return features(self.shape, self.tables, self.emissions, states)
+
+    # Fields are those of the hidden states alone, on which the channels depend.
+    def _places(
+        self, clamp: Int[Array, " variables"]
+    ) -> tuple[Int[Array, "height width 1"], Int[Array, "1 1 states"]]:
+        held = jnp.asarray(cut_states(clamp, self._sizes)[0])
+        return held[..., None], jnp.arange(self.tables.shape[-1], dtype=jnp.int32)[None, None]
+
+    def _by_variable(
+        self, fields: Float[Array, "height width states"]
+    ) -> Float[Array, "height width states"]:
+        return fields
+
+    def _by_field(self, tops: Float[Array, "height width"]) -> Float[Array, "height width 1"]:
+        return tops[..., None]
+
+    @property
+    def _sizes(self) -> Sizes:
+        """The groups of variables: hidden states, then channels."""
+        return sizes_of(self.shape, self.tables, self.emissions)
 
     def _messages(
         self, cavities: Float[Array, "8 height width states"]
@@ -241,8 +222,9 @@ class GridView(AbstractGraphView):
         scores = self._split(instance.unary[0])[1 + k]
         if instance.clamp is None:
             return scores
-        clamp = cut_states(instance.clamp, self.sizes)[1 + k][..., None]
-        other = (clamp >= 0) & (clamp != _numbers(scores))
+        clamp = cut_states(instance.clamp, self._sizes)[1 + k][..., None]
+        number = jnp.arange(scores.shape[-1], dtype=jnp.int32)[None, None]
+        other = (clamp >= 0) & (clamp != number)
         return jnp.where(other, jnp.asarray(EXCLUDED, scores.dtype), scores)
 
     def _channels(
@@ -260,24 +242,6 @@ class GridView(AbstractGraphView):
     def _state(self, sent: Array, unary: Array) -> GraphState:
         return GraphState((), GridMessages(sent, unary), unary + sent.sum(0))
 
-    def _clamp(self, instance: GraphInstance) -> Int[Array, "height width 1"] | None:
-        """Where the hidden states are held."""
-        if instance.clamp is None:
-            return None
-        return jnp.asarray(cut_states(instance.clamp, self.sizes)[0][..., None])
-
-    def _held(
-        self, fields: Float[Array, "*more height width states"], instance: GraphInstance
-    ) -> Float[Array, "*more height width states"]:
-        """Scores; variables whose state is given leave no doubt of it."""
-        clamp = self._clamp(instance)
-        if clamp is None:
-            return fields
-        clamp = jnp.broadcast_to(clamp, (*fields.shape[:-1], 1))
-        nothing, excluded = jnp.zeros((), fields.dtype), jnp.asarray(EXCLUDED, fields.dtype)
-        given = jnp.where(clamp == _numbers(fields), nothing, excluded)
-        return jnp.where(clamp >= 0, given, fields)
-
     def _cavities(
         self, fields: Array, sent: Array, instance: GraphInstance
     ) -> Float[Array, "8 height width states"]:
@@ -285,29 +249,16 @@ class GridView(AbstractGraphView):
         return self._held(fields[None] - _turned(sent), instance)
 
     def _less(
-        self, scores: Array, sent: Array, excluded: Bool[Array, "height width states"] | None
+        self, scores: Array, sent: Array, instance: GraphInstance
     ) -> Float[Array, "8 height width states"]:
         """As `_cavities`, of scores less the largest of each pixel; nothing is taken from states
         that are excluded for good.
         """
         cavities = scores[None] - _turned(sent)
+        excluded = self._excluded(instance)
         if excluded is None:
             return cavities
         return jnp.where(excluded[None], scores[None], cavities)
-
-    def _shifted(
-        self, fields: Float[Array, "height width states"], instance: GraphInstance
-    ) -> tuple[Array, Array, Array | None]:
-        """Scores less the largest of each pixel, that, and which states evidence excludes."""
-        clamp = self._clamp(instance)
-        if clamp is None:
-            top = jax.lax.stop_gradient(fields.max(-1, keepdims=True))
-            return fields - top, top, None
-        excluded = (clamp >= 0) & (clamp != _numbers(fields))
-        nothing = jnp.asarray(-jnp.inf, fields.dtype)
-        top = jax.lax.stop_gradient(jnp.where(excluded, nothing, fields).max(-1, keepdims=True))
-        scores = jnp.where(excluded, jnp.asarray(EXCLUDED, fields.dtype), fields - top)
-        return scores, top, excluded
 
     def _edge(self, cavities: Array, k: int) -> tuple[Array, Array]:
         """The scores at the first and the second ends of all edges of a table."""
@@ -328,24 +279,11 @@ class GridView(AbstractGraphView):
     def _split(self, flat: Float[Array, " states"]) -> list[Float[Array, "height width _"]]:
         """Values of all states, by group."""
         out, at = [], 0
-        for shape, states in self.sizes:
+        for shape, states in self._sizes:
             size = math.prod(shape) * states
             out.append(flat[at : at + size].reshape(*shape, states))
             at += size
         return out
-
-    def _reduce(self, scores: Array, axis: int) -> Array:
-        if self.product == "max":
-            return scores.max(axis)
-        return jax.nn.logsumexp(scores, axis=axis)
-
-
-def ends(shape: tuple[int, int], offset: tuple[int, int]) -> tuple[tuple, tuple]:
-    """Where the first and the second ends of all edges of an offset are."""
-    (height, width), (down, across) = shape, offset
-    left, right = slice(0, max(width - 1, 0)), slice(1, width)
-    columns = {0: (slice(None), slice(None)), 1: (left, right), -1: (right, left)}[across]
-    return (slice(0, height - down), columns[0]), (slice(down, height), columns[1])
 
 
 @jax.custom_jvp
@@ -404,23 +342,47 @@ def _moved(
     return jax.lax.pad(x, jnp.zeros((), x.dtype), [*padding, (0, 0, 0)])
 
 
-def _numbers(x: Float[Array, "... states"]) -> Int[Array, "... states"]:
-    """The numbers of the states, with as many axes."""
-    return jnp.arange(x.shape[-1], dtype=jnp.int32).reshape((1,) * (x.ndim - 1) + (-1,))
-
-
 def _padded(parts: list[Float[Array, "height width _"]]) -> Float[Array, "variables most"]:
     """The states of each variable as a row; what counts as nothing where it has no more."""
     most = max(x.shape[-1] for x in parts)
     rows = [
         jnp.pad(
-            x.reshape(-1, x.shape[-1]), ((0, 0), (0, most - x.shape[-1])), constant_values=_LEAST
+            x.reshape(-1, x.shape[-1]), ((0, 0), (0, most - x.shape[-1])), constant_values=LEAST
         )
         for x in parts
     ]
     return jnp.concatenate(rows)
 
 
-def tempered(x: Float[Array, "states _"], beta: Float[Array, ""]) -> Float[Array, "states _"]:
-    """A table at another temperature, within limits."""
-    return jnp.clip(beta * x, -LIMIT, LIMIT)
+class GridMaker(AbstractGraphMaker):
+    """Messages of a [`ebmlearn.GridMRF`][]."""
+
+    def view(
+        self,
+        model: Any,
+        product: Product,
+        form: Form,
+        schedule: Schedule,
+        damping: Float[AnyArray, ""] | None,
+        beta: Float[AnyArray, ""],
+    ) -> GridView:
+        tables = jnp.stack([tempered(x, beta) for x in model.tables])
+        emissions = tuple(tempered(x, beta) for x in model.trained_emissions)
+        return GridView(model.shape, tables, emissions, product, form, damping)
+
+    def fits(
+        self, model: Any, temperature: Float[AnyArray, ""], damped: bool
+    ) -> bool | Bool[Array, ""]:
+        tables = jnp.stack(model.tables)
+        limit = spread(tables.dtype)
+        # Of traced tables the choice is one at run time, for which both forms are compiled. At
+        # temperatures of 1 and more that is not worth it: they are taken to be narrow enough.
+        traced = not _checks.is_concrete(tables)
+        if traced and _checks.is_concrete(temperature) and float(temperature) >= 1:
+            return True
+        top = tables.max((1, 2), keepdims=True)
+        widest = (top - jnp.where(tables > EXCLUDED / 2, tables, top)).max()
+        return widest <= limit * jnp.asarray(temperature)
+
+    def size(self, model: Any, schedule: Schedule) -> int:
+        return 8 * math.prod(model.shape) * model.bias.shape[0]

@@ -18,7 +18,11 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
+
+from .._sentinels import HUGE
+from .._types import AnyArray
+from ..models._block import Block
 
 
 # Products of 16 odds between exp(-W / 2) and exp(W / 2) stay inside the range of float32, that is
@@ -28,6 +32,21 @@ _GROUP = 16
 # Sums of log-odds keep multiples of 1/64 apart from the rest: the former add without any rounding,
 # so that large messages which cancel leave the small ones exact.
 _QUANTUM = 64.0
+
+
+def odds_serve(
+    blocks: tuple[Block, ...], temperature: Float[AnyArray, ""]
+) -> bool | Bool[Array, ""]:
+    """Whether messages as odds are exact enough for the weights; not where there are none."""
+    return bool(blocks) and _within(tuple(block.weights for block in blocks), temperature)
+
+
+@jax.jit
+def _within(
+    weights: tuple[Float[Array, "_ _"], ...], temperature: Float[AnyArray, ""]
+) -> Bool[Array, ""]:
+    peaks = [jnp.maximum(w.max(initial=0), -w.min(initial=0)) for w in weights]
+    return jnp.stack(peaks).max() <= ODDS_LIMIT * temperature
 
 
 @jax.custom_jvp
@@ -133,10 +152,16 @@ def _(axis, clipped, primals, tangents):
     return total(x, axis, clipped), (jnp.zeros_like(tangent), tangent)
 
 
+def summed(x: Float[Array, "a b"], axis: int) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """The same as `total` for what is added up once: slower, but a few operations to compile."""
+    coarse, rest = _split(x)
+    return coarse.sum(axis), rest.sum(axis)
+
+
 def split(x: Float[Array, "*shape"]) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
     """Numbers as multiples of 1/64 and the rest, which add up to them exactly."""
     # Numbers as large as these are multiples of 1/64, and might overflow on the way.
-    large = jnp.abs(x) > 1e30
+    large = jnp.abs(x) > HUGE
     coarse, rest = _split(jnp.where(large, jnp.zeros_like(x), x))
     return jnp.where(large, x, coarse), rest
 

@@ -1,42 +1,17 @@
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from .._sentinels import CLAMPED
 from .._types import AnyArray
-from ._messages import hard, log_product, odds, ODDS_LIMIT, soft, split, total
-
-
-Product = Literal["sum", "max", "mixed"]
-Form = Literal["odds", "log-odds"]
-Schedule = Literal["layers", "flooding"]
-Start = Literal["centred", "plain"]
-
-# The log-odds of a clamped unit. Finite, so that nothing becomes NaN, and beyond any message.
-CLAMPED = 1e30
-
-
-class Block(NamedTuple):
-    """The weights between the layers `first` and `second`, which may be one and the same."""
-
-    first: int
-    second: int
-    weights: Float[Array, "m n"]
-
-
-def odds_serve(
-    blocks: tuple[Block, ...], temperature: Float[AnyArray, ""]
-) -> bool | Bool[Array, ""]:
-    """Whether messages as odds are exact enough for the weights; not where there are none."""
-    return bool(blocks) and _within(blocks, temperature)
-
-
-@jax.jit
-def _within(blocks: tuple[Block, ...], temperature: Float[AnyArray, ""]) -> Bool[Array, ""]:
-    peaks = [jnp.maximum(w.max(initial=0), -w.min(initial=0)) for _, _, w in blocks]
-    return jnp.stack(peaks).max() <= ODDS_LIMIT * temperature
+from ..models._block import Block
+from ._edge import hard, log_product, odds, ODDS_LIMIT, odds_serve, soft, split, summed, total
+from ._registry import AbstractMaker
+from ._types import Form, Product, Schedule, Start
+from ._view import AbstractView, Expected, Told
 
 
 class Instance(NamedTuple):
@@ -47,6 +22,10 @@ class Instance(NamedTuple):
     unary: tuple[Float[Array, " _"], ...]
     clamp: tuple[Float[Array, " _"] | None, ...]
 
+    def tempered(self, temperature: Float[AnyArray, ""]) -> "Instance":
+        """That of the model of $p^{1/T}$."""
+        return self._replace(unary=tuple(u / temperature for u in self.unary))
+
 
 class State(NamedTuple):
     """Messages of each block, and the log-odds of each layer that they add up to.
@@ -56,11 +35,11 @@ class State(NamedTuple):
     by its answer; and inside a layer the two directions are one matrix and its transpose.
     """
 
-    messages: tuple[tuple[Float[Array, "m n"], ...], ...]
+    messages: tuple[tuple[Float[Array, "_ _"], ...], ...]
     fields: tuple[Float[Array, " _"], ...]
 
 
-class PairwiseView(eqx.Module):
+class PairwiseView(AbstractView):
     """Message passing on binary units in layers, written for one instance.
 
     Belief propagation, max-product and mixed-product differ only in the rule by which each layer
@@ -68,7 +47,7 @@ class PairwiseView(eqx.Module):
     state (the visible units of mixed-product, Ping & Ihler 2017, eq. (15)).
     """
 
-    weights: tuple[Float[Array, "m n"], ...]
+    weights: tuple[Float[Array, "_ _"], ...]
     shifts: tuple[tuple[Float[Array, " _"], Float[Array, " _"]], ...]
     damping: Float[Array, ""] | None
     edges: tuple[tuple[int, int], ...] = eqx.field(static=True)
@@ -95,10 +74,10 @@ class PairwiseView(eqx.Module):
         else:
             self.weights = tuple(beta / 2 * b.weights for b in blocks)
         shifts = [split(jnp.zeros(size, blocks[0].weights.dtype)) for size in sizes]
-        for first, second, weights in blocks:
-            shifts[first] = _plus(shifts[first], total(weights, 1))
+        for first, second, weights, _ in blocks:
+            shifts[first] = _plus(shifts[first], summed(weights, 1))
             if first != second:
-                shifts[second] = _plus(shifts[second], total(weights, 0))
+                shifts[second] = _plus(shifts[second], summed(weights, 0))
         # Scaled after the sum, so that no scaled copy of the weights is kept for it.
         self.shifts = tuple((beta / 2 * coarse, beta / 2 * rest) for coarse, rest in shifts)
         self.damping = None if damping is None else jnp.asarray(damping)
@@ -222,7 +201,7 @@ class PairwiseView(eqx.Module):
 
     def pairwise(
         self, state: State, instance: Instance, temperature: Float[Array, ""]
-    ) -> tuple[Float[Array, "m n"], ...]:
+    ) -> tuple[Float[Array, "_ _"], ...]:
         """The belief that both units of an edge are 1, for every block."""
         pairs, fields, instance = self._both_ways(state, instance)
         masks = [_mask(clamp, field) for clamp, field in zip(instance.clamp, fields, strict=True)]
@@ -238,25 +217,24 @@ class PairwiseView(eqx.Module):
             out.append(both)
         return tuple(out)
 
-    def statistics(
-        self, state: State, instance: Instance
-    ) -> tuple[tuple[Float[Array, " _"], ...], tuple[Float[Array, "m n"], ...]]:
+    def statistics(self, state: State, instance: Instance) -> Expected:
         """The gradient of `log_partition` at a fixed point: probabilities of units, and of pairs.
 
         Where layers take turns, P(both) = P(odd = 1) · P(even = 1 | odd = 1) needs one sigmoid an
-        edge. What is maximised is 0 or 1.
+        edge, in either form. What is maximised is 0 or 1.
         """
+        none = (None,) * len(state.fields)
         if self.product == "max":
             units = tuple(
                 (field > 0).astype(field.dtype) for field in self.beliefs(state, instance)
             )
             pairs = tuple(_column(units[a]) * _row(units[b]) for a, b in self.edges)
-            return units, pairs
+            return Expected(units, pairs, none)
         plugged = self._plugged(state, instance)
         if not self._in_place:
             one = jnp.ones((), self.weights[0].dtype)
             units = tuple(jax.nn.sigmoid(field) for field in self.beliefs(state, plugged))
-            return units, self.pairwise(state, instance, one)
+            return Expected(units, self.pairwise(state, instance, one), none)
         fields, instance = list(state.fields), plugged
         self._send_layers(0, list(state.messages), fields, instance)
         fields = [self._held(layer, fields, instance) for layer in range(len(fields))]
@@ -268,8 +246,13 @@ class PairwiseView(eqx.Module):
                 odd, even = _column(fields[first]), _row(fields[second])
             else:
                 odd, even = _row(fields[second]), _column(fields[first])
-            pairs.append(jax.nn.sigmoid(odd) * jax.nn.sigmoid(even - message + w))
-        return tuple(jax.nn.sigmoid(field) for field in fields), tuple(pairs)
+            own = jnp.log(w / message) if self.form == "odds" else w - message
+            pairs.append(jax.nn.sigmoid(odd) * jax.nn.sigmoid(even + own))
+        return Expected(tuple(jax.nn.sigmoid(field) for field in fields), tuple(pairs), none)
+
+    @property
+    def tells_statistics(self) -> bool:
+        return self.form == "log-odds" or self._in_place
 
     @property
     def _in_place(self) -> bool:
@@ -374,6 +357,76 @@ class PairwiseView(eqx.Module):
 
     def _reduce(self, scores: Float[Array, "s *shape"]) -> Float[Array, "*shape"]:
         return scores.max(0) if self.product == "max" else jax.nn.logsumexp(scores, axis=0)
+
+
+class PairwiseMaker(AbstractMaker):
+    """Messages of binary units in layers."""
+
+    def instances(self, problem: Any) -> Instance:
+        """Units known for sure are clamped, those known by a likelihood have it added to their
+        unary terms.
+        """
+        unary, given = problem.model.unary(), problem.given()
+        clamp: list[Any] = [None] * len(unary)
+        if given is not None:
+            evidence, observed = given
+            bias = jnp.broadcast_to(unary[0], evidence.shape)
+            sure = observed & ((evidence == 0) | (evidence == 1))
+            clamp[0] = jnp.where(sure, 2 * evidence - 1, jnp.zeros_like(evidence))
+            likely = jnp.where(observed & ~sure, evidence, jnp.full_like(evidence, 0.5))
+            unary = (bias + jax.scipy.special.logit(likely), *unary[1:])
+        return Instance(
+            tuple(problem.flat(x) for x in unary),
+            tuple(None if x is None else problem.flat(x) for x in clamp),
+        )
+
+    def perturbed(
+        self, model: Any, units: Any, clamped: Any, noise: tuple[Float[Array, "rows _"], ...]
+    ) -> tuple[Instance, tuple[Float[Array, "rows _"], ...]]:
+        clamp: list[Any] = [None] * len(noise)
+        if clamped is not None:
+            held = jax.tree.leaves(clamped, is_leaf=lambda x: x is None)
+            for k, (mask, x) in enumerate(zip(held, model.encode(units), strict=True)):
+                if mask is not None:
+                    clamp[k] = jnp.where(mask, 2 * x - 1, jnp.zeros_like(x))
+            noise = tuple(
+                n if mask is None else jnp.where(mask, jnp.zeros_like(n), n)
+                for n, mask in zip(noise, held, strict=True)
+            )
+        pairs = zip(model.unary(), noise, strict=True)
+        unary = tuple(jnp.broadcast_to(u, n.shape) + n for u, n in pairs)
+        return Instance(unary, tuple(clamp)), noise
+
+    def told(
+        self, problem: Any, beliefs: tuple[Array, ...], temperature: Float[AnyArray, ""]
+    ) -> Told:
+        return Told(problem.model.units([temperature * x for x in beliefs]))
+
+    def view(
+        self,
+        model: Any,
+        product: Product,
+        form: Form,
+        schedule: Schedule,
+        damping: Float[AnyArray, ""] | None,
+        beta: Float[AnyArray, ""],
+    ) -> PairwiseView:
+        sizes = tuple(bias.shape[-1] for bias in model.unary())
+        return PairwiseView(model.blocks(), sizes, product, form, schedule, damping, beta)
+
+    def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
+        """Nothing is beyond these messages."""
+
+    def fits(
+        self, model: Any, temperature: Float[AnyArray, ""], damped: bool
+    ) -> bool | Bool[Array, ""]:
+        return False if damped else odds_serve(model.blocks(), temperature)
+
+    def takes_turns(self, model: Any) -> bool:
+        return model.is_bipartite
+
+    def size(self, model: Any, schedule: Schedule) -> int:
+        return sum(block.weights.size for block in model.blocks())
 
 
 def change(old: PyTree, new: PyTree) -> Float[Array, ""]:

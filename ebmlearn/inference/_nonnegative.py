@@ -1,9 +1,9 @@
-"""What the mean-field inferences of nonnegative Boltzmann machines share: the fixed point, its
-derivative, and the free energy.
+"""What the mean-field inferences of nonnegative units share: the fixed point, its derivative, and
+the free energy.
 """
 
 import abc
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -12,57 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .. import _checks
-from ..models import NNBM, Units
-from ..models._rectified import Rectified, rectified
-from ._base import AbstractInference, Statistics
-from ._iterate import check_limits, Limits, traced
+from ..models import AbstractLayeredModel, Statistics
+from ..units._rectified import Rectified, rectified
+from ._base import AbstractInference, check_limits, Limits, traced
+from ._beliefs import Beliefs, Found, Normal
 
 
 # While it iterates, no unit's precision is taken to be less than this part of its own coupling.
 _FLOOR = 1e-3
+# What `tol="auto"` means.
 _TOL = {"float32": 2e-5, "float64": 1e-9}
 
 
-class NNBMBeliefs(eqx.Module):
-    """What an inference says about the units of a nonnegative Boltzmann machine. Whether it
-    converged is never hidden: see `converged`, `iterations`, `residual`.
-
-    - `mean`, `variance`: $E x_i$ and $E x_i^2 - (E x_i)^2$.
-    - `covariance`: of each two units. For [`ebmlearn.SusP`][] its diagonal need not agree with
-      `variance`.
-    - `log_partition`: the estimate of log Z, minus the free energy.
-    - `residual`: the largest relative change of a mean or a variance in the last sweep.
-    """
-
-    mean: Float[Array, " n"]
-    variance: Float[Array, " n"]
-    covariance: Float[Array, "n n"]
-    log_partition: Float[Array, ""]
-    converged: Bool[Array, ""]
-    iterations: Int[Array, ""]
-    residual: Float[Array, ""]
-
-    @property
-    def second_moment(self) -> Float[Array, " n"]:
-        """$E x_i^2$."""
-        return self.variance + self.mean**2
-
-    def decode(self) -> Units:
-        """The means, which are the guess of least squared error."""
-        return Units(self.mean)
-
-    def statistics(self) -> Statistics:
-        """The same as learners need it: means, and the means of $x x^\\top$."""
-        products = self.covariance + self.mean[:, None] * self.mean[None, :]
-        own = jnp.eye(self.mean.shape[0], dtype=bool)
-        return Statistics(
-            units=Units(self.mean),
-            pairwise=jnp.where(own, jnp.diag(self.second_moment), products),
-            converged=self.converged,
-            iterations=self.iterations,
-            residual=self.residual,
-        )
+Inference = TypeVar("Inference", bound="AbstractNonnegativeInference")
+State = TypeVar("State")
 
 
 class Moments(NamedTuple):
@@ -86,15 +49,27 @@ class Inverse(NamedTuple):
     steps: Int[Array, ""]
 
 
-class Terms(NamedTuple):
-    """The parameters of a model in the form that the equations need. Without `squares` they are
-    those of naive mean field.
+class Terms(eqx.Module):
+    """The parameters of a model in the form that the equations need, and its edges, or None if all
+    units are joined. Without `squares` they are those of naive mean field.
     """
 
     bias: Float[Array, " n"]
     diagonal: Float[Array, " n"]
     weights: Float[Array, "n n"]
     squares: Float[Array, "n n"]
+    edges: tuple[tuple[int, int], ...] | None = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, model: AbstractLayeredModel, second_order: bool = True) -> "Terms":
+        """Those of a model of one layer."""
+        (bias,), (units,), n = model.unary(), model.layers, model.layers[0].size
+        diagonal = units.precision  # pyright: ignore
+        weights, edges = jnp.zeros((n, n), bias.dtype), ()
+        for block in model.blocks():
+            weights, edges = -block.weights, block.edges
+        squares = weights**2 if second_order else jnp.zeros_like(weights)
+        return cls(bias, diagonal, weights, squares, edges)
 
     def reaction(self, at: Moments) -> Float[Array, " n"]:
         """$\\sum_j w_{ij}^2 (v_j - m_j^2) + \\Lambda_i$."""
@@ -127,22 +102,31 @@ class Terms(NamedTuple):
         return (unit.log_partition - alone + at.correction * s / 2).sum() - pairs
 
 
-class AbstractNNBMInference(AbstractInference):
-    """Mean field for nonnegative Boltzmann machines: sweeps that update all units at once, with
+class AbstractNonnegativeInference(AbstractInference):
+    """Mean field for nonnegative units: sweeps that update all units at once, with
     damping, up to a fixed point. Beliefs are differentiable by the parameters, through the fixed
     point by the implicit function theorem.
     """
 
     iterations: eqx.AbstractVar[int | Int[Array, ""]]
     damping: eqx.AbstractVar[float | Float[Array, ""]]
-    tol: eqx.AbstractVar[float | Float[Array, ""] | None]
-    on_nonnegative: ClassVar[bool] = True
+    tol: eqx.AbstractVar[float | Float[Array, ""] | Literal["auto"] | None]
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Nonnegative units."""
+        return ("nonnegative",)
+
+    @property
+    def maximises(self) -> Literal["nothing"]:
+        """Nothing."""
+        return "nothing"
 
     def __check_init__(self):
-        check_limits(self.iterations, self.damping, self.tol)
+        check_limits(self.iterations, self.damping, None if self.tol == "auto" else self.tol)
 
     @abc.abstractmethod
-    def _terms(self, model: NNBM) -> Terms:
+    def _terms(self, model: AbstractLayeredModel) -> Terms:
         """The parameters, as far as this inference takes them into account."""
 
     @abc.abstractmethod
@@ -150,9 +134,7 @@ class AbstractNNBMInference(AbstractInference):
         """One undamped sweep."""
 
     @abc.abstractmethod
-    def _covariance(
-        self, model: NNBM, terms: Terms, at: Moments
-    ) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
+    def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
         """Covariances at the fixed point, and whether they were found."""
 
     @abc.abstractmethod
@@ -166,13 +148,13 @@ class AbstractNNBMInference(AbstractInference):
     ) -> "Inverse":
         """The couplings between units, joined at their `ends`, that give these covariances."""
 
-    def _solve(self, model: NNBM, terms: Terms, start: Moments) -> tuple[Moments, Any]:
+    def _solve(self, terms: Terms, start: Moments) -> tuple[Moments, Any]:
         """The fixed point, the number of sweeps and the last change."""
         limits, damping = self._limits(start.mean.dtype)
 
         def step(at: Moments) -> tuple[Moments, Float[Array, ""]]:
             new = self._sweep(terms, at)
-            return damped(new, at, damping), change(new, at)
+            return guarded(damped(new, at, damping), at, change(new, at))
 
         at, number, residual = limits.iterate(step, start)
         return at, (number, residual)
@@ -180,43 +162,82 @@ class AbstractNNBMInference(AbstractInference):
     def _limits(self, dtype: Any) -> tuple[Limits, Float[Array, ""]]:
         return Limits(self.iterations, self.tol, dtype), jnp.asarray(traced(self.damping, dtype))
 
-    def _beliefs(self, problem: Any) -> NNBMBeliefs:
-        model = nnbm_only(problem, type(self).__name__)
-        dtype = model.bias.dtype
-        tol = _TOL[dtype.name] if self.tol is None else self.tol
-        # As arrays, so that new values compile nothing.
+    def _beliefs(self, problem: Any) -> Beliefs:
+        return _solved(self._traced(problem.model.dtype), problem)
+
+    def _statistics(self, problem: Any) -> Statistics:
+        return moment_statistics(self._beliefs(problem))
+
+    def _traced(self: Inference, dtype: Any) -> Inference:
+        """The same with its numbers as arrays, so that new values compile nothing."""
+        tol = _TOL[dtype.name] if self.tol == "auto" else self.tol
         numbers = (
             traced(self.iterations, jnp.int32),
             traced(self.damping, dtype),
-            traced(tol, dtype),
+            None if tol is None else traced(tol, dtype),
         )
-        settings = eqx.tree_at(
+        return eqx.tree_at(
             lambda x: (x.iterations, x.damping, x.tol), self, numbers, is_leaf=lambda x: x is None
         )
-        return _solved(settings, model)
-
-    def _statistics(self, problem: Any) -> Statistics:
-        return self._beliefs(problem).statistics()
 
 
 @eqx.filter_jit
-def _solved(inference: AbstractNNBMInference, model: NNBM) -> NNBMBeliefs:
-    terms = inference._terms(model)
+def _solved(inference: AbstractNonnegativeInference, problem: Any) -> Beliefs:
+    terms = inference._terms(problem.model)
     start = alone(terms)
-    at, (number, residual) = fixed_point(inference, model, terms, start)
-    covariance, found = inference._covariance(model, terms, at)
+    at, (number, residual) = fixed_point(inference, terms, start)
+    covariance, found = inference._covariance(terms, at)
     _, precision = terms.fields(at)
     limits, _ = inference._limits(start.mean.dtype)
     positive = (precision > _FLOOR * terms.diagonal).all()
-    return NNBMBeliefs(
-        mean=at.mean,
-        variance=at.variance,
-        covariance=covariance,
-        log_partition=terms.log_partition(at),
-        # A precision that is not positive belongs to no distribution. NaN is never converged.
-        converged=(residual <= limits.tol) & positive & found & jnp.isfinite(covariance).all(),
+    # A precision that is not positive belongs to no distribution. NaN is never converged.
+    good = (residual <= limits.tol) & positive & found & jnp.isfinite(covariance).all()
+    return real_beliefs(
+        problem,
+        at.mean,
+        at.variance,
+        covariance,
+        terms.log_partition(at),
+        converged=good,
         iterations=number,
         residual=residual,
+        name=type(inference).__name__,
+    )
+
+
+def real_beliefs(
+    problem: Any,
+    mean: Float[Array, " n"],
+    variance: Float[Array, " n"],
+    covariance: Float[Array, "n n"],
+    log_partition: Float[Array, ""],
+    *,
+    name: str,
+    **went: Any,
+) -> Beliefs:
+    """Beliefs about real units from their moments."""
+    products = covariance + mean[:, None] * mean[None, :]
+    own = jnp.eye(mean.shape[0], dtype=bool)
+    products = jnp.where(own, jnp.diag(variance + mean**2), products)
+    return Beliefs(
+        problem,
+        Found(log_partition, products, name),
+        log_odds=problem.model.units([None]),
+        normal=Normal(mean, variance),
+        covariance=covariance,
+        **went,
+    )
+
+
+def moment_statistics(beliefs: Beliefs) -> Statistics:
+    """Beliefs about real units as learners need them: means, and the means of $x x^\\top$."""
+    return Statistics(
+        units=beliefs.means,
+        pairwise=beliefs.pairwise,
+        squares=(beliefs.second_moment,),
+        converged=beliefs.converged,
+        iterations=beliefs.iterations,
+        residual=beliefs.residual,
     )
 
 
@@ -227,7 +248,7 @@ def alone(terms: Terms) -> Moments:
 
 
 def fixed_point(
-    inference: AbstractNNBMInference, model: NNBM, terms: Terms, start: Moments
+    inference: AbstractNonnegativeInference, terms: Terms, start: Moments
 ) -> tuple[Moments, Any]:
     """The fixed point of the sweeps, whose derivative is that of the equation it solves."""
 
@@ -235,7 +256,7 @@ def fixed_point(
         return jax.tree.map(jnp.subtract, inference._sweep(terms, at), at)
 
     def solve(_: Any, start: Moments) -> tuple[Moments, Any]:
-        at, (number, size) = inference._solve(model, terms, start)
+        at, (number, size) = inference._solve(terms, start)
         # What has no tangent comes along as a real number.
         return at, (number.astype(size.dtype), size)
 
@@ -255,6 +276,15 @@ def damped(new: Any, old: Any, damping: Float[Array, ""]) -> Any:
     return jax.tree.map(lambda x, y: x + damping * (y - x), new, old)
 
 
+def guarded(new: State, old: State, size: Float[Array, ""]) -> tuple[State, Float[Array, ""]]:
+    """The new state and how much changed; or the old one and infinity, if any number of the new
+    one is not finite: what diverges stands still at the last numbers that can be held.
+    """
+    good = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(new)]).all()
+    kept = jax.tree.map(lambda x, y: jnp.where(good, x, y), new, old)
+    return kept, jnp.where(good, size, jnp.asarray(jnp.inf, size.dtype))
+
+
 def change(new: Moments, old: Moments) -> Float[Array, ""]:
     """The largest relative change of a mean or a variance, or of a correction against the variance
     of its unit. None of it depends on the scale of the units.
@@ -265,12 +295,3 @@ def change(new: Moments, old: Moments) -> Float[Array, ""]:
         (new.correction - old.correction) * old.variance,
     ]
     return jnp.abs(jnp.stack(parts)).max()
-
-
-def nnbm_only(problem: Any, name: str) -> NNBM:
-    """Raises `TypeError` unless the model of a problem is one for an inference of this name."""
-    if isinstance(problem, NNBM):
-        return problem
-    got = _checks.describe(problem) if not hasattr(problem, "model") else type(problem.model)
-    got = got.__name__ if isinstance(got, type) else got
-    raise TypeError(f"`model` must be an NNBM for {name}, got a {got}.")

@@ -1,0 +1,165 @@
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .. import _checks
+from .._types import Key
+from ..inference import AbstractInference
+from ..inference._queries import AbstractQueries, as_queries, draw, Query
+from ..inference._query import asker
+from ..models import AbstractModel
+from ..models._base import require
+from ..samplers import AbstractSampler
+from ._sampled import sampled_marginals
+
+
+class QueryEntropy(NamedTuple):
+    """A normalised cross-entropy: how much is not known of a target, given the evidence, on
+    average over all targets; with its standard error over rows of data.
+
+    - `rows`: the sum over the targets of each row.
+    - `targets`: how many targets each row had.
+    - `converged`: the share of rows on which the inference converged, and needed no guard; NaN of a
+      sampler. A [`ebmlearn.QueryModel`][] of few layers answers well without.
+    """
+
+    value: float
+    standard_error: float
+    rows: Float[np.ndarray, " rows"]
+    targets: Int[np.ndarray, " rows"]
+    converged: float
+
+    def by_targets(self, edges: list[int]) -> dict[tuple[int, int], float]:
+        """The same for rows whose number of targets lies between two edges, the first of them
+        included: `{(first, last): value}`, NaN where there are none.
+        """
+        out = {}
+        for low, high in itertools.pairwise(edges):
+            own = (self.targets >= low) & (self.targets < high)
+            asked = self.targets[own].sum()
+            out[low, high] = float(self.rows[own].sum() / asked) if asked else math.nan
+        return out
+
+
+def query_entropy(
+    model: AbstractModel,
+    data: Any,
+    queries: AbstractQueries | Callable,
+    inference: AbstractInference | AbstractSampler | None = None,
+    *,
+    key: Key,
+    unit: str = "bits",
+    batch_size: int = 500,
+    steps: int = 100,
+    burn_in: int = 100,
+) -> QueryEntropy:
+    """The normalised cross-entropy of answers to queries on data: 1 bit for a model that knows
+    nothing about binary units (Lázaro-Gredilla et al. 2021, section 4).
+
+    !!! example
+
+        ```python
+        targets = ebmlearn.RandomTargets(0.5)
+        ebmlearn.query_entropy(query_model, test, targets, key=key).value
+        ebmlearn.query_entropy(rbm, test, targets, ebmlearn.BP(iterations=10), key=key)
+        ```
+
+    **Arguments:**
+
+    - `model`: a [`ebmlearn.QueryModel`][], or a model that `inference` can ask.
+    - `data`: rows of visible units, from 0 to 1 (a number between them is a share of rows with 1),
+      any numbers for Gaussian units; of a graph, a dictionary from groups of variables to states.
+    - `queries`: a distribution such as [`ebmlearn.RandomTargets`][], or a function.
+    - `inference`: what answers for a plain model: an inference, or for binary units a sampler.
+    - `key`: a typed key, for the queries. The same key and the same `batch_size` ask the same
+      queries of any model; with another batch size, others are asked.
+    - `unit`: `"bits"` or `"nats"`.
+    - `batch_size`: how many rows are treated at once, and have their queries drawn together.
+    - `steps`, `burn_in`: steps of a sampler's chain, one for each row, that count and that
+      do not.
+    """
+    queries = as_queries(queries)
+    key = _checks.as_key(key)
+    _checks.choice("unit", unit, ("bits", "nats"))
+    _checks.count("batch_size", batch_size)
+    if isinstance(inference, AbstractSampler):
+        require(model, ("binary",), "a sampler that answers queries")
+    else:
+        inference = asker(model, inference)
+    x = model.asked_rows(data, "data")  # pyright: ignore
+    if not x.shape[0]:
+        raise ValueError(f"`data` must hold a row at least, got {_checks.describe(x)}.")
+    sums, counts, good = [], [], []
+    for k, first in enumerate(range(0, x.shape[0], batch_size)):
+        one, two = jax.random.split(jax.random.fold_in(key, k))
+        part = x[first : first + batch_size]
+        asked = draw(queries, model, part.shape[0], key=one)
+        if isinstance(inference, AbstractSampler):
+            out = _by_sampling(model, part, asked, inference, steps, burn_in, two)
+        else:
+            out = _cross_entropy(model, part, asked, inference)
+        sums.append(np.asarray(out[0], float))
+        counts.append(np.asarray(out[1], int))
+        good.append(float(out[2]) * part.shape[0])
+    rows, targets = np.concatenate(sums), np.concatenate(counts)
+    if targets.sum() == 0:
+        raise ValueError("`queries` must ask for a unit that `data` tell, got no such target.")
+    rows = rows / (math.log(2) if unit == "bits" else 1.0)
+    value = rows.sum() / targets.sum()
+    # Of a ratio of means.
+    spread = np.sqrt(((rows - value * targets) ** 2).mean() / len(rows)) / targets.mean()
+    return QueryEntropy(float(value), float(spread), rows, targets, sum(good) / len(rows))
+
+
+def cross_entropy(
+    model: Any,
+    rows: Any,
+    asked: Query,
+    inference: AbstractInference,
+) -> tuple[Float[Array, " rows"], Int[Array, " rows"], Float[Array, ""]]:
+    """The sum of the cross-entropies of the targets of each row, in nats; how many there are; and
+    the share of rows on which messages had settled.
+    """
+    known = model.told_in(rows)
+    observed, targets = asked.observed & known, asked.targets & known
+    beliefs = inference.beliefs_of(model.row_problem(rows, observed))
+    return beliefs.surprise(rows, targets), targets.sum(-1), beliefs.settled
+
+
+@eqx.filter_jit
+def _cross_entropy(
+    model: Any, data: Any, asked: Query, inference: Any
+) -> tuple[Array, Array, Array]:
+    return cross_entropy(model, data, asked, inference)
+
+
+def _by_sampling(
+    model: Any,
+    data: Any,
+    asked: Query,
+    sampler: AbstractSampler,
+    steps: int,
+    burn_in: int,
+    key: PRNGKeyArray,
+) -> tuple[Array, Array, float]:
+    p = sampled_marginals(
+        model,
+        data,
+        asked.observed,
+        sampler=sampler,
+        steps=steps,
+        burn_in=burn_in,
+        key=key,
+    )
+    least = 0.5 / steps
+    p = jnp.clip(p, least, 1 - least)
+    each = -data * jnp.log(p) - (1 - data) * jnp.log1p(-p)
+    each = jnp.where(asked.targets, each, jnp.zeros_like(each))
+    return each.sum(-1), asked.targets.sum(-1), math.nan

@@ -1,0 +1,218 @@
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+class Normal(NamedTuple):
+    """The mean and the variance of each real unit."""
+
+    mean: Float[Array, "*batch units"]
+    variance: Float[Array, "*batch units"]
+
+
+class AbstractDerived(eqx.Module):
+    """What an inference can say beyond the beliefs of single units, found when it is asked for."""
+
+    @abc.abstractmethod
+    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+        """The expected products of units that are joined, or of factors."""
+
+    @abc.abstractmethod
+    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+        """The estimate of log Z."""
+
+
+class Beliefs(eqx.Module):
+    """What an inference says about a model, for each instance of the batch: the same for every
+    inference and every model.
+
+    - `visible` and `hidden`, or `x`: the mean of each unit, that is the probability of 1 of binary
+      units. `beliefs[name]` is the same; `beliefs[group]` is the probability of each state of each
+      variable of a group of a graph, `[*batch, *shape, states]`.
+    - `log_odds`: by the same names, of binary units; of variables of a graph the logarithms of the
+      probabilities of all states, up to a constant. None for real units.
+    - `mean`, `variance`, `second_moment`: of real units. `covariance` where an inference finds it.
+    - `pairwise`, `log_partition`: found at each access.
+    - `converged`, `iterations`, `residual`: how the inference went, which is never hidden.
+    - `guarded`: of Gaussian messages, the share of unobserved units whose precision came out lower
+      than any hidden units could make it. Such precisions are replaced by possible ones, so that
+      all stays finite; but answers that needed it are not to be trusted. None for others.
+    """
+
+    log_odds: Any
+    converged: Bool[Array, "*batch"]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    guarded: Float[Array, "*batch"] | None
+    _problem: Any
+    _derived: AbstractDerived
+    _normal: Normal | None
+    _covariance: Float[Array, "*batch n n"] | None
+    _states: Any
+
+    def __init__(
+        self,
+        problem: Any,
+        derived: AbstractDerived,
+        *,
+        log_odds: Any,
+        converged: Bool[Array, "*batch"],
+        iterations: Int[Array, "*batch"],
+        residual: Float[Array, "*batch"],
+        guarded: Float[Array, "*batch"] | None = None,
+        normal: Normal | None = None,
+        covariance: Float[Array, "*batch n n"] | None = None,
+        states: Any = None,
+    ):
+        """**Arguments:**
+
+        - `problem`, `derived`: what was asked, and what can say more about it.
+        - `log_odds`: by name, None in the places of real units.
+        - `converged`, `iterations`, `residual`, `guarded`: how the inference went.
+        - `normal`, `covariance`: of the first layer, if its units are real.
+        - `states`: the most likely configuration, if it was found as such.
+        """
+        self._problem, self._derived = problem, derived
+        self.log_odds, self._normal, self._covariance = log_odds, normal, covariance
+        self.converged, self.iterations, self.residual = converged, iterations, residual
+        self.guarded, self._states = guarded, states
+
+    @property
+    def means(self) -> Any:
+        """The means of all units, by name."""
+        return self._filled(self._problem.means(self.log_odds))
+
+    @property
+    def visible(self) -> Float[Array, "*batch visible"]:
+        """Means of the visible units: probabilities of 1 if they are binary."""
+        return self._named("visible")
+
+    @property
+    def hidden(self) -> Any:
+        """Means of the hidden units: an array, or a tuple of arrays for a DBM."""
+        return self._named("hidden")
+
+    @property
+    def x(self) -> Float[Array, "*batch n"]:
+        """Means of the units of a model without layers."""
+        return self._named("x")
+
+    def __getitem__(self, name: Any) -> Any:
+        return self._named(name)
+
+    @property
+    def marginals(self) -> Any:
+        """What [`ebmlearn.query`][] answers: the means of the visible units, those of all variables
+        of a graph by group, or a mean and a variance of real units.
+        """
+        return self._problem.answer(self.means) if self._normal is None else self._normal
+
+    @property
+    def mean(self) -> Float[Array, "*batch units"]:
+        """The means of the real units."""
+        return self._real("mean").mean
+
+    @property
+    def variance(self) -> Float[Array, "*batch units"]:
+        """The variances of the real units: 0 where they were observed."""
+        return self._real("variance").variance
+
+    @property
+    def second_moment(self) -> Float[Array, "*batch units"]:
+        """$E x_i^2$ of the real units."""
+        return self.variance + self.mean**2
+
+    @property
+    def covariance(self) -> Float[Array, "*batch n n"]:
+        """The covariances of the real units. For [`ebmlearn.SusP`][] its diagonal need not agree
+        with `variance`.
+        """
+        if self._covariance is None:
+            raise AttributeError("these beliefs have no `covariance`: only nonnegative units have.")
+        return self._covariance
+
+    @property
+    def pairwise(self) -> Any:
+        """The expected product of the two ends of each edge, that is the belief that both are 1
+        where units are binary, shaped as the weights of the model: a tuple in their order where
+        there are several. Of a graph the belief of each configuration of each factor, by group.
+        """
+        return self._derived.pairwise(self._problem, self.log_odds)
+
+    @property
+    def log_partition(self) -> Float[Array, "*batch"]:
+        """The estimate of log Z, given the evidence if there was any; of the largest log-potential
+        if the inference maximises.
+        """
+        return self._derived.log_partition(self._problem, self.log_odds)
+
+    def decode(self) -> Any:
+        """The most likely states by name: of each unit, or of all of them together if the inference
+        maximises. Of real units the means, which are the guess of least squared error.
+        """
+        if self._states is not None:
+            return self._states
+        return self._filled(self._problem.decode(self.log_odds))
+
+    def prediction(self) -> Any:
+        """The part of `decode` that is visible."""
+        return self._problem.answer(self.decode())
+
+    def surprise(self, rows: Any, targets: Bool[Array, "rows units"]) -> Float[Array, " rows"]:
+        """Minus the log-probability of what data tell of targets, each by itself, in nats."""
+        if self._normal is None:
+            return self._problem.surprise(self.log_odds, rows, targets)
+        mean, variance = self._normal
+        safe = jnp.where(targets, variance, jnp.ones_like(variance))
+        each = ((rows - mean) ** 2 / safe + jnp.log(2 * jnp.pi * safe)) / 2
+        return jnp.where(targets, each, jnp.zeros_like(each)).sum(-1)
+
+    @property
+    def settled(self) -> Float[Array, ""]:
+        """The share of instances whose messages had settled, and needed no guard: answers that did
+        are not to be trusted.
+        """
+        good = self.converged
+        if self.guarded is not None:
+            good = good & (self.guarded == 0)
+        return good.mean(dtype=self.residual.dtype)
+
+    def _filled(self, named: Any) -> Any:
+        """Values by name, with the means of real units in their places."""
+        if self._normal is None:
+            return named
+        leaves, structure = jax.tree.flatten(named, is_leaf=lambda x: x is None)
+        leaves = [self._normal.mean if x is None else x for x in leaves]
+        return jax.tree.unflatten(structure, leaves)
+
+    def _named(self, name: Any) -> Any:
+        return self._problem.take(self.means, name)
+
+    def _real(self, what: str) -> Normal:
+        if self._normal is None:
+            raise AttributeError(f"these beliefs have no `{what}`: the model has no real units.")
+        return self._normal
+
+
+class Found(AbstractDerived):
+    """What was found together with the beliefs of single units."""
+
+    value: Float[Array, "*batch"] | None
+    products: Any
+    name: str = eqx.field(static=True)
+
+    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+        return _or_error(self.products, self.name, "pairwise")
+
+    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+        return _or_error(self.value, self.name, "log_partition")
+
+
+def _or_error(x: Any, name: str, what: str) -> Any:
+    if x is None:
+        raise AttributeError(f"{name} gives no `{what}` for this model.")
+    return x

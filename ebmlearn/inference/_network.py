@@ -1,0 +1,97 @@
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from .. import messages
+from .._sentinels import CLAMPED
+from ..messages import Form
+from ..models import QueryModel, Statistics
+from ..models._base import refuse
+from ..models._graph_problem import each_group
+from ._base import AbstractFormed, AbstractInference
+from ._beliefs import Beliefs, Found, Normal
+from ._bp import BP
+
+
+class Network(AbstractInference, AbstractFormed):
+    """The inference of a [`ebmlearn.QueryModel`][]: unrolled belief propagation as a network."""
+
+    iterations: int | None = eqx.field(static=True, default=None)
+    form: Form | None = eqx.field(static=True, default=None)
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """Models that bring their own inference."""
+        return ("query",)
+
+    @property
+    def maximises(self) -> Literal["nothing"]:
+        """Nothing."""
+        return "nothing"
+
+    def _beliefs(self, problem: Any) -> Beliefs:
+        model = problem.model
+        plain, own = problem.posed()
+        found = self.bp(model).beliefs_of(plain)
+        scale = model.scale
+        log_odds, normal = found.log_odds, None
+        if found._normal is not None:
+            normal = Normal(found.mean, found.variance / scale)
+        elif own is None:
+            log_odds = each_group(lambda x: scale * x, log_odds)
+        else:
+            log_odds = each_group(lambda x, own: _scaled(scale, x, own), log_odds, own)
+        return Beliefs(
+            problem.plain,
+            Found(None, None, "A QueryModel"),
+            log_odds=_sure(problem.plain, log_odds),
+            converged=found.converged,
+            iterations=found.iterations,
+            residual=found.residual,
+            guarded=found.guarded,
+            normal=normal,
+        )
+
+    def _statistics(self, problem: Any) -> Statistics:
+        return refuse(problem.model, "be a plain one for this learner")
+
+    def fits(self, model: Any, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
+        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        return self.bp(model).fits(model.to_model())
+
+    def bp(self, model: QueryModel) -> BP:
+        """The belief propagation that answers.
+
+        Undamped flooding falls into two halves where layers of binary units take turns, of which
+        one alone reaches the visible units: N iterations are N/2 sweeps, exactly. Gaussian units
+        look at both halves; sweeps reach as far, and settle at the same answers.
+        """
+        number = model.iterations if self.iterations is None else self.iterations
+        half = messages.maker(model.centred).takes_turns(model.centred) and number % 2 == 0
+        return BP(
+            number // 2 if half else number,
+            temperature=model.temperature,
+            schedule="layers" if half else "flooding",
+            form=self.form,
+            unroll=True,
+        )
+
+
+def _scaled(scale: Array, x: Array, own: Array) -> Array:
+    """Log-odds times `scale`, but for what was told of the units themselves."""
+    own = jnp.broadcast_to(own, x.shape)
+    return scale * (x - own) + own
+
+
+def _sure(plain: Any, log_odds: Any) -> Any:
+    """Log-odds, those of units that are known for sure as told."""
+    known = plain.known()
+    if known is None:
+        return log_odds
+    leaves, structure = jax.tree.flatten(log_odds)
+    sure, told = known
+    leaves[0] = jnp.where(sure, CLAMPED * told, leaves[0])
+    return jax.tree.unflatten(structure, leaves)

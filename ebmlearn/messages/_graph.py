@@ -1,0 +1,207 @@
+"""What the views of graphs have in common, whatever their factors are."""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from .. import _checks
+from .._sentinels import EXCLUDED, LIMIT
+from .._types import AnyArray
+from ._registry import AbstractMaker
+from ._types import Product
+from ._view import AbstractView, Expected, Told
+
+
+class GraphInstance(NamedTuple):
+    """What may differ between instances of one graph: the unary score of every state of every
+    variable, one after the other, and the states at which variables are held, -1 where free.
+    """
+
+    unary: tuple[Float[Array, " states"]]
+    clamp: Int[Array, " variables"] | None
+
+    def tempered(self, temperature: Float[AnyArray, ""]) -> "GraphInstance":
+        """That of the model of $p^{1/T}$."""
+        return self._replace(unary=(self.unary[0] / temperature,))
+
+
+class GraphState(NamedTuple):
+    """Messages of the dense blocks (towards their first and their second end), what a view keeps of
+    all other edges, and the scores of all states that they add up to.
+    """
+
+    messages: tuple[tuple[Float[Array, "_ _"], Float[Array, "_ _"]], ...]
+    rest: PyTree
+    fields: Float[Array, "..."]
+
+
+class AbstractGraphView(AbstractView):
+    """Message passing on a graph of factors of any kind, written for one instance. Subclasses say
+    how scores are laid out and how messages are sent.
+    """
+
+    product: eqx.AbstractVar[Product]
+
+    @abc.abstractmethod
+    def _log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
+        """The sum of the log-potentials that one configuration meets, minus infinity if it breaks a
+        factor.
+        """
+
+    @abc.abstractmethod
+    def _features(self, states: Int[Array, " variables"]) -> tuple[Float[Array, "..."], ...]:
+        """How often one configuration meets each log-potential."""
+
+    @abc.abstractmethod
+    def _places(
+        self, clamp: Int[Array, " variables"]
+    ) -> tuple[Int[AnyArray, "..."], Int[AnyArray, "..."]]:
+        """For each field the state that its variable is held at, and the number of its own state;
+        both broadcast to the fields.
+        """
+
+    @abc.abstractmethod
+    def _by_variable(self, fields: Float[Array, "..."]) -> Float[Array, "... most"]:
+        """Fields with the states of a variable along the last axis; what counts as nothing where it
+        has no more.
+        """
+
+    @abc.abstractmethod
+    def _by_field(self, tops: Float[Array, "..."]) -> Float[Array, "..."]:
+        """A value of each variable for each of its fields."""
+
+    def change(self, old: GraphState, new: GraphState, instance: GraphInstance) -> Float[Array, ""]:
+        """The largest change of a probability between two states."""
+        before, after = (
+            jax.nn.softmax(self._by_variable(self._held(state.fields, instance)), axis=-1)
+            for state in (old, new)
+        )
+        return jax.lax.stop_gradient(jnp.abs(after - before).max(initial=0))
+
+    def statistics(self, state: GraphState, instance: GraphInstance) -> Expected:
+        """The gradient of `log_partition` at a fixed point; what is maximised is 0 or 1."""
+        (scores,) = self.beliefs(state, instance)
+        if self.product == "max":
+            states = self.decode((scores,))
+            units = jax.nn.one_hot(states, scores.shape[-1], dtype=scores.dtype)
+            return Expected((units,), self._features(states), ())
+        one = jnp.ones((), scores.dtype)
+        pairs = self.pairwise(state, instance, one)
+        return Expected((jax.nn.softmax(scores, axis=-1),), pairs, ())
+
+    def decode(self, beliefs: tuple[Float[Array, "variables most"]]) -> Int[Array, " variables"]:
+        """The likeliest state of each variable."""
+        return beliefs[0].argmax(-1).astype(jnp.int32)
+
+    def score(self, states: Int[Array, " variables"], instance: GraphInstance) -> Float[Array, ""]:
+        """The log-potential of one configuration with its unary terms, minus infinity where it
+        breaks a factor.
+        """
+        return self.linear(states, instance.unary) + self._log_potential(states)
+
+    def is_peak(self, states: Int[Array, " variables"], instance: GraphInstance) -> Bool[Array, ""]:
+        """Whether no change of one variable raises the log-potential."""
+        given = self.given(states, instance)
+        own = jnp.take_along_axis(given, states[:, None], axis=-1)[:, 0]
+        # A configuration that is excluded is no peak, though all its neighbours may be too.
+        peak = (given.max(-1) <= own) & (own > EXCLUDED / 2)
+        return (peak if instance.clamp is None else peak | (instance.clamp >= 0)).all()
+
+    def _held(self, fields: Float[Array, "..."], instance: GraphInstance) -> Float[Array, "..."]:
+        """Scores; variables whose state is given leave no doubt of it. Fields may have leading
+        axes.
+        """
+        if instance.clamp is None:
+            return fields
+        clamp, number = (jnp.broadcast_to(x, fields.shape) for x in self._places(instance.clamp))
+        excluded = jnp.asarray(EXCLUDED, fields.dtype)
+        given = jnp.where(clamp == number, jnp.zeros((), fields.dtype), excluded)
+        return jnp.where(clamp >= 0, given, fields)
+
+    def _excluded(self, instance: GraphInstance) -> Bool[AnyArray, "..."] | None:
+        """Which states evidence excludes."""
+        if instance.clamp is None:
+            return None
+        clamp, number = self._places(instance.clamp)
+        return (clamp >= 0) & (clamp != number)
+
+    def _shifted(
+        self, fields: Float[Array, "..."], instance: GraphInstance
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """Scores less the largest of each variable, and that. What evidence excludes is no largest,
+        and remains excluded.
+        """
+        excluded = self._excluded(instance)
+        left = fields
+        if excluded is not None:
+            left = jnp.where(excluded, jnp.asarray(-jnp.inf, fields.dtype), fields)
+        top = jax.lax.stop_gradient(self._by_variable(left).max(-1))
+        scores = fields - self._by_field(top)
+        if excluded is not None:
+            scores = jnp.where(excluded, jnp.asarray(EXCLUDED, fields.dtype), scores)
+        return scores, top
+
+    def _reduce(self, scores: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
+        """The logarithm of the sum of exponentials over an axis, or the maximum."""
+        return scores.max(axis) if self.product == "max" else jax.nn.logsumexp(scores, axis=axis)
+
+
+class AbstractGraphMaker(AbstractMaker):
+    """What the makers of graphs have in common: variables are all of one side, and log-potentials
+    must remain small against what stands for minus infinity.
+    """
+
+    def instances(self, problem: Any) -> GraphInstance:
+        """Likelihoods are added to the unary scores."""
+        (unary,) = problem.model.unary()
+        rows = problem.flat(unary)
+        if problem.log_likelihood is not None:
+            rows = rows + problem.flat(problem.log_likelihood.astype(rows.dtype))
+        held = problem.held
+        if held is not None:
+            held = problem.flat(jnp.asarray(held).astype(jnp.int32))
+        return GraphInstance((rows,), held)
+
+    def perturbed(
+        self, model: Any, units: Any, clamped: Any, noise: tuple[Float[Array, "rows _"], ...]
+    ) -> tuple[GraphInstance, tuple[Float[Array, "rows _"], ...]]:
+        (own,), (unary,) = noise, model.unary()
+        held = None if clamped is None else jnp.where(clamped, units, -1)
+        if held is not None:
+            own = jnp.where((held >= 0)[:, model.owners], jnp.zeros_like(own), own)
+        return GraphInstance((jnp.broadcast_to(unary, own.shape) + own,), held), (own,)
+
+    def told(
+        self, problem: Any, beliefs: tuple[Array, ...], temperature: Float[AnyArray, ""]
+    ) -> Told:
+        return Told(problem.model.units((temperature * beliefs[0],)))
+
+    def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
+        """Raises `ValueError` where log-potentials divided by a temperature are no longer small
+        against what stands for minus infinity.
+        """
+        if not _checks.is_concrete((model, temperature)) or float(temperature) >= 1:
+            return
+        with jax.ensure_compile_time_eval():
+            sizes = [jnp.abs(x) for x in model.log_potentials if x.size]
+            peaks = [float(jnp.where(x < LIMIT / 2, x, 0).max()) for x in sizes]
+            least = max([1e-4, *(4 * peak / LIMIT for peak in peaks)])
+            if float(temperature) < least:
+                raise ValueError(
+                    f"`temperature` must be at least {least:.3g} for log-potentials as large as"
+                    f' {max(peaks, default=0):.3g}, or `product="max"` for 0, got'
+                    f" {float(temperature):.3g}."
+                )
+
+    def takes_turns(self, model: Any) -> bool:
+        """All variables send at once, whatever the graph is."""
+        return False
+
+
+def tempered(x: Float[Array, "..."], beta: Float[AnyArray, ""]) -> Float[Array, "..."]:
+    """Log-potentials times `beta`, within limits."""
+    return jnp.clip(jnp.asarray(beta) * x, -LIMIT, LIMIT)

@@ -1,0 +1,12 @@
+from typing import Literal
+
+
+# What messages do with the states of their sender: sum over them, or take the best; or the visible
+# units the best and the hidden ones the sum.
+Product = Literal["sum", "max", "mixed"]
+# How messages are kept. Odds are faster, log-odds always exact; see `_edge.py`.
+Form = Literal["odds", "log-odds"]
+# Who sends in a sweep: the even layers, then the odd ones; or all at once.
+Schedule = Literal["layers", "flooding"]
+# The first messages: none in ±1 form, or none in {0, 1} form.
+Start = Literal["centred", "plain"]

@@ -1,0 +1,228 @@
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from .. import _checks
+from .._types import AnyArray
+from ._problem import whole
+
+
+class GraphProblem(eqx.Module):
+    """A graph with evidence on some of its variables, checked."""
+
+    model: Any
+    held: Int[AnyArray, "*#batch variables"] | None
+    log_likelihood: Float[Array, "*#batch states"] | None
+
+    def __init__(self, model: Any, evidence: Any = None, observed: Any = None):
+        self.model = model
+        self.held = self.log_likelihood = None
+        if observed is not None and evidence is None:
+            raise ValueError("`evidence` and `observed` go together, got no `evidence`.")
+        if evidence is None:
+            return
+        if observed is not None:
+            evidence = _masked(evidence, observed)
+        evidence, self.log_likelihood = model.likelihood(evidence)
+        if not isinstance(evidence, Mapping) or evidence:
+            self.held = model.rows(evidence, "evidence")
+
+    def checked(self) -> "GraphProblem":
+        """The same, whose evidence raises at run time what could not be found before."""
+        out = self
+        if out.held is not None and not _checks.is_concrete(out.held):
+            held = jnp.asarray(out.held).astype(jnp.int32)
+            most = jnp.asarray(self.model.num_states, jnp.int32)
+            wrong = (held < -1) | (held >= jnp.broadcast_to(most, held.shape))
+            message = "`evidence` must hold states of its variables, or -1 where not known."
+            out = eqx.tree_at(lambda p: p.held, out, eqx.error_if(held, wrong, message))
+        soft = out.log_likelihood
+        if soft is not None and not _checks.is_concrete(soft):
+            message = "`evidence` must hold finite likelihoods >= 0."
+            # Logarithms of what is infinite, or below 0.
+            soft = eqx.error_if(soft, jnp.isnan(soft) | (soft == jnp.inf), message)
+            out = out.with_likelihood(soft)
+        return out
+
+    def with_likelihood(
+        self, log_likelihood: Float[Array, "*#batch states"] | None
+    ) -> "GraphProblem":
+        """The same with another likelihood of the states of all variables."""
+        return eqx.tree_at(
+            lambda p: p.log_likelihood, self, log_likelihood, is_leaf=lambda x: x is None
+        )
+
+    def with_rows(self, rows: Int[Array, "*batch variables"]) -> "GraphProblem":
+        """The same with other states that are held."""
+        return eqx.tree_at(lambda p: p.held, self, rows, is_leaf=lambda x: x is None)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The batch shape."""
+        given = {"evidence": self.held, "likelihoods": self.log_likelihood}
+        return _checks.broadcastable(**{k: x.shape[:-1] for k, x in given.items() if x is not None})
+
+    @property
+    def rows(self) -> Int[Array, "*batch variables"]:
+        """The states that are held, for each instance, -1 where free."""
+        size = len(self.model.num_states)
+        held = jnp.full(size, -1, jnp.int32) if self.held is None else jnp.asarray(self.held)
+        return jnp.broadcast_to(held, (*self.shape, size))
+
+    def flat(self, x: Array) -> Array:
+        """Something of all variables, for each instance along one leading axis."""
+        x = jnp.broadcast_to(x, (*self.shape, x.shape[-1]))
+        return x.reshape(math.prod(self.shape), x.shape[-1])
+
+    def means(self, log_odds: Any) -> Any:
+        """Probabilities of all states from scores, by group."""
+        return each_group(jax.nn.softmax, log_odds)
+
+    def decode(self, log_odds: Any) -> Any:
+        """The likeliest states, by group."""
+        return each_group(lambda x: x.argmax(-1).astype(jnp.int32), log_odds)
+
+    def known(self) -> None:
+        """Nothing: evidence is as strong as was learned."""
+        return
+
+    def check_asked(self) -> None:
+        """Nothing: inferences tell observed units, too."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether evidence is known to leave nothing to ask for."""
+        rows = self.rows
+        return _checks.is_concrete(rows) and bool((rows >= 0).all())
+
+    def place(self, target: Any) -> tuple[int, Any, tuple[int, ...]]:
+        """Where a variable stands among all, its group and its index there, or an error."""
+        if not isinstance(target, (tuple, list)) or len(target) != 2:
+            raise ValueError(f"`targets` must be pairs of a group and an index, got {target!r}.")
+        group, index = target
+        places = self.model.places(group, "targets")
+        numbers = tuple(whole(k) for k in np.atleast_1d(index))
+        if len(numbers) != places.ndim or any(
+            k is None or not -n <= k < n for k, n in zip(numbers, places.shape, strict=True)
+        ):
+            raise ValueError(
+                "`targets` must hold indices of variables in a group of shape"
+                f" {places.shape}, got {index!r}."
+            )
+        return int(places[numbers]), group, numbers  # pyright: ignore
+
+    def holds(self, places: list[tuple[int, Any, tuple[int, ...]]]) -> bool:
+        """Whether some of the variables are known to be observed."""
+        rows = self.rows
+        at = np.array([place for place, _, _ in places])
+        return _checks.is_concrete(rows) and bool((rows[..., at] >= 0).any())
+
+    def with_states(
+        self, places: list[tuple[int, Any, tuple[int, ...]]], states: tuple[int, ...]
+    ) -> "GraphProblem":
+        """The same with the states of some variables given too."""
+        at = np.array([place for place, _, _ in places], int)
+        rows = self.rows.at[..., at].set(jnp.asarray(states, self.rows.dtype))
+        return self.with_rows(rows)
+
+    def distribution(
+        self, means: Any, place: tuple[int, Any, tuple[int, ...]]
+    ) -> Float[Array, "*batch states"]:
+        """The probabilities of the states of one variable."""
+        _, group, index = place
+        return means[group][(..., *index, slice(None))]
+
+    def chosen(self, answer: Any, targets: Any) -> Any:
+        """The answers for one group."""
+        return answer.take(targets, "`targets`")
+
+    def take(self, named: Any, name: Any) -> Any:
+        """What belongs to a group."""
+        return named[name]
+
+    def answer(self, means: Any) -> Any:
+        """What a query asks for: all groups."""
+        return means
+
+    def weakened(self, strength: Float[Array, ""]) -> tuple["GraphProblem", Any]:
+        """The problem in which the states that are not observed lose so much score, and what of the
+        scores was told of the variables themselves, by group: likelihoods are no answers.
+        """
+        graph, rows = self.model, self.rows
+        most = int(graph.num_states.max())
+        shape = (*rows.shape, most)
+
+        def spread(x: Array) -> Array:
+            return jnp.broadcast_to(x[..., None], shape)
+
+        others = jnp.broadcast_to(jnp.arange(most), shape).astype(rows.dtype) != spread(rows)
+        lost = jnp.where(others & spread(rows >= 0), -strength, jnp.zeros_like(strength))
+        scores = graph.flattened(lost)
+        soft, own = self.log_likelihood, None
+        if soft is not None:
+            soft = soft.astype(scores.dtype)
+            scores = scores + soft
+            own = graph.units((graph.padded(soft),))
+        return GraphProblem(graph).with_likelihood(scores), own
+
+    def surprise(
+        self, log_odds: Any, rows: Int[Array, "rows variables"], targets: Bool[Array, "rows _"]
+    ) -> Float[Array, " rows"]:
+        """Minus the log-probability of the states of targets, each by itself, in nats."""
+        asked = self.model.configuration(jnp.where(targets, rows, jnp.full_like(rows, -1)))
+        sums = []
+        for score, state in zip(log_odds.values, asked.values, strict=True):
+            log_p = jax.nn.log_softmax(score)
+            own = jnp.take_along_axis(log_p, jnp.maximum(state, 0)[..., None], axis=-1)[..., 0]
+            own = jnp.where(state >= 0, own, jnp.zeros_like(own))
+            sums.append(-own.reshape(own.shape[0], -1).sum(-1))
+        return jnp.stack(sums).sum(0)
+
+
+def each_group(fn: Any, named: Any, *more: Any) -> Any:
+    """A function of the arrays of each group; what names the groups stays."""
+
+    def of_one(x: Any, *others: Any) -> Any:
+        return fn(x, *others) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(of_one, named, *more)
+
+
+def _masked(evidence: Any, observed: Any) -> Any:
+    """Evidence in which only what is observed counts."""
+    if not isinstance(evidence, Mapping) or not isinstance(observed, Mapping):
+        raise TypeError(
+            "`evidence` and `observed` must be dictionaries of groups of variables, got"
+            f" {_checks.describe(evidence)} and {_checks.describe(observed)}."
+        )
+    out = dict(evidence)
+    for group, mask in observed.items():
+        if group not in out:
+            raise ValueError("`observed` must hold groups that `evidence` holds, got another one.")
+        if getattr(mask, "dtype", None) != jnp.bool_:
+            raise TypeError(f"`observed` must hold booleans, got {_checks.describe(mask)}.")
+        if not hasattr(out[group], "dtype"):
+            got = _checks.describe(out[group])
+            raise TypeError(f"`evidence` must hold arrays, got {got}.")
+        given, mask = jnp.asarray(out[group]), jnp.asarray(mask)
+        if jnp.issubdtype(given.dtype, jnp.floating):
+            mask, nothing = mask[..., None], jnp.ones((), given.dtype)
+        else:
+            given = given.astype(jnp.int32)
+            nothing = jnp.asarray(-1, jnp.int32)
+        try:
+            np.broadcast_shapes(mask.shape, given.shape)
+        except ValueError:
+            raise ValueError(
+                f"`observed` must have the shape of the states of a group, {given.shape}, got"
+                f" {_checks.describe(mask)}."
+            ) from None
+        with jax.numpy_rank_promotion("allow"):
+            out[group] = jnp.where(mask, given, nothing)
+    return out

@@ -1,0 +1,68 @@
+"""Pixels on a grid, each joined to its eight neighbours by the same four tables, and seen through
+channels: which edges there are, and what a configuration meets of the tables.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._sentinels import EXCLUDED
+from ._groups import cut_states, Sizes
+
+
+# From the first end of an edge to its second, in the order of the tables: down, right, along the
+# diagonal, along the antidiagonal.
+OFFSETS = ((1, 0), (0, 1), (1, 1), (1, -1))
+
+
+def ends(shape: tuple[int, int], offset: tuple[int, int]) -> tuple[tuple, tuple]:
+    """Where the first and the second ends of all edges of an offset are."""
+    (height, width), (down, across) = shape, offset
+    left, right = slice(0, max(width - 1, 0)), slice(1, width)
+    columns = {0: (slice(None), slice(None)), 1: (left, right), -1: (right, left)}[across]
+    return (slice(0, height - down), columns[0]), (slice(down, height), columns[1])
+
+
+def sizes_of(
+    shape: tuple[int, int],
+    tables: tuple[Float[Array, "states states"], ...] | Float[Array, "4 states states"],
+    emissions: tuple[Float[Array, "states _"], ...],
+) -> Sizes:
+    """The groups of variables: hidden states, then channels."""
+    return tuple((shape, x.shape[-1]) for x in (tables[0], *emissions))
+
+
+def log_potential(
+    shape: tuple[int, int],
+    tables: tuple[Float[Array, "states states"], ...] | Float[Array, "4 states states"],
+    emissions: tuple[Float[Array, "states _"], ...],
+    states: Int[Array, " variables"],
+) -> Float[Array, ""]:
+    """The sum of the log-potentials that one configuration meets, minus infinity if one of them
+    excludes it.
+    """
+    x, *seen = cut_states(states, sizes_of(shape, tables, emissions))
+    met = []
+    for table, offset in zip(tables, OFFSETS, strict=True):
+        first, second = ends(shape, offset)
+        met.append(table[x[first], x[second]].sum())
+    met += [emission[x, y].sum() for emission, y in zip(emissions, seen, strict=True)]
+    out = jnp.stack(met).sum()
+    return jnp.where(out < EXCLUDED / 2, -jnp.inf, out)
+
+
+def features(
+    shape: tuple[int, int],
+    tables: tuple[Float[Array, "states states"], ...] | Float[Array, "4 states states"],
+    emissions: tuple[Float[Array, "states _"], ...],
+    states: Int[Array, " variables"],
+) -> tuple[Float[Array, "..."], ...]:
+    """How often one configuration meets each log-potential."""
+    sizes = sizes_of(shape, tables, emissions)
+    x, *seen = (
+        jax.nn.one_hot(x, n, dtype=tables[0].dtype)
+        for x, (_, n) in zip(cut_states(states, sizes), sizes, strict=True)
+    )
+    pairs = [(x[first], x[second]) for first, second in (ends(shape, at) for at in OFFSETS)]
+    pairs += [(x, y) for y in seen]
+    return tuple(jnp.einsum("ijs,ijt->st", a, b, precision="highest") for a, b in pairs)

@@ -1,0 +1,201 @@
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Shaped
+
+from .. import _checks
+from .._types import AnyArray, Key
+from ..units import AbstractUnits
+from ._base import AbstractLayeredModel, gaussian, symmetrised
+from ._block import Block
+from ._names import by_layer, check_names
+
+
+class LayeredModel(AbstractLayeredModel):
+    """Any layers of units, joined by any blocks of weights:
+
+    $E(x) = \\sum_k E_0(x_k) - \\sum_k b_k \\cdot x_k - \\sum_{kl} x_k^\\top W_{kl} x_l$,
+
+    where a block inside a layer is symmetric, zero within each unit, and counts each edge once.
+    Samplers, annealed importance sampling, stochastic learners and NumPyro work on it. Layers named
+    `hidden`, or `hidden_1`, `hidden_2` and so on, are hidden: data tell all others.
+
+    !!! example
+
+        ```python
+        model = ebmlearn.LayeredModel.init(
+            {"visible": ebmlearn.Categorical(53, 21), "hidden": ebmlearn.Nonnegative(20)},
+            joined=[("visible", "hidden")],
+            key=0,
+        )
+        ```
+    """
+
+    units_of: tuple[AbstractUnits, ...]
+    weights: tuple[Float[Array, "_ _"], ...]
+    biases: tuple[Float[Array, "... _"], ...]
+    layer_names: tuple[str, ...] = eqx.field(static=True)
+    joined: tuple[tuple[int, int], ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        layers: Mapping[str, AbstractUnits],
+        blocks: Mapping[tuple[str, str], Float[AnyArray, "_ _"]],
+        unary: Mapping[str, Float[AnyArray, "... _"]] | None = None,
+    ):
+        """**Arguments:**
+
+        - `layers`: from names to units, the first visible.
+        - `blocks`: from pairs of names to weights, of shape `[width, width]` of the two layers.
+        - `unary`: from names to biases, of shape `[..., width]`; zero where not given.
+        """
+        if not isinstance(layers, Mapping) or not layers:
+            got = _checks.describe(layers)
+            raise TypeError(f"`layers` must be a dictionary from names to units, got {got}.")
+        for name, units in layers.items():
+            if not isinstance(units, AbstractUnits):
+                got = _checks.describe(units)
+                raise TypeError(f"`layers[{name!r}]` must be units, as `Binary(5)`, got {got}.")
+        names = tuple(layers)
+        check_names(names)
+        self.layer_names, self.units_of = names, tuple(layers.values())
+        self.joined = tuple(_pair(pair, names) for pair in blocks)
+        self.weights = tuple(_checks.parameter(f"blocks[{k}]", w) for k, w in blocks.items())
+        given = {} if unary is None else unary
+        for name in given:
+            _place(name, names, "unary")
+        dtype = self.weights[0].dtype if self.weights else jnp.result_type(float)
+        self.biases = tuple(
+            _checks.parameter(f"unary[{name!r}]", given.get(name, jnp.zeros(units.width, dtype)))
+            for name, units in layers.items()
+        )
+
+    def __check_init__(self):
+        widths = {name: x.width for name, x in zip(self.names, self.units_of, strict=True)}
+        arrays = {}
+        for (first, second), w in zip(self.joined, self.weights, strict=True):
+            ends = self.names[first], self.names[second]
+            shape = (widths[ends[0]], widths[ends[1]])
+            _checks.exact_shape(f"blocks[{ends}]", w, shape, "as the layers are wide")
+            if first == second:
+                _checks.symmetric(f"blocks[{ends}]", w)
+            arrays[f"blocks[{ends}]"] = w
+        for name, bias in zip(self.names, self.biases, strict=True):
+            label = f"unary[{name!r}]"
+            _checks.trailing(label, bias, (widths[name],), "as the layer is wide")
+            arrays[label] = bias
+        _checks.broadcastable(**{k: x.shape[:-1] for k, x in arrays.items() if "unary" in k})
+        _checks.one_dtype(**arrays)
+        _checks.finite(**arrays)
+
+    @classmethod
+    def init(
+        cls,
+        layers: Mapping[str, AbstractUnits],
+        joined: list[tuple[str, str]],
+        *,
+        key: Key,
+        scale: float = 0.01,
+    ) -> "LayeredModel":
+        """A random model.
+
+        **Arguments:**
+
+        - `layers`: from names to units.
+        - `joined`: pairs of names of the layers that are joined.
+        - `key`: a seed, or a key such as `jax.random.key(0)`.
+        - `scale`: standard deviation of the weights. Biases are zero.
+        """
+        keys = jax.random.split(_checks.as_key(key), len(joined))
+        blocks = {}
+        for pair, own in zip(joined, keys, strict=True):
+            first, second = _pair(pair, tuple(layers))
+            widths = [list(layers.values())[k].width for k in (first, second)]
+            weights = gaussian((widths[0], widths[1]), scale, None, own)
+            inside = first == second
+            blocks[pair] = _inside(weights, list(layers.values())[first]) if inside else weights
+        return cls(layers, blocks)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.layer_names
+
+    @property
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        return self.units_of
+
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(
+            Block(first, second, _inside(w, self.units_of[first]) if first == second else w)
+            for (first, second), w in zip(self.joined, self.weights, strict=True)
+        )
+
+    def inside(self) -> tuple[Any, ...]:
+        pairs = zip(self.joined, self.weights, strict=True)
+        return tuple(w for (first, second), w in pairs if first == second)
+
+    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+        return self.biases
+
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        blocks: tuple[Float[Array, "_ _"], ...],
+        unary: tuple[Float[Array, "... _"], ...],
+    ) -> "LayeredModel":
+        parts = (layers, blocks, unary)
+        return eqx.tree_at(lambda m: (m.units_of, m.weights, m.biases), self, parts)
+
+    def factors(self, blocks: tuple[Any, ...]) -> Any:
+        return tuple(blocks)
+
+    def energy(self, states: Any) -> Float[Array, " rows"]:
+        """The energy of configurations, named as samples are: `[rows, size]` for each layer."""
+        parts = by_layer("states", self.names, states)
+        return self.energies(
+            [units.encode(x, self.dtype) for units, x in zip(self.layers, parts, strict=True)]
+        )
+
+    def free_energy(self, visible: Shaped[AnyArray, "rows _"]) -> Float[Array, " rows"]:
+        """Minus the log-potential of visible units, hidden ones summed out, where data tell one
+        layer and no two hidden layers are joined.
+        """
+        if not self.is_closed:
+            raise ValueError("`free_energy` needs hidden layers that are not joined, got others.")
+        return self.marginal_energies(self.filled(self.seen_states(visible, "visible")))
+
+    def project(self) -> "LayeredModel":
+        """The model with its couplings inside layers made symmetric, and zero within each unit."""
+        return self.remade(self.layers, tuple(b.weights for b in self.blocks()), self.unary())
+
+    def trained(self) -> "LayeredModel":
+        """True in the place of each array."""
+        return jax.tree.map(lambda _: True, self)
+
+
+def _inside(weights: Float[Array, "n n"], units: AbstractUnits) -> Float[Array, "n n"]:
+    """Couplings inside a layer, made symmetric. Of two states of one unit at most one is taken:
+    couplings between them mean nothing, and are zero.
+    """
+    owner = np.arange(units.width) // max(units.width // max(units.size, 1), 1)
+    own = owner[:, None] == owner[None, :]
+    return jnp.where(own, jnp.zeros((), weights.dtype), symmetrised(weights))
+
+
+def _place(name: Any, names: tuple[str, ...], argument: str) -> int:
+    if name not in names:
+        wanted = ", ".join(map(repr, names))
+        raise ValueError(f"`{argument}` must name layers, {wanted}, got {name!r}.")
+    return names.index(name)
+
+
+def _pair(pair: Any, names: tuple[str, ...]) -> tuple[int, int]:
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        got = _checks.describe(pair)
+        raise TypeError(f"`blocks` must have pairs of names of layers as keys, got {got}.")
+    first, second = (_place(name, names, "blocks") for name in pair)
+    return first, second

@@ -1,0 +1,326 @@
+"""A model with evidence, and functions of its instances."""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Num, PyTree
+
+from .. import _checks
+from .._types import AnyArray
+
+
+class Problem(eqx.Module):
+    """A model of layers with evidence on its first layer, checked."""
+
+    model: Any
+    evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None
+    observed: Bool[AnyArray, "*#batch units"] | None
+    verified: bool = eqx.field(static=True)
+    ranks: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(
+        self, model: Any, evidence: Any = None, observed: Any = None, trusted: bool = False
+    ):
+        """**Arguments:**
+
+        - `model`, `evidence`, `observed`: as inferences take them.
+        - `trusted`: that the values of the evidence need not be looked at.
+        """
+        self.model = model
+        self.evidence = evidence
+        self.observed = observed
+        # Whether values can be looked at before anything is traced, or need not be.
+        self.verified = trusted or _checks.is_concrete((evidence, observed))
+        self.ranks = tuple(jnp.ndim(x) for x in jax.tree.leaves(model))
+
+    def __check_init__(self):
+        evidence, observed, units = self.evidence, self.observed, self.model.layers[0]
+        check_evidence(evidence, observed, units.size)
+        if evidence is None or observed is None:
+            return
+        if units.evidence is None:
+            names = ", ".join(f"`{name}`" for name in self.model.names)
+            raise ValueError(
+                f"`evidence` must be None for a {type(self.model).__name__}: hold units {names} by"
+                " `sample(..., clamped=...)` instead."
+            )
+        shape = (*self.shape, units.size)
+        if _checks.is_concrete((evidence, observed)):
+            given = np.broadcast_to(evidence, shape)
+            wrong = np.broadcast_to(observed, shape) & ~_inside(given, units.evidence, np)
+            if wrong.any():
+                wanted = _wanted(units.evidence)
+                raise ValueError(f"`evidence` must {wanted} where observed, got {given[wrong][0]}.")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The batch shape."""
+        shapes = {"model": self.model.batch_shape}
+        if self.evidence is not None and self.observed is not None:
+            shapes |= {"evidence": self.evidence.shape[:-1], "observed": self.observed.shape[:-1]}
+        return _checks.broadcastable(**shapes)
+
+    def given(self) -> tuple[Float[Array, "*batch units"], Bool[Array, "*batch units"]] | None:
+        """Evidence and what of it counts, for each instance; it raises at run time what could not
+        be found before. None if there is none.
+        """
+        if tuple(jnp.ndim(x) for x in jax.tree.leaves(self.model)) != self.ranks:
+            raise ValueError(
+                "`pairwise` and `log_partition` must be read inside the `vmap` that made these"
+                " beliefs: outside, the model they belong to has gained an axis."
+            )
+        if self.evidence is None or self.observed is None:
+            return None
+        units = self.model.layers[0]
+        shape = (*self.shape, units.size)
+        evidence = jnp.broadcast_to(jnp.asarray(self.evidence, self.model.dtype), shape)
+        observed = jnp.broadcast_to(self.observed, shape)
+        if not self.verified:
+            wrong = observed & ~_inside(evidence, units.evidence, jnp)
+            message = f"`evidence` must {_wanted(units.evidence)} where observed."
+            evidence = eqx.error_if(evidence, wrong, message)
+        return evidence, observed
+
+    def flat(self, x: Array) -> Array:
+        """Something of the units of a layer, for each instance along one leading axis."""
+        x = jnp.broadcast_to(x, (*self.shape, x.shape[-1]))
+        return x.reshape(math.prod(self.shape), x.shape[-1])
+
+    def means(self, log_odds: Any) -> Any:
+        """Probabilities from log-odds, by name."""
+        layers = jax.tree.leaves(log_odds, is_leaf=lambda x: x is None)
+        pairs = zip(self.model.layers, layers, strict=True)
+        return self.model.units([x if x is None else units.mean(x) for units, x in pairs])
+
+    def decode(self, log_odds: Any) -> Any:
+        """The likeliest states from log-odds, by name, as users see them."""
+        layers = jax.tree.leaves(log_odds, is_leaf=lambda x: x is None)
+        pairs = zip(self.model.layers, layers, strict=True)
+        return self.model.units(
+            [x if x is None else units.decode(units.mode(x)) for units, x in pairs]
+        )
+
+    def weakened(self, strength: Float[Array, "2"] | None) -> tuple["Problem", Any]:
+        """The problem in which evidence is log-odds of this strength, and what of the log-odds was
+        told of the units themselves: likelihoods are no answers. Without a strength, evidence is
+        exact.
+        """
+        given = self.given()
+        if strength is None or given is None:
+            return self, None
+        evidence, observed = given
+        first, *others = self.model.unary()
+        told = jnp.where(observed, _log_odds(evidence, strength), jnp.zeros_like(evidence))
+        model = self.model.with_unary((jnp.broadcast_to(first, told.shape) + told, *others))
+        own = jnp.where((evidence > 0) & (evidence < 1), told, jnp.zeros_like(told))
+        return Problem(model), model.units([own] + [jnp.zeros((), own.dtype)] * len(others))
+
+    def known(self) -> tuple[Bool[Array, "*batch units"], Float[Array, "*batch units"]] | None:
+        """Which binary units of the first layer are known for sure, and their states as ±1."""
+        given = self.given()
+        if given is None or self.model.kind != "binary":
+            return None
+        evidence, observed = given
+        return observed & ((evidence == 0) | (evidence == 1)), jnp.sign(2 * evidence - 1)
+
+    def check_asked(self) -> None:
+        """Nothing: inferences tell observed units, too."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether evidence is known to leave nothing to ask for."""
+        if not _checks.is_concrete((self.evidence, self.observed)) or self.observed is None:
+            return False
+        x, low = np.asarray(self.evidence), self.model.layers[0].evidence[0]
+        sure = (x == 0) | (x == 1) | (low == -math.inf)
+        return bool((np.asarray(self.observed) & sure).all())
+
+    def place(self, target: Any) -> int:
+        """The number of a unit, counted from the first, or an error."""
+        units, unit = self.model.layers[0].size, whole(target)
+        if unit is None or not -units <= unit < units:
+            raise ValueError(f"`targets` must be indices below {units}, got {target!r}.")
+        return unit % units
+
+    def holds(self, places: list[int]) -> bool:
+        """Whether some of the units are known to be observed."""
+        if self.observed is None or not _checks.is_concrete(self.observed):
+            return False
+        return bool(np.asarray(self.observed)[..., np.array(places)].any())
+
+    def with_states(self, places: list[int], states: tuple[int, ...]) -> "Problem":
+        """The same with the states of some units given too."""
+        units = self.model.layers[0]
+        given = self.given()
+        if units.evidence != (0.0, 1.0):
+            raise TypeError(f"`model` must be discrete, got a {type(self.model).__name__}.")
+        if given is None:
+            zeros = jnp.zeros((*self.shape, units.size), self.model.dtype)
+            given = zeros, zeros != 0
+        x, mask = given
+        at = np.array(places, int)
+        x = x.at[..., at].set(jnp.asarray(states, x.dtype))
+        return Problem(self.model, x, mask.at[..., at].set(True), trusted=True)
+
+    def distribution(self, means: Any, place: int) -> Float[Array, "*batch 2"]:
+        """The probabilities of the states of one unit."""
+        p = self.answer(means)[..., place]
+        return jnp.stack([1 - p, p], -1)
+
+    def chosen(self, answer: Any, targets: Any) -> Any:
+        """The answers for some units."""
+        targets, units = np.asarray(targets), self.model.layers[0].size
+        if not np.issubdtype(targets.dtype, np.integer) or (np.abs(targets + 0.5) > units).any():
+            raise ValueError(f"`targets` must be indices below {units}, got {targets}.")
+        return jax.tree.map(lambda x: x[..., targets], answer)
+
+    def take(self, named: Any, name: Any) -> Any:
+        """What belongs to a name of the vocabulary, `visible` for instance."""
+        if name not in named._fields:
+            have = " and ".join(f"`{field}`" for field in named._fields)
+            raise AttributeError(
+                f"these beliefs have no `{name}`: the units of the model are {have}"
+            )
+        return getattr(named, name)
+
+    def surprise(
+        self, log_odds: Any, rows: Float[Array, "rows units"], targets: Bool[Array, "rows units"]
+    ) -> Float[Array, " rows"]:
+        """Minus the log-probability of the states of targets, each by itself, in nats."""
+        value = jax.tree.leaves(log_odds)[0]
+        each = jax.nn.softplus(value) - rows * value
+        return jnp.where(targets, each, jnp.zeros_like(each)).sum(-1)
+
+    def answer(self, means: Any) -> Any:
+        """The part of the means that a query asks for: those of the first layer."""
+        return jax.tree.leaves(means)[0]
+
+
+def whole(x: Any) -> int | None:
+    """An integer of any kind, or None."""
+    try:
+        return None if getattr(x, "dtype", type(x)) in (bool, np.bool_) else operator.index(x)
+    except TypeError:
+        return None
+
+
+def check_evidence(evidence: Any, observed: Any, units: int) -> None:
+    """Raises unless there is no evidence, or some of the right form for so many units, whatever its
+    values.
+    """
+    if evidence is None and observed is None:
+        return
+    if evidence is None or observed is None:
+        missing = "evidence" if evidence is None else "observed"
+        raise ValueError(f"`evidence` and `observed` go together, got no `{missing}`.")
+    for name, x in (("evidence", evidence), ("observed", observed)):
+        if not hasattr(x, "shape"):
+            raise TypeError(f"`{name}` must be an array, got {_checks.describe(x)}.")
+        _checks.trailing(name, x, (units,), "one value a unit")
+    _checks.real_numbers("evidence", evidence)
+    if observed.dtype != jnp.bool_:
+        got = _checks.describe(observed)
+        raise TypeError(f"`observed` must be a mask of booleans, got {got}.")
+
+
+def check_inside(name: str, x: Any, interval: tuple[float, float] | None) -> None:
+    """Raises `ValueError` if values that are known lie outside an interval."""
+    if interval is not None and _checks.is_concrete(x):
+        values = np.asarray(x)
+        wrong = ~_inside(values, interval, np)
+        if wrong.any():
+            got = values[wrong].flat[0]
+            raise ValueError(f"`{name}` must {_wanted(interval)}, got {got}.")
+
+
+def _log_odds(
+    evidence: Float[Array, "*shape"], strength: Float[Array, "2"]
+) -> Float[Array, "*shape"]:
+    """Of what is observed, at most as strong as evidence is taken to be."""
+    low, high = strength
+    sure = (evidence <= 0) | (evidence >= 1)
+    inside = jnp.where(sure, jnp.full_like(evidence, 0.5), evidence)
+    soft = jnp.clip(jax.scipy.special.logit(inside), -low, high)
+    return jnp.where(evidence <= 0, -low, jnp.where(evidence >= 1, high, soft))
+
+
+def _inside(x: Any, interval: tuple[float, float], np: Any) -> Any:
+    return np.isfinite(x) & (x >= interval[0]) & (x <= interval[1])
+
+
+def _wanted(interval: tuple[float, float]) -> str:
+    low, high = interval
+    return "be finite" if low == -math.inf else f"lie in [{low:g}, {high:g}]"
+
+
+def each(fn: Callable[[Any], PyTree], batch: PyTree, shape: tuple[int, ...], chunk: int) -> PyTree:
+    """Applies `fn` to every instance, at most `chunk` of them at a time, and restores the batch
+    shape.
+    """
+    if shape == ():
+        return fn(jax.tree.map(lambda x: x[0], batch))
+    size = math.prod(shape)
+    if size <= chunk:
+        out = jax.vmap(fn)(batch)
+    else:
+        out = jax.lax.map(jax.vmap(fn), _parts(batch, size, chunk)[0])
+        out = jax.tree.map(lambda x: _joined(x)[:size], out)
+    return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), out)
+
+
+def each_and_mean(
+    fn: Callable[[Any], tuple[PyTree, PyTree]],
+    batch: PyTree,
+    shape: tuple[int, ...],
+    chunk: int,
+) -> tuple[PyTree, PyTree]:
+    """As `each` for the first result of `fn`; the second is averaged over all instances, without
+    ever holding it for more than a chunk.
+    """
+    if shape == ():
+        return fn(jax.tree.map(lambda x: x[0], batch))
+    size = math.prod(shape)
+    if size == 0:
+        raise ValueError(f"`model` must hold at least one instance, got a batch of shape {shape}.")
+
+    def step(carry: PyTree, part: tuple[PyTree, Array]) -> tuple[PyTree, PyTree]:
+        instances, real = part
+        single, summed = jax.vmap(fn)(instances)
+        summed = jax.tree.map(lambda x: jnp.tensordot(real.astype(x.dtype), x, 1), summed)
+        return jax.tree.map(jnp.add, carry, summed), single
+
+    if size <= chunk:
+        single, summed = jax.vmap(fn)(batch)
+        summed = jax.tree.map(lambda x: x.sum(0), summed)
+    else:
+        like = jax.eval_shape(fn, jax.tree.map(lambda x: x[0], batch))[1]
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+        summed, single = jax.lax.scan(step, zero, _parts(batch, size, chunk))
+        single = jax.tree.map(lambda x: _joined(x)[:size], single)
+    single = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), single)
+    return single, jax.tree.map(lambda x: x / size, summed)
+
+
+def _parts(batch: PyTree, size: int, chunk: int) -> tuple[PyTree, Bool[Array, "parts chunk"]]:
+    """Cuts the leading axis into equal parts of at most `chunk`. The last instance is repeated to
+    fill them; the mask says which instances are real.
+    """
+    number = -(-size // chunk)
+    length = -(-size // number)
+
+    def cut(x: Array) -> Array:
+        fill = jnp.broadcast_to(x[-1:], (number * length - size, *x.shape[1:]))
+        return jnp.concatenate([x, fill]).reshape(number, length, *x.shape[1:])
+
+    real = jnp.arange(number * length) < size
+    return jax.tree.map(cut, batch), real.reshape(number, length)
+
+
+def _joined(x: Array) -> Array:
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])

@@ -1,0 +1,23 @@
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Bool, Float, Int
+
+
+class Statistics(eqx.Module):
+    """Expected statistics of a batch, as learners need them.
+
+    - `units`: the means of all units, for each instance, by name.
+    - `pairwise`: the means of the products of units that are joined, averaged over the batch.
+    - `squares`: for each layer the means of what its units' own energy is linear in ($x^2$ of real
+      units), for each instance; None for layers without such an energy.
+
+    They are the gradient of `log_partition`; what an inference maximises is 0 or 1.
+    """
+
+    units: Any
+    pairwise: Any
+    squares: tuple[Float[Array, "..."] | None, ...]
+    converged: Bool[Array, "*batch"]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]

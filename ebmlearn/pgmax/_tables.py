@@ -1,0 +1,106 @@
+import math
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._sentinels import EXCLUDED
+from .._types import AnyArray
+from ..messages import Product
+from ._layout import Kind, Layout, Wires
+from ._normalisers import NORMALISERS
+
+
+class Tables(eqx.Module):
+    """The log-potentials of a graph, and what configurations meet of them. `weights` are those of
+    dense groups, `potentials` all others, one after the other.
+    """
+
+    layout: Layout = eqx.field(static=True)
+    wires: Wires
+    potentials: Float[Array, " configurations"]
+    weights: tuple[Float[Array, "_ _"], ...]
+
+    def log_potential(self, states: Int[Array, " variables"], product: Product) -> Float[Array, ""]:
+        """The sum of the log-potentials that one configuration meets, minus infinity if it breaks a
+        factor.
+        """
+        scores = self.chosen(states)
+        vtof = scores[self.wires.states]
+        out = jnp.zeros((), scores.dtype)
+        for k, kind in enumerate(self.layout.kinds):
+            out = out + self.normaliser(k, vtof[slice(*kind.messages)], product)
+        out = jnp.where(out < EXCLUDED / 2, -jnp.inf, out)
+        for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
+            out = out + self.is_one(scores, first) @ w @ self.is_one(scores, second)
+        return out
+
+    def features(
+        self, states: Int[Array, " variables"], product: Product
+    ) -> tuple[Float[Array, "..."], ...]:
+        """The statistics of one configuration: 1 for each log-potential that it meets."""
+        scores = self.chosen(states)
+        dense = [
+            self.is_one(scores, first)[:, None] * self.is_one(scores, second)[None, :]
+            for first, second in self.wires.ends
+        ]
+        one = jnp.ones((), scores.dtype)
+        return self.by_group(self.expected(scores[self.wires.states], product, one), dense)
+
+    def chosen(self, states: Int[Array, " variables"]) -> Float[Array, " states"]:
+        """Scores that hold every variable at its state."""
+        met = states[self.wires.variable] == self.wires.local
+        dtype = self.potentials.dtype
+        return jnp.where(met, jnp.zeros((), dtype), jnp.asarray(EXCLUDED, dtype))
+
+    def is_one(
+        self, chosen: Float[Array, " states"], first: Int[AnyArray, " n"]
+    ) -> Float[Array, " n"]:
+        """The states of binary variables whose scores hold them, from where their states begin."""
+        return 1 + chosen[first + 1] / -EXCLUDED
+
+    def expected(
+        self, vtof: Float[Array, " edge_states"], product: Product, scale: Float[Array, ""]
+    ) -> Float[Array, " configurations"]:
+        """The belief of every configuration, given messages and log-potentials times `scale`."""
+        parts = [jnp.zeros(0, vtof.dtype)]
+        for k, kind in enumerate(self.layout.kinds):
+            if kind.potentials[0] < kind.potentials[1]:
+                messages = vtof[slice(*kind.messages)]
+                parts.append(
+                    jax.grad(lambda p, k=k, m=messages: self._log_z(k, m, p, product))(
+                        scale * self.potentials_of(kind)
+                    )
+                )
+        return jnp.concatenate(parts)
+
+    def normaliser(self, k: int, vtof: Float[Array, " _"], product: Product) -> Float[Array, ""]:
+        """The sum of log Z over all factors of a kind, given messages towards them."""
+        return self._log_z(k, vtof, self.potentials_of(self.layout.kinds[k]), product)
+
+    def potentials_of(self, kind: Kind) -> Float[Array, " _"]:
+        """The log-potentials of all factors of a kind."""
+        return self.potentials[slice(*kind.potentials)]
+
+    def by_group(
+        self, flat: Float[Array, " configurations"], dense: Sequence[Float[Array, "_ _"]]
+    ) -> tuple[Float[Array, "..."], ...]:
+        """Values of all log-potentials in the shapes of their groups."""
+        out, at, blocks = [], 0, iter(dense)
+        for shape, is_dense in self.layout.groups:
+            if is_dense:
+                out.append(next(blocks))
+            else:
+                size = math.prod(shape)
+                out.append(flat[at : at + size].reshape(shape))
+                at += size
+        return tuple(out)
+
+    def _log_z(self, k: int, vtof: Array, potentials: Array, product: Product) -> Float[Array, ""]:
+        kind = self.layout.kinds[k]
+        own = {} if self.wires.factors[k] is None else {"factors": self.wires.factors[k]}
+        return NORMALISERS[kind.type](
+            vtof, potentials, product, **self.wires.arguments[k], **kind.arguments(), **own
+        )

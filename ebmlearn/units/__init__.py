@@ -1,0 +1,11 @@
+"""What single units are: their states, their distribution in a field, and how they are drawn.
+
+A layer of a model is an object of this room. Nothing outside of it asks which kind it has.
+"""
+
+from ._base import AbstractLinearUnits as AbstractLinearUnits, AbstractUnits as AbstractUnits
+from ._binary import Binary as Binary
+from ._categorical import Categorical as Categorical
+from ._gaussian import Gaussian as Gaussian
+from ._nonnegative import Nonnegative as Nonnegative, TruncatedNormal as TruncatedNormal
+from ._rectified import erfcx as erfcx, log_ndtr as log_ndtr

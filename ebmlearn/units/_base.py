@@ -1,0 +1,141 @@
+import abc
+from typing import Any, ClassVar, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Num, PRNGKeyArray, Shaped
+
+from .._types import AnyArray
+
+
+Units = TypeVar("Units", bound="AbstractUnits")
+
+
+class AbstractUnits(eqx.Module):
+    """The units of a layer, independent of each other given all other layers.
+
+    Inside, a state is `width` floating-point numbers, the statistics that the rest of the model
+    meets linearly. In the field $f$ that it sends, units have the density
+    $p(x) \\propto e^{f \\cdot x - E_0(x)}$ with their own energy $E_0$. Users see states of shape
+    `[..., size]`: integers if the units are `finite`, else real numbers.
+
+    Arrays that a kind of units holds have a last axis of length `width`, and may have leading ones.
+    `evidence` is the interval in which what inferences may be told of a unit lies, or None if they
+    take none: of binary units, likelihoods of 1. Units that are `linear` have no energy of their
+    own.
+    """
+
+    evidence: ClassVar[tuple[float, float] | None] = None
+    linear: ClassVar[bool] = False
+
+    size: eqx.AbstractVar[int]
+    family: ClassVar[str]
+    finite: ClassVar[bool]
+
+    @property
+    @abc.abstractmethod
+    def width(self) -> int:
+        """How many numbers a state is inside."""
+
+    @property
+    @abc.abstractmethod
+    def support(self) -> tuple[str, *tuple[int, ...]]:
+        """The name of NumPyro's constraint for one unit, and its arguments."""
+
+    @abc.abstractmethod
+    def check(self, name: str, states: AnyArray) -> None:
+        """Raises `ValueError` if an array whose values are known holds anything but states."""
+
+    @abc.abstractmethod
+    def encode(self, states: Shaped[AnyArray, "... _"], dtype: DTypeLike) -> Float[Array, "... _"]:
+        """From the states that users see to those inside."""
+
+    @abc.abstractmethod
+    def decode(self, x: Float[Array, "... _"]) -> Num[Array, "... _"]:
+        """From the states inside to those that users see."""
+
+    @abc.abstractmethod
+    def noise(
+        self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> Float[Array, "rows _"]:
+        """The random numbers that `draw` takes. `shape` is `(rows, width)`."""
+
+    @abc.abstractmethod
+    def draw(
+        self, field: Float[Array, "rows _"], noise: Float[Array, "rows _"]
+    ) -> Float[Array, "rows _"]:
+        """States inside, drawn in a field. It may be given some of the units."""
+
+    @abc.abstractmethod
+    def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
+        """Where chains start: each state as likely as another, or else drawn in the field."""
+
+    @abc.abstractmethod
+    def mean(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The mean of the state inside: probabilities of discrete states."""
+
+    @abc.abstractmethod
+    def mode(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The most likely state inside."""
+
+    @abc.abstractmethod
+    def variance(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The variance of the state inside."""
+
+    @abc.abstractmethod
+    def log_normaliser(self, field: Float[Array, "... _"]) -> Float[Array, "..."]:
+        """$\\log \\sum_x e^{f \\cdot x - E_0(x)}$ over the states of all units."""
+
+    @abc.abstractmethod
+    def statistics(self, x: Float[Array, "..."]) -> Float[Array, "..."] | None:
+        """What $E_0$ is linear in, of states inside; None if it is zero."""
+
+    @abc.abstractmethod
+    def mean_statistics(self, field: Float[Array, "..."]) -> Float[Array, "..."] | None:
+        """The mean of `statistics` in a field."""
+
+    @abc.abstractmethod
+    def own_energy(self, statistics: Float[Array, "... _"]) -> Float[Array, "..."]:
+        """$E_0$ from `statistics`."""
+
+    @abc.abstractmethod
+    def tempered(self: Units, beta: Float[Array, "..."] | float) -> Units:
+        """The units of $\\beta E_0$. `beta` may have the axes of a batch, and a last one of 1."""
+
+    def base_energy(self, x: Float[Array, "... _"]) -> Float[Array, "..."]:
+        """$E_0$ of states inside."""
+        statistics = self.statistics(x)
+        if statistics is None:
+            return jnp.zeros(x.shape[:-1], x.dtype)
+        return self.own_energy(statistics)
+
+    def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
+        """States inside, drawn in a field."""
+        return self.draw(field, self.noise(key, field.shape, field.dtype))
+
+    def take(self: Units, places: Any) -> Units:
+        """The units as `draw` needs them for some places of the last axis."""
+        return jax.tree.map(lambda x: x[..., places], self)
+
+
+class AbstractLinearUnits(AbstractUnits):
+    """Units without an energy of their own: all of it is linear in their states."""
+
+    linear: ClassVar[bool] = True
+
+    def statistics(self, x: Float[Array, "..."]) -> None:
+        """Nothing: there is no energy of their own."""
+        return
+
+    def mean_statistics(self, field: Float[Array, "..."]) -> None:
+        """Nothing: there is no energy of their own."""
+        return
+
+    def own_energy(self, statistics: Float[Array, "... _"]) -> Float[Array, "..."]:
+        """Zero."""
+        return jnp.zeros(statistics.shape[:-1], statistics.dtype)
+
+    def tempered(self: Units, beta: Float[Array, "..."] | float) -> Units:
+        """The same at all temperatures."""
+        return self

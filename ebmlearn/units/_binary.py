@@ -1,0 +1,84 @@
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from . import _random
+from ._base import AbstractLinearUnits
+
+
+class Binary(AbstractLinearUnits):
+    """Units that are 0 or 1. Their field is their log-odds.
+
+    !!! example
+
+        ```python
+        ebmlearn.Binary(784)
+        ```
+    """
+
+    size: int = eqx.field(static=True)
+    family: ClassVar[str] = "binary"
+    evidence: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
+    finite: ClassVar[bool] = True
+
+    def __check_init__(self):
+        _checks.count("size", self.size, 0)
+
+    @property
+    def width(self) -> int:
+        """One number a unit."""
+        return self.size
+
+    @property
+    def support(self) -> tuple[str]:
+        """0 and 1."""
+        return ("boolean",)
+
+    def check(self, name: str, states: AnyArray) -> None:
+        """Raises `ValueError` unless all are 0 or 1, as far as values are known."""
+        _checks.binary_rows(name, states)
+
+    def encode(self, states: Shaped[AnyArray, "... n"], dtype: DTypeLike) -> Float[Array, "... n"]:
+        """The same as floating-point numbers."""
+        return jnp.asarray(states).astype(dtype)
+
+    def decode(self, x: Float[Array, "... n"]) -> Int[Array, "... n"]:
+        """The same as integers."""
+        return x.astype(jnp.int32)
+
+    def noise(
+        self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> Float[Array, "rows _"]:
+        """Uniform numbers."""
+        return _random.uniforms(key, shape, dtype)
+
+    def draw(
+        self, field: Float[Array, "rows _"], noise: Float[Array, "rows _"]
+    ) -> Float[Array, "rows _"]:
+        """1 with the probability that the log-odds mean."""
+        return _random.decide(field, noise)
+
+    def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
+        """0 or 1, each with probability one half."""
+        return jax.random.bernoulli(key, 0.5, field.shape).astype(field.dtype)
+
+    def mean(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The probability of 1."""
+        return jax.nn.sigmoid(field)
+
+    def mode(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """1 where the log-odds are positive."""
+        return (field > 0).astype(field.dtype)
+
+    def variance(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """$p (1 - p)$."""
+        return jax.nn.sigmoid(field) * jax.nn.sigmoid(-field)
+
+    def log_normaliser(self, field: Float[Array, "... n"]) -> Float[Array, "..."]:
+        """$\\sum \\log(1 + e^f)$."""
+        return jax.nn.softplus(field).sum(-1)

@@ -1,0 +1,96 @@
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from . import _random
+from ._base import AbstractLinearUnits
+
+
+class Categorical(AbstractLinearUnits):
+    """Units of several states, also known as Potts or softmax units. Users see integers from 0 on;
+    inside, and in weights and biases, each unit is one-hot: `states` numbers beside each other.
+
+    !!! example
+
+        ```python
+        ebmlearn.Categorical(53, states=21)  # the sites of a protein
+        ```
+    """
+
+    size: int = eqx.field(static=True)
+    states: int = eqx.field(static=True)
+    family: ClassVar[str] = "categorical"
+    finite: ClassVar[bool] = True
+
+    def __check_init__(self):
+        _checks.count("size", self.size, 0)
+        _checks.count("states", self.states)
+
+    @property
+    def width(self) -> int:
+        """One number a state of each unit."""
+        return self.size * self.states
+
+    @property
+    def support(self) -> tuple[str, int, int]:
+        """Integers from 0 on."""
+        return ("integer_interval", 0, self.states - 1)
+
+    def check(self, name: str, states: AnyArray) -> None:
+        """Raises `ValueError` unless all are integers of the right range, as far as known."""
+        _checks.labels(name, states, self.states)
+
+    def encode(self, states: Shaped[AnyArray, "... n"], dtype: DTypeLike) -> Float[Array, "... _"]:
+        """One-hot."""
+        return _flat(jax.nn.one_hot(jnp.asarray(states), self.states, dtype=dtype))
+
+    def decode(self, x: Float[Array, "... _"]) -> Int[Array, "... n"]:
+        """The numbers of the states."""
+        return self._by_unit(x).argmax(-1).astype(jnp.int32)
+
+    def noise(
+        self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> Float[Array, "rows _"]:
+        """A Gumbel number for each state."""
+        return _random.choices(key, shape, dtype)
+
+    def draw(
+        self, field: Float[Array, "rows _"], noise: Float[Array, "rows _"]
+    ) -> Float[Array, "rows _"]:
+        """A state of each unit, by its log-probabilities."""
+        chosen = _random.choose(self._by_unit(field), self._by_unit(noise))
+        return _flat(jax.nn.one_hot(chosen, self.states, dtype=field.dtype))
+
+    def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
+        """Each state as likely as another."""
+        shape = (field.shape[0], field.shape[1] // self.states)
+        return self.encode(jax.random.randint(key, shape, 0, self.states), field.dtype)
+
+    def mean(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The probability of each state."""
+        return _flat(jax.nn.softmax(self._by_unit(field), axis=-1))
+
+    def mode(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The state of the largest field, one-hot."""
+        return self.encode(self.decode(field), field.dtype)
+
+    def variance(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """$p (1 - p)$ of each state."""
+        p = self.mean(field)
+        return p * (1 - p)
+
+    def log_normaliser(self, field: Float[Array, "... _"]) -> Float[Array, "..."]:
+        """$\\sum \\log \\sum_s e^{f_s}$."""
+        return jax.nn.logsumexp(self._by_unit(field), axis=-1).sum(-1)
+
+    def _by_unit(self, x: Float[Array, "... _"]) -> Float[Array, "... _ states"]:
+        return x.reshape(*x.shape[:-1], x.shape[-1] // self.states, self.states)
+
+
+def _flat(x: Float[Array, "... n states"]) -> Float[Array, "... _"]:
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])

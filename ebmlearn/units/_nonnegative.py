@@ -1,0 +1,135 @@
+from typing import ClassVar, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+
+from .. import _checks
+from .._types import AnyArray
+from . import _random
+from ._base import AbstractUnits
+from ._rectified import Rectified, rectified
+
+
+class TruncatedNormal(NamedTuple):
+    """Normal distributions of mean `location` and standard deviation `scale`, cut off below 0."""
+
+    location: Float[Array, "..."]
+    scale: Float[Array, "..."]
+
+    @property
+    def mean(self) -> Float[Array, "..."]:
+        """The mean of what is left."""
+        return rectified(self.location / self.scale**2, 1 / self.scale**2).mean
+
+    @property
+    def variance(self) -> Float[Array, "..."]:
+        """The variance of what is left."""
+        return rectified(self.location / self.scale**2, 1 / self.scale**2).variance
+
+
+class Nonnegative(AbstractUnits):
+    """Real units $x \\ge 0$ with $E_0 = r x^2 / 2$: in a field $f$ a normal distribution of mean
+    $f / r$ and variance $1 / r$, cut off below 0.
+
+    !!! example
+
+        ```python
+        ebmlearn.Nonnegative(10)  # precisions of 1
+        ```
+    """
+
+    size: int = eqx.field(static=True)
+    precision: Float[Array, "*batch _"]
+    family: ClassVar[str] = "nonnegative"
+    finite: ClassVar[bool] = False
+
+    def __init__(self, size: int, precision: Float[AnyArray, "*batch _"] | None = None):
+        """**Arguments:**
+
+        - `size`: how many units.
+        - `precision`: $r$, positive; one if not given.
+        """
+        _checks.count("size", size, 0)
+        self.size = size
+        self.precision = jnp.ones(size) if precision is None else jnp.asarray(precision)
+        _checks.trailing("precision", self.precision, (size,), "one number a unit")
+
+    @property
+    def width(self) -> int:
+        """One number a unit."""
+        return self.size
+
+    @property
+    def support(self) -> tuple[str]:
+        """Numbers that are not negative."""
+        return ("nonnegative",)
+
+    def check(self, name: str, states: AnyArray) -> None:
+        """Raises `ValueError` unless all are finite and not negative, as far as known."""
+        _checks.nonnegative_rows(name, states)
+
+    def encode(self, states: Shaped[AnyArray, "... n"], dtype: DTypeLike) -> Float[Array, "... n"]:
+        """The same."""
+        return jnp.asarray(states).astype(dtype)
+
+    def decode(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
+        """The same."""
+        return x
+
+    def noise(
+        self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike
+    ) -> Float[Array, "rows _"]:
+        """Uniform numbers."""
+        return _random.uniforms(key, shape, dtype)
+
+    def draw(
+        self, field: Float[Array, "rows _"], noise: Float[Array, "rows _"]
+    ) -> Float[Array, "rows _"]:
+        """Truncated normal numbers."""
+        return _random.rectify(field, self._over(field), noise)
+
+    def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
+        """As they are where all other units are 0."""
+        return self.draw(field, _random.uniforms(key, field.shape, field.dtype))
+
+    def mean(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The mean of a truncated normal distribution."""
+        return self._moments(field).mean
+
+    def mode(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """$f / r$, or 0."""
+        return jnp.maximum(field / self._over(field), 0)
+
+    def variance(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The variance of a truncated normal distribution."""
+        return self._moments(field).variance
+
+    def log_normaliser(self, field: Float[Array, "... n"]) -> Float[Array, "..."]:
+        """$\\sum \\log \\int_0^\\infty e^{f x - r x^2 / 2} dx$."""
+        return self._moments(field).log_partition.sum(-1)
+
+    def statistics(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """$x^2$."""
+        return x**2
+
+    def mean_statistics(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
+        """$E x^2$."""
+        return self._moments(field).second_moment
+
+    def own_energy(self, statistics: Float[Array, "... n"]) -> Float[Array, "..."]:
+        """$\\sum r x^2 / 2$."""
+        return (statistics * self._over(statistics)).sum(-1) / 2
+
+    def tempered(self, beta: Float[Array, "..."] | float) -> "Nonnegative":
+        """The units of precision $\\beta r$."""
+        beta = jnp.asarray(beta, self.precision.dtype)
+        shape = jnp.broadcast_shapes(self.precision.shape, beta.shape)
+        precision = jnp.broadcast_to(self.precision, shape) * jnp.broadcast_to(beta, shape)
+        return Nonnegative(self.size, precision)
+
+    def _moments(self, field: Float[Array, "..."]) -> Rectified:
+        return rectified(field, self._over(field))
+
+    def _over(self, like: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.broadcast_to(self.precision, like.shape)
