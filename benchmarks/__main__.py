@@ -5,7 +5,21 @@ from pathlib import Path
 from . import _report, report
 
 
-NAMES = ("bp", "crbm", "gibbs", "nnbm", "pgmax", "pmp", "precision", "qt", "resume", "sap")
+NAMES = (
+    "bp",
+    "cd_starts",
+    "compile",
+    "crbm",
+    "gibbs",
+    "nnbm",
+    "pgmax",
+    "pmp",
+    "precision",
+    "qt",
+    "resume",
+    "sap",
+    "structure",
+)
 
 
 def main() -> None:

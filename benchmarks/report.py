@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import _nnbm_tables, _pmp_report, _qt_report, sap
+from . import _crbm_further, _nnbm_tables, _pmp_report, _qt_report, sap
 from ._report import machine, RESULTS, ROOT, stored
 from .crbm import PUBLISHED, SIZES
 
@@ -411,7 +411,7 @@ def draw_particles(path: Path) -> None:
 
 # Which file holds which tables: those of a paper stand on its page too.
 PAPERS = {
-    "crbm": (crbm_paper, crbm_curves),
+    "crbm": (crbm_paper, crbm_curves, _crbm_further.crbm_further),
     "sap": (sap_toy, sap_semi_restricted),
     "pmp": (
         _pmp_report.pmp_toy,
@@ -440,7 +440,11 @@ PAPERS = {
 BESIDE = {"crbm": (crbm, bp, precision), "sap": (gibbs,)}
 TABLES = {
     "README.md": (crbm, resume, bp, gibbs, pgmax, precision),
-    "docs/results.md": tuple(table for tables in PAPERS.values() for table in tables),
+    "docs/results.md": (
+        *(table for tables in PAPERS.values() for table in tables),
+        _crbm_further.crbm_tried,
+        _crbm_further.cd_starts,
+    ),
     "docs/api/pgmax.md": (pgmax,),
     "docs/api/fit.md": (resume,),
     **{f"docs/papers/{name}.md": PAPERS[name] + BESIDE.get(name, ()) for name in PAPERS},
