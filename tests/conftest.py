@@ -52,7 +52,7 @@ def pytest_unconfigure(config):
 
 
 # How large a worker may grow before it forgets what it has compiled, which stays on the disk.
-_MOST = 1.3e9
+_MOST = 1.5e9
 
 
 @pytest.fixture(autouse=True)

@@ -925,7 +925,7 @@ def chosen() -> list[str]:
     if os.environ.get("GOLDEN_ALL"):
         return list(CASES)
     alike = ("dbm", "boltzmann", "semi", "conditioned", "sparse_nnbm")
-    always = ("bp", "mle_bp", "sap", "gibbs", "pseudo_likelihood", "propagation")
+    always = ("bp", "mle_bp", "gibbs", "propagation")
     out = []
     for name in CASES:
         group, *rest = name.split("-")

@@ -98,11 +98,12 @@ def test_energies(kind):
 @every
 def test_samples_are_the_same_bit_for_bit(kind):
     model, same = pair(kind)
-    for sampler in (ebm.Gibbs(), ebm.ParallelTempering([0.5, 1.0])):
-        options: dict[str, Any] = dict(key=KEY, num_chains=5, burn_in=2)
-        one, two = (ebm.sample(m, sampler, 10, **options) for m in (model, same))
-        assert type(one) is type(two)
-        equal(one, two)
+    # Its sweeps are those of Gibbs sampling.
+    sampler = ebm.ParallelTempering([0.5, 1.0])
+    options: dict[str, Any] = dict(key=KEY, num_chains=5, burn_in=2)
+    one, two = (ebm.sample(m, sampler, 10, **options) for m in (model, same))
+    assert type(one) is type(two)
+    equal(one, two)
 
 
 @pytest.mark.parametrize("kind", INFERENCES)
