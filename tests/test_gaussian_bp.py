@@ -523,7 +523,7 @@ def test_what_gaussian_messages_do_not_give():
 
 def test_kinds_without_messages():
     assert "binary" in messages.MAKERS and "nonnegative" not in messages.MAKERS
-    with pytest.raises(TypeError, match=r"binary or .*grid.*, got a NNBM, which is nonnegative"):
+    with pytest.raises(TypeError, match=r"binary or .*grid.*, got an NNBM, which is nonnegative"):
         messages.view(ebm.NNBM(jnp.eye(2), jnp.zeros(2)), beta=jnp.ones(()))
 
 

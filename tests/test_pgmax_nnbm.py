@@ -541,5 +541,5 @@ def test_any_model_of_nonnegative_units():
         )
         np.testing.assert_array_equal(first.log_potentials, second.log_potentials)
         np.testing.assert_array_equal(first.grid.nodes, second.grid.nodes)
-    with pytest.raises(TypeError, match="a kind that grid_for takes, nonnegative, got a RBM"):
+    with pytest.raises(TypeError, match="a kind that grid_for takes, nonnegative, got an RBM"):
         nnbm.grid_for(ebm.RBM.init(2, 2, key=jax.random.key(0)))

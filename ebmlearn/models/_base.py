@@ -828,7 +828,9 @@ def refuse(model: AbstractModel, wanted: str) -> NoReturn:
     """Raises `TypeError` for a model that is not taken, and says what to do."""
     hint = f": {model.hint}" if model.hint else ""
     kind = type(model).__name__
-    raise TypeError(f"`model` must {wanted}, got a {kind}, which is {model.kind}{hint}.")
+    # Said aloud: an RBM, an NNBM.
+    article = "an" if kind.startswith(("RBM", "NNBM")) else "a"
+    raise TypeError(f"`model` must {wanted}, got {article} {kind}, which is {model.kind}{hint}.")
 
 
 def no_features(model: AbstractModel, features: Any) -> None:

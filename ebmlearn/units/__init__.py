@@ -3,7 +3,11 @@
 A layer of a model is an object of this room. Nothing outside of it asks which kind it has.
 """
 
-from ._base import AbstractLinearUnits as AbstractLinearUnits, AbstractUnits as AbstractUnits
+from ._base import (
+    AbstractLinearUnits as AbstractLinearUnits,
+    AbstractRealUnits as AbstractRealUnits,
+    AbstractUnits as AbstractUnits,
+)
 from ._binary import Binary as Binary
 from ._categorical import Categorical as Categorical
 from ._gaussian import Gaussian as Gaussian

@@ -139,3 +139,28 @@ class AbstractLinearUnits(AbstractUnits):
     def tempered(self: Units, beta: Float[Array, "..."] | float) -> Units:
         """The same at all temperatures."""
         return self
+
+
+class AbstractRealUnits(AbstractUnits):
+    """Units that are real numbers, one each, with an energy of their own that is linear in their
+    squares.
+    """
+
+    finite: ClassVar[bool] = False
+
+    @property
+    def width(self) -> int:
+        """One number a unit."""
+        return self.size
+
+    def encode(self, states: Shaped[AnyArray, "... n"], dtype: DTypeLike) -> Float[Array, "... n"]:
+        """The same numbers, in the dtype of the model."""
+        return jnp.asarray(states).astype(dtype)
+
+    def decode(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
+        """The same numbers."""
+        return x
+
+    def statistics(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """$x^2$."""
+        return x**2

@@ -3,15 +3,15 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray
 from . import _random
-from ._base import AbstractUnits
+from ._base import AbstractRealUnits
 
 
-class Gaussian(AbstractUnits):
+class Gaussian(AbstractRealUnits):
     """Real units, $E_0 = (x^2 + o^2) / 2 \\sigma^2$. In a field $f$ their mean is $\\sigma^2 f$ and
     their variance $\\sigma^2$.
 
@@ -27,7 +27,6 @@ class Gaussian(AbstractUnits):
     origin: Float[Array, "*#batch _"]
     family: ClassVar[str] = "gaussian"
     evidence: ClassVar[tuple[float, float] | None] = (-math.inf, math.inf)
-    finite: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -50,11 +49,6 @@ class Gaussian(AbstractUnits):
         _checks.trailing("origin", self.origin, (size,), "one number a unit")
 
     @property
-    def width(self) -> int:
-        """One number a unit."""
-        return self.size
-
-    @property
     def support(self) -> tuple[str]:
         """All real numbers."""
         return ("real",)
@@ -62,14 +56,6 @@ class Gaussian(AbstractUnits):
     def check(self, name: str, states: AnyArray) -> None:
         """Raises `ValueError` unless all are finite, as far as values are known."""
         _checks.finite_rows(name, states)
-
-    def encode(self, states: Shaped[AnyArray, "... n"], dtype: DTypeLike) -> Float[Array, "... n"]:
-        """The same."""
-        return jnp.asarray(states).astype(dtype)
-
-    def decode(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
-        """The same."""
-        return x
 
     def noise(
         self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike
@@ -105,10 +91,6 @@ class Gaussian(AbstractUnits):
         log_scale, origin = self._over(self.log_scale, field), self._over(self.origin, field)
         spread = (jnp.exp(log_scale) * field) ** 2 - (jnp.exp(-log_scale) * origin) ** 2
         return (spread / 2 + log_scale + math.log(2 * math.pi) / 2).sum(-1)
-
-    def statistics(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """$x^2$."""
-        return x**2
 
     def mean_statistics(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
         """$E x^2$."""

@@ -2,12 +2,12 @@ from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray
 from . import _random
-from ._base import AbstractUnits
+from ._base import AbstractRealUnits
 from ._rectified import Rectified, rectified
 
 
@@ -28,7 +28,7 @@ class TruncatedNormal(NamedTuple):
         return rectified(self.location / self.scale**2, 1 / self.scale**2).variance
 
 
-class Nonnegative(AbstractUnits):
+class Nonnegative(AbstractRealUnits):
     """Real units $x \\ge 0$ with $E_0 = r x^2 / 2$: in a field $f$ a normal distribution of mean
     $f / r$ and variance $1 / r$, cut off below 0.
 
@@ -42,7 +42,6 @@ class Nonnegative(AbstractUnits):
     size: int = eqx.field(static=True)
     precision: Float[Array, "*batch _"]
     family: ClassVar[str] = "nonnegative"
-    finite: ClassVar[bool] = False
 
     def __init__(self, size: int, precision: Float[AnyArray, "*batch _"] | None = None):
         """**Arguments:**
@@ -56,11 +55,6 @@ class Nonnegative(AbstractUnits):
         _checks.trailing("precision", self.precision, (size,), "one number a unit")
 
     @property
-    def width(self) -> int:
-        """One number a unit."""
-        return self.size
-
-    @property
     def support(self) -> tuple[str]:
         """Numbers that are not negative."""
         return ("nonnegative",)
@@ -68,14 +62,6 @@ class Nonnegative(AbstractUnits):
     def check(self, name: str, states: AnyArray) -> None:
         """Raises `ValueError` unless all are finite and not negative, as far as known."""
         _checks.nonnegative_rows(name, states)
-
-    def encode(self, states: Shaped[AnyArray, "... n"], dtype: DTypeLike) -> Float[Array, "... n"]:
-        """The same."""
-        return jnp.asarray(states).astype(dtype)
-
-    def decode(self, x: Float[Array, "... n"]) -> Float[Array, "... n"]:
-        """The same."""
-        return x
 
     def noise(
         self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike
@@ -108,10 +94,6 @@ class Nonnegative(AbstractUnits):
     def log_normaliser(self, field: Float[Array, "... n"]) -> Float[Array, "..."]:
         """$\\sum \\log \\int_0^\\infty e^{f x - r x^2 / 2} dx$."""
         return self._moments(field).log_partition.sum(-1)
-
-    def statistics(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """$x^2$."""
-        return x**2
 
     def mean_statistics(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
         """$E x^2$."""
