@@ -272,3 +272,11 @@ def test_bad_input():
     state = block.init(KEY, 0, {"x": jnp.zeros(4, jnp.int32)}, (), {})
     with pytest.raises(ValueError, match=r"site 'x', of shape \(4,\)"):
         block.sample(state, (), {})
+
+
+def test_what_lies_outside_the_support():
+    model = ebm.RBM(jnp.ones((2, 1)), jnp.zeros(2), jnp.zeros(1))
+    distribution = EnergyDistribution(model, "exact", validate_args=True)
+    with pytest.warns(UserWarning, match="Out-of-support"):
+        found = distribution.log_prob(jnp.asarray([3, 0]))
+    assert found == -jnp.inf

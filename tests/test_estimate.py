@@ -117,3 +117,23 @@ def test_mmd():
     want = kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)
     np.testing.assert_allclose(ebm.mmd(x, y), want, atol=1e-6)
     np.testing.assert_allclose(ebm.mmd(x, x), 0, atol=1e-6)
+
+
+def test_many_chains_of_ais():
+    model = ebm.RBM(jnp.ones((1, 1)), jnp.zeros(1), jnp.zeros(1))
+    found = ebm.ais(model, key=KEY, betas=2, num_chains=50_000)
+    assert 1 < found.effective_chains <= 50_000
+
+
+def test_marginals_at_another_temperature():
+    couplings = jnp.asarray([[0.0, 4.0], [4.0, 0.0]])
+    model = ebm.BoltzmannMachine(couplings, jnp.asarray([-1.0, -2.0]))
+    found = ebm.sampled_marginals(
+        model,
+        jnp.zeros(2),
+        jnp.zeros(2, bool),
+        key=KEY,
+        sampler=ebm.Gibbs(0.5),
+        steps=20_000,
+    )
+    np.testing.assert_allclose(found, ebm.Exact()(model.tempered(0.5)).x, atol=0.02)

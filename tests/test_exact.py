@@ -223,3 +223,17 @@ def test_no_hidden_units():
         beliefs = ebm.Exact(product)(rbm)
         np.testing.assert_allclose(beliefs.log_odds.visible, rbm.visible_bias, rtol=1e-5)
         assert beliefs.pairwise.shape == (3, 0)
+
+
+def test_mean_energies_where_batches_broadcast():
+    rng = np.random.default_rng(7)
+    weights, visible, hidden = (rng.normal(size=s) for s in ((4, 3), (1, 4), (5, 3)))
+    model = ebm.RBM(*(jnp.asarray(x, jnp.float32) for x in (weights, visible, hidden)))
+    found = ebm.Exact().statistics(model)
+    each = []
+    for k in range(5):
+        one = ebm.RBM(model.weights, model.visible_bias[0], model.hidden_bias[k])
+        own = ebm.Exact().statistics(one)
+        each.append(float(one.expected_energy(own)))
+    energy = model.expected_energy(found)
+    np.testing.assert_allclose(energy, np.mean(each), rtol=1e-5)

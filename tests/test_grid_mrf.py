@@ -497,3 +497,11 @@ def test_wrong_evidence(case):
     errors.check((lambda: ebm.BP(3)(model, evidence), *expected))
     with pytest.raises(KeyError, match="'down'"):
         ebm.BP(3)(model).pairwise["up"]
+
+
+def test_states_that_do_not_fit_into_32_bits():
+    zero = jnp.zeros((2, 2))
+    model = ebm.GridMRF(zero, zero, zero, zero, shape=(1, 2))
+    for wrong in (np.array([[2**32 + 1, 0]]), np.array([[2**32 - 1, 0]], np.uint32)):
+        with pytest.raises(ValueError, match=r"states from 0 to 1, .* got 429496729\d"):
+            ebm.Exact()(model, {"state": wrong})

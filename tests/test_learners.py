@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from scipy.special import expit
 
 import ebmlearn as ebm
 from ebmlearn.models import Statistics
@@ -226,7 +227,7 @@ def test_lssvm(name, cost):
     np.testing.assert_allclose(info.loss, np.mean(losses), atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["boltzmann", "rbm", "crbm"])
+@pytest.mark.parametrize("name", ["boltzmann", "rbm", "crbm", "dbm"])
 def test_lssvm_by_mplp(name):
     """On trees the linear relaxation is tight: both inferences find the maximum."""
     rng = np.random.default_rng(17)
@@ -238,6 +239,10 @@ def test_lssvm_by_mplp(name):
     elif name == "crbm":
         model = eqx.tree_at(lambda m: m.weights, random_crbm(rng), rbm.weights)
         batch = rng.normal(size=(6, 5)), v
+    elif name == "dbm":
+        # A star around the first hidden unit, and the second one at its end.
+        parts = [rng.normal(size=(4, 1)), rng.normal(size=(1, 1))]
+        model = ebm.DBM(parts, [rng.normal(size=n) for n in (4, 1, 1)])
     (exact, _, wanted), (by_mplp, _, info) = (
         ebm.LSSVM(inference).step(model, None, batch, key=KEY, epoch=0)
         for inference in (ebm.Exact(product="max"), ebm.MPLP())
@@ -409,7 +414,7 @@ def test_uncentred_is_the_energy_of_what_is_left(name):
     units = plain.units(tuple(jnp.asarray(o) for o in offsets))
     if name == "crbm":
         shift = rng.normal(size=5)
-        moved = model.uncentred(units, (shift[None], None)).condition(batch[0][0])
+        moved = model.uncentred(units, (shift[None], batch[1])).condition(batch[0][0])
         plain = model.condition(batch[0][0] - shift)
     else:
         moved = plain.uncentred(units)
@@ -564,3 +569,15 @@ def test_gibbs_sweep_keeps_the_distribution():
         share = np.bincount(ends.astype(int), minlength=8) / number
         error = 5 * np.sqrt(matrix[i] * (1 - matrix[i]) / number)
         assert (np.abs(share - matrix[i]) < error + 1e-9).all()
+
+
+@pytest.mark.parametrize("learner", [ebm.MLE(ebm.BP(3)), ebm.SAP(num_chains=5)])
+def test_models_without_hidden_units_are_trained(learner):
+    rows = np.random.default_rng(0).integers(0, 2, (10, 4))
+    model = ebm.RBM(jnp.zeros((4, 0)), jnp.asarray([-1.0, 0.0, 1.0, 2.0]), jnp.zeros(0))
+    state = learner.init(model, key=KEY)
+    gradient, _, _ = learner.step(model, state, rows, key=KEY, epoch=0)
+    assert gradient.weights.shape == (4, 0)
+    if isinstance(learner, ebm.MLE):
+        want = expit(model.visible_bias) - rows.mean(0)
+        np.testing.assert_allclose(gradient.visible_bias, want, atol=1e-6)

@@ -15,6 +15,7 @@ import pytest
 from scipy import special
 
 import ebmlearn as ebm
+from ebmlearn.models import Statistics
 from ebmlearn.models._copositive import copositivity
 from ebmlearn.units import _rectified
 
@@ -422,3 +423,16 @@ def test_projection():
     np.testing.assert_allclose(w[0, 1], -1.5)
     good = ebm.NNBM(jnp.asarray([[1.0, 3.0], [3.0, 1.0]]), jnp.zeros(2))
     np.testing.assert_array_equal(good.project().couplings, good.couplings)
+
+
+def test_moments_of_any_kind_of_numbers():
+    units, products = ebm.Units(np.asarray([1.0, 1.0])), np.asarray([[1.5, 1.1], [1.1, 1.5]])
+    rest = (None,), jnp.asarray(True), jnp.asarray(1), jnp.asarray(0.0)
+    given = Statistics(units, products, *rest)
+    assert bool(ebm.solve_moments(given, ebm.ISusP()).converged)
+    rows = np.random.default_rng(3).poisson(3.0, (500, 2))
+    whole = ebm.solve_moments(rows, ebm.ISusP())
+    np.testing.assert_array_equal(
+        whole.model.couplings,
+        ebm.solve_moments(rows.astype(np.float32), ebm.ISusP()).model.couplings,
+    )

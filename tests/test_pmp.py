@@ -283,6 +283,12 @@ def test_mplp():
         few = ebm.MPLP(1)(model)
         assert not few.converged
         assert few.iterations == 1
+        v, observed = np.array([1.0, 0.3, 0, 1, 0, 0.8, 0]), np.array([1, 1, 0, 1, 0, 0, 0], bool)
+        given, exact = (f(tree, v, observed) for f in (ebm.MPLP(), ebm.Exact("max")))
+        np.testing.assert_allclose(given.log_partition, exact.log_partition, atol=1e-5)
+        np.testing.assert_array_equal(given.decode().x, exact.decode().x)
+        everything = ebm.MPLP()(tree, best[0], np.ones(7, bool))
+        np.testing.assert_allclose(everything.log_partition, score[0], atol=1e-9)
         statistics = ebm.MPLP(100).statistics(model)
         decoded = ebm.MPLP(100)(model).decode()
         np.testing.assert_array_equal(flattened(statistics.units), flattened(decoded))
@@ -394,11 +400,33 @@ def test_bad_input():
         (lambda: ebm.pmp_bound(5, key=KEY), r"`model` must be a model such as an RBM, got"),
         (lambda: ebm.pmp_bound(rbm, key="seed"), r"`key` must be an integer seed"),
         (lambda: ebm.MPLP(tol=-1.0), r"`tol` must lie in"),
-        (
-            lambda: ebm.MPLP()(rbm, jnp.zeros(5), jnp.ones(5, bool)),
-            r"`evidence` must be None for MPLP",
-        ),
     ]
     for call, message in cases:
         with pytest.raises((ValueError, TypeError), match=message):
             call()
+
+
+def test_a_bound_from_maxima_needs_them():
+    model = ebm.RBM(jnp.ones((1, 1)), jnp.zeros(1), jnp.zeros(1))
+    with pytest.raises(ValueError, match="`solver` must maximise"):
+        ebm.pmp_bound(model, key=KEY, solver=ebm.MeanField(5))
+
+
+@pytest.mark.parametrize("hidden", [0, 2])
+def test_dual_of_no_edges(hidden):
+    model = ebm.RBM(jnp.zeros((2, hidden)), jnp.asarray([-1.0, 2.0]), jnp.ones(hidden))
+    found = ebm.MPLP()(model)
+    assert found.converged
+    np.testing.assert_allclose(found.log_partition, 2 + hidden)
+    np.testing.assert_array_equal(found.decode().visible, [0, 1])
+
+
+def test_dual_of_large_couplings_in_float32():
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        w = np.triu(rng.normal(0, 50, (5, 5)), 1).astype(np.float32)
+        model = ebm.BoltzmannMachine(w + w.T, rng.normal(0, 50, 5).astype(np.float32))
+        found = ebm.MPLP()(model)
+        assert found.converged
+        best = float(ebm.Exact("max")(model).log_partition)
+        assert found.log_partition > best - 1e-6 * abs(best)

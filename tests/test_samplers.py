@@ -600,3 +600,35 @@ def test_steps_compile_once(sampler):
         state, _ = step(model, state, jax.random.key(k))
         model = jax.tree.map(lambda x: x * 0.9, model)
     assert traces == 1
+
+
+def test_replicas_where_biases_broadcast():
+    one = oracle.random_rbm(np.random.default_rng(1), 4, 3, dtype="float32")
+    bias = jnp.broadcast_to(one.visible_bias, (5, 4))
+    tempering = ebm.ParallelTempering([0.0, 1.0])
+    options = {"key": KEY, "num_chains": 5}
+    model = ebm.RBM(one.weights, bias, one.hidden_bias[None])
+    drawn = ebm.sample(model, tempering, 3, **options)
+    # The same instance five times is five chains of it.
+    np.testing.assert_array_equal(drawn.visible, ebm.sample(one, tempering, 3, **options).visible)
+
+
+def test_swaps_that_were_not_tried_have_no_share():
+    model = oracle.random_rbm(np.random.default_rng(4), 3, 2, dtype="float32")
+    learner = ebm.SAP(ebm.ParallelTempering([0.9, 1.0]), num_chains=4)
+    state, shares = learner.init(model, key=KEY), []
+    rows = np.random.default_rng(0).integers(0, 2, (10, 3))
+    for key in jax.random.split(KEY, 4):
+        _, state, info = learner.step(model, state, rows, key=key, epoch=0)
+        shares.append(float(info.accepted))
+    # Of two replicas a swap is tried in every other step.
+    assert np.isnan(shares).tolist() in ([True, False] * 2, [False, True] * 2)
+    assert np.nanmin(shares) >= 0 and np.nanmax(shares) > 0
+
+
+def test_autocorrelation_of_chains_that_swing():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(20_000, 40))
+    for k in range(1, len(x)):
+        x[k] -= 0.9 * x[k - 1]
+    assert float(ebm.autocorrelation_time(x[100:])) == pytest.approx(0.1 / 1.9, rel=0.2)

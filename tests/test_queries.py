@@ -511,3 +511,30 @@ def test_gradient_of_a_grid_by_differences():
         assert len(jax.tree.leaves(gradient)) == 10
         assert all(g.any() for g in jax.tree.leaves(gradient))
         assert_slopes(lambda m: learner.loss(m, rows, key=KEY), model, gradient, rng, atol=1e-8)
+
+
+def test_queries_of_nonnegative_units():
+    couplings = jnp.asarray([[1.0, 0.3], [0.3, 1.2]])
+    model = ebm.NNBM(couplings, jnp.asarray([0.5, -0.2]))
+    for inference in (ebm.TAP(), ebm.SusP(), ebm.Exact()):
+        answer, info = ebm.query(model, None, None, inference, with_info=True)
+        beliefs = inference(model)
+        np.testing.assert_array_equal(answer.mean, beliefs.x)
+        np.testing.assert_array_equal(answer.variance, beliefs.variance)
+        np.testing.assert_allclose(answer.mean, ebm.Exact()(model).mean, atol=0.05)
+        assert bool(info.converged) and bool((answer.variance > 0).all())
+    one = ebm.query(model, None, None, ebm.TAP(), targets=[1])
+    np.testing.assert_array_equal(one.mean, ebm.TAP()(model).mean[1:])
+
+
+def test_what_is_impossible_has_no_conditional():
+    zero = jnp.zeros((3, 3))
+    never = jnp.full((3, 3), -jnp.inf)
+    right = never.at[0, 0].set(0.0).at[0, 1].set(1.0).at[1, 2].set(2.0)
+    model = ebm.GridMRF(zero, right, zero, zero, shape=(1, 2))
+    nothing = {"state": np.full((1, 2), -1)}
+    targets = [("state", (0, 0)), ("state", (0, 1))]
+    found = ebm.joint_query(model, nothing, None, ebm.Exact(), targets)
+    p = np.where(np.isfinite(right), np.exp(np.asarray(right)), 0)
+    np.testing.assert_allclose(found, p / p.sum(), atol=1e-6)
+    assert not ebm.Exact()(model, {"state": np.array([[2, -1]])}).converged
