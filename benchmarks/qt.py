@@ -106,7 +106,7 @@ def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | Non
     out["numbers"] = {
         "temperature": float(best.temperature),
         "scale": float(best.scale),
-        "evidence": [float(x) for x in np.asarray(best.evidence)],
+        "evidence": [float(x) for x in np.asarray(best.strength)],
     }
     if run["stage"] == "row":
         out["test"] = asked(best, data.test.x, None, three)

@@ -1,7 +1,9 @@
 """Errors at the border: each names the argument, what was expected and what came."""
 
-from collections.abc import Iterable
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.core
@@ -12,7 +14,43 @@ from jaxtyping import Array
 from ._types import AnyArray
 
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 _DTYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.float64))
+
+
+def usage(example: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Makes a function say what to write where arguments are missing or unknown."""
+
+    def decorate(fn: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        signature = inspect.signature(fn)
+
+        @functools.wraps(fn)
+        def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                name = getattr(fn, "__name__", "this")
+                raise TypeError(f"`{name}` {_said(error)}: write `{example}`.") from None
+            return fn(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
+def _said(error: TypeError) -> str:
+    """What `bind` says, as a part of a sentence that begins with the function."""
+    text = str(error)
+    for old, new in (
+        ("missing a required argument: ", "lacks the argument "),
+        ("missing a required keyword-only argument: ", "lacks the argument "),
+        ("got an unexpected keyword argument ", "knows no argument "),
+        ("too many positional arguments", "takes fewer positional arguments"),
+    ):
+        if text.startswith(old):
+            return new + text[len(old) :].replace("'", "`")
+    return text
 
 
 def is_concrete(x: Any) -> bool:

@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,12 +9,15 @@ from jaxtyping import Array, Bool, Num, PRNGKeyArray, UInt32
 AnyArray: TypeAlias = Array | np.ndarray
 # A typed key, an integer seed, or a key of the old style.
 Key: TypeAlias = PRNGKeyArray | int | UInt32[AnyArray, "2"]
+# Keys of dictionaries are groups of variables: a type checker takes no other word for all of them.
 # Data as learners take them: an array, several of them, or some for each group of a graph.
 Batch: TypeAlias = AnyArray | Sequence[AnyArray] | Mapping[Any, AnyArray]
 # What `fit` takes besides: batches one after the other.
 Data: TypeAlias = Batch | Iterable[Batch]
 # What is known of some units, and which these are: see `AbstractInference`.
 Evidence: TypeAlias = (
-    Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | Mapping[Any, Any] | None
+    Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | Mapping[Any, AnyArray] | None
 )
-Observed: TypeAlias = Bool[AnyArray, "*#batch units"] | Mapping[Any, Any] | None
+Observed: TypeAlias = Bool[AnyArray, "*#batch units"] | Mapping[Any, AnyArray] | None
+# What a query asks for: numbers of units, a group of a graph, or pairs of a group and an index.
+Targets: TypeAlias = Hashable | Sequence[Any] | AnyArray

@@ -19,6 +19,7 @@ from jaxtyping import PyTree
 
 from .. import _checks
 from .._version import __version__
+from ._structure import described, rebuilt
 
 
 Tree = TypeVar("Tree")
@@ -26,6 +27,7 @@ MAGIC = b"ebmlearn arrays, format 1\n"
 TEMPORARY = ".writing-"
 
 
+@_checks.usage("save(path, model)")
 def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = None) -> None:
     """Writes the arrays of a pytree, such as a model, to a file.
 
@@ -36,7 +38,7 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
 
         ```python
         ebmlearn.save("crbm.ebm", fitted.model)
-        crbm = ebmlearn.load("crbm.ebm", like=ebmlearn.CRBM.init(64, 32, 64, key=key))
+        crbm = ebmlearn.load("crbm.ebm")
         ```
 
     **Arguments:**
@@ -45,6 +47,9 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
     - `tree`: any pytree. Leaves that are not arrays are not written.
     - `info`: anything that JSON can hold, kept in the header: see [`ebmlearn.load_info`][].
     """
+    if not isinstance(path, (str, os.PathLike)):
+        hint = ": write `save(path, model)`" if isinstance(tree, (str, os.PathLike)) else ""
+        raise TypeError(f"`path` must be that of a file, got {_checks.describe(path)}{hint}.")
     leaves, payload = [], []
     for name, leaf in _arrays(tree):
         dtype, values = _plain(leaf)
@@ -59,6 +64,7 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
         },
         "leaves": leaves,
         "settings": _settings(tree),
+        "tree": described(tree),
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
         "info": info or {},
@@ -67,20 +73,28 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
     _write(Path(path), MAGIC + text + content)
 
 
-def load(path: str | os.PathLike, like: Tree) -> Tree:
+def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
     """Reads a pytree of arrays that `save` has written.
 
     **Arguments:**
 
     - `path`: the file.
-    - `like`: a pytree of the same structure, whose arrays have the same shapes and dtypes, or
-      stand for them as those of `eqx.filter_eval_shape` do. Leaves that are not arrays are taken
-      from it, but numbers, booleans, strings and tuples that a module holds as settings, such as
-      the iterations of a [`ebmlearn.QueryModel`][] or the edges of a model, must be the
-      same.
+    - `like`: not needed for models of this library, and tuples, lists and dictionaries of them: the
+      file says what they are. For any other pytree one of the same structure, whose arrays have
+      the same shapes and dtypes, or stand for them as those of `eqx.filter_eval_shape` do. Leaves
+      that are not arrays are taken from it, but numbers, booleans, strings and tuples that a module
+      holds as settings, such as the iterations of a [`ebmlearn.QueryModel`][] or the edges of a
+      model, must be the same.
     """
     path = Path(path)
     header, content = read(path)
+    if like is None:
+        if header.get("tree") is None:
+            raise TypeError(
+                f"`like` must be given for `{path}`, which holds more than models of this library:"
+                " write `load(path, like=tree)` with a pytree of the same structure."
+            )
+        return rebuilt(header["tree"], arrays(header, content))
     wanted = _arrays(like)
     names = [leaf["name"] for leaf in header["leaves"]]
     for name, leaf in wanted:

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
@@ -90,7 +90,7 @@ def ais(
 
 def reverse_ais(
     model: AbstractLayeredModel,
-    start: Any,
+    start: PyTree,
     *,
     key: Key,
     betas: int | Float[AnyArray, " betas"] = 1000,

@@ -2,7 +2,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Shaped
+from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray
@@ -12,12 +12,13 @@ from ..models._base import require_layers
 from ._likelihood import label_scores
 
 
+@_checks.usage("predict(model, features, inference=BP(10))")
 def predict(
     model: AbstractModel,
     features: Shaped[AnyArray, "*batch features"] | None = None,
     *,
     inference: AbstractInference,
-) -> Any:
+) -> PyTree:
     """The most likely visible units, 0 or 1, as `inference` decodes them; of a FactorGraphModel the
     most likely states of all variables, by group.
 

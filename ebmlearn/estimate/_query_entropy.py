@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
-from .._types import Key
+from .._types import Batch, Key
 from ..inference import AbstractInference
 from ..inference._queries import AbstractQueries, as_queries, draw, Query
 from ..inference._query import asker
@@ -50,7 +50,7 @@ class QueryEntropy(NamedTuple):
 
 def query_entropy(
     model: AbstractModel,
-    data: Any,
+    data: Batch,
     queries: AbstractQueries | Callable,
     inference: AbstractInference | AbstractSampler | None = None,
     *,
@@ -142,7 +142,7 @@ def _cross_entropy(
 
 def _by_sampling(
     model: Any,
-    data: Any,
+    data: Array,
     asked: Query,
     sampler: AbstractSampler,
     steps: int,

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 from .. import _checks
 from .._types import AnyArray, Evidence, Observed
 from ..messages import Form, MAKERS, Schedule
-from ..models import AbstractModel, Statistics
+from ..models import AbstractModel, AbstractProblem, Statistics
 from ..models._base import require
 from ._beliefs import Beliefs
 
@@ -83,12 +83,12 @@ class AbstractInference(eqx.Module):
         """Raises `TypeError` unless it takes a model."""
         require(model, self.takes, type(self).__name__)
 
-    def beliefs_of(self, problem: Any) -> Beliefs:
+    def beliefs_of(self, problem: AbstractProblem) -> Beliefs:
         """Beliefs about a problem, a model with evidence that was checked before."""
         self.check(problem.model)
         return self._beliefs(problem)
 
-    def statistics_of(self, problem: Any) -> Statistics:
+    def statistics_of(self, problem: AbstractProblem) -> Statistics:
         """Expected statistics of a problem, a model with evidence that was checked before."""
         self.check(problem.model)
         return self._statistics(problem)
@@ -108,7 +108,7 @@ class AbstractFormed(eqx.Module):
     form: eqx.AbstractVar[Form | None]
 
     @abc.abstractmethod
-    def fits(self, model: Any, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
+    def fits(self, model: AbstractModel, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
         """Whether messages may be sent in their fast form, as exactly as in the general one."""
 
 

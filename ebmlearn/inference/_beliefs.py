@@ -1,10 +1,13 @@
 import abc
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num, PyTree
+
+from ..models import AbstractProblem
 
 
 class Normal(NamedTuple):
@@ -18,11 +21,11 @@ class AbstractDerived(eqx.Module):
     """What an inference can say beyond the beliefs of single units, found when it is asked for."""
 
     @abc.abstractmethod
-    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+    def pairwise(self, problem: Any, log_odds: PyTree) -> PyTree:
         """The expected products of units that are joined, or of factors."""
 
     @abc.abstractmethod
-    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+    def log_partition(self, problem: Any, log_odds: PyTree) -> Float[Array, "*batch"]:
         """The estimate of log Z."""
 
 
@@ -43,7 +46,7 @@ class Beliefs(eqx.Module):
       all stays finite; but answers that needed it are not to be trusted. None for others.
     """
 
-    log_odds: Any
+    log_odds: PyTree
     converged: Bool[Array, "*batch"]
     iterations: Int[Array, "*batch"]
     residual: Float[Array, "*batch"]
@@ -52,21 +55,21 @@ class Beliefs(eqx.Module):
     _derived: AbstractDerived
     _normal: Normal | None
     _covariance: Float[Array, "*batch n n"] | None
-    _states: Any
+    _states: PyTree
 
     def __init__(
         self,
-        problem: Any,
+        problem: AbstractProblem,
         derived: AbstractDerived,
         *,
-        log_odds: Any,
+        log_odds: PyTree,
         converged: Bool[Array, "*batch"],
         iterations: Int[Array, "*batch"],
         residual: Float[Array, "*batch"],
         guarded: Float[Array, "*batch"] | None = None,
         normal: Normal | None = None,
         covariance: Float[Array, "*batch n n"] | None = None,
-        states: Any = None,
+        states: PyTree = None,
     ):
         """**Arguments:**
 
@@ -82,7 +85,7 @@ class Beliefs(eqx.Module):
         self.guarded, self._states = guarded, states
 
     @property
-    def means(self) -> Any:
+    def means(self) -> PyTree:
         """The means of all units, by name."""
         return self._filled(self._problem.means(self.log_odds))
 
@@ -92,7 +95,7 @@ class Beliefs(eqx.Module):
         return self._named("visible")
 
     @property
-    def hidden(self) -> Any:
+    def hidden(self) -> PyTree:
         """Means of the hidden units: an array, or a tuple of arrays for a DBM."""
         return self._named("hidden")
 
@@ -101,11 +104,11 @@ class Beliefs(eqx.Module):
         """Means of the units of a model without layers."""
         return self._named("x")
 
-    def __getitem__(self, name: Any) -> Any:
+    def __getitem__(self, name: Hashable) -> PyTree:
         return self._named(name)
 
     @property
-    def marginals(self) -> Any:
+    def marginals(self) -> PyTree:
         """What [`ebmlearn.query`][] answers: the means of the visible units, those of all variables
         of a graph by group, or a mean and a variance of real units.
         """
@@ -136,7 +139,7 @@ class Beliefs(eqx.Module):
         return self._covariance
 
     @property
-    def pairwise(self) -> Any:
+    def pairwise(self) -> PyTree:
         """The expected product of the two ends of each edge, that is the belief that both are 1
         where units are binary, shaped as the weights of the model: a tuple in their order where
         there are several. Of a graph the belief of each configuration of each factor, by group.
@@ -150,7 +153,7 @@ class Beliefs(eqx.Module):
         """
         return self._derived.log_partition(self._problem, self.log_odds)
 
-    def decode(self) -> Any:
+    def decode(self) -> PyTree:
         """The most likely states by name: of each unit, or of all of them together if the inference
         maximises. Of real units the means, which are the guess of least squared error.
         """
@@ -158,11 +161,13 @@ class Beliefs(eqx.Module):
             return self._states
         return self._filled(self._problem.decode(self.log_odds))
 
-    def prediction(self) -> Any:
+    def prediction(self) -> PyTree:
         """The part of `decode` that is visible."""
         return self._problem.answer(self.decode())
 
-    def surprise(self, rows: Any, targets: Bool[Array, "rows units"]) -> Float[Array, " rows"]:
+    def surprise(
+        self, rows: Num[Array, "rows units"], targets: Bool[Array, "rows units"]
+    ) -> Float[Array, " rows"]:
         """Minus the log-probability of what data tell of targets, each by itself, in nats."""
         if self._normal is None:
             return self._problem.surprise(self.log_odds, rows, targets)
@@ -202,13 +207,13 @@ class Found(AbstractDerived):
     """What was found together with the beliefs of single units."""
 
     value: Float[Array, "*batch"] | None
-    products: Any
+    products: PyTree
     name: str = eqx.field(static=True)
 
-    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+    def pairwise(self, problem: Any, log_odds: PyTree) -> PyTree:
         return _or_error(self.products, self.name, "pairwise")
 
-    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+    def log_partition(self, problem: Any, log_odds: PyTree) -> Float[Array, "*batch"]:
         return _or_error(self.value, self.name, "log_partition")
 
 

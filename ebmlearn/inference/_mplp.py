@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .. import _checks, messages
+from .._sentinels import CLAMPED
 from .._types import AnyArray
 from ..messages import Instance
 from ..models import AbstractLayeredModel, Statistics
@@ -51,8 +52,6 @@ class MPLP(AbstractInference):
         return "all"
 
     def _beliefs(self, problem: Any) -> Beliefs:
-        if problem.evidence is not None:
-            raise ValueError("`evidence` must be None for MPLP, got an array.")
         model = problem.model
         edges, weights = _edges(model)
         limits = Limits(self.iterations, self.tol, model.dtype)
@@ -136,19 +135,22 @@ def _solved(
     ends = np.cumsum([bias.shape[-1] for bias in problem.model.unary()])[:-1]
     edges = jnp.asarray(edges)
 
-    def one(instance: Instance) -> Any:
-        unary = jnp.concatenate(instance.unary)
+    def one(instance: Instance) -> tuple[tuple[Array, ...], Array, Array, Array]:
+        unary, own, held, constant = _given(instance, edges, weights)
         if not edges.shape[0]:
-            alone = jnp.maximum(unary, 0).sum()
-            return instance.unary, alone, jnp.zeros((), jnp.int32), jnp.zeros((), unary.dtype)
+            alone = constant + jnp.maximum(unary, 0).sum()
+            fields = jnp.where(held == 0, unary, CLAMPED * held)
+            none = jnp.zeros((), jnp.int32), jnp.zeros((), unary.dtype)
+            return tuple(jnp.split(fields, ends)), alone, *none
 
         def update(e: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             messages, fields, change = carry
-            pair, w, old = edges[e], weights[e], messages[e]
+            pair, w, old = edges[e], own[e], messages[e]
             without = fields[pair] - old
             # What each end would be told by max-product, the other end first.
             told = jnp.maximum(w + without[::-1], 0) - jnp.maximum(without[::-1], 0)
-            new = (told - without) / 2
+            # An edge without weight, at a unit that is held for instance, has nothing to tell.
+            new = jnp.where(w == 0, jnp.zeros_like(old), (told - without) / 2)
             moved = jnp.abs(new - old) / jnp.maximum(jnp.abs(new), 1)
             change = jnp.maximum(change, moved.max())
             return messages.at[e].set(new), fields.at[pair].set(without + new), change
@@ -163,11 +165,34 @@ def _solved(
         # Added up anew: differences add up their rounding.
         fields = unary.at[edges.reshape(-1)].add(messages.reshape(-1))
         to_first, to_second = messages[:, 0], messages[:, 1]
-        edge = jnp.maximum(jnp.maximum(-to_first, -to_second), weights - to_first - to_second)
-        bound = jnp.maximum(fields, 0).sum() + jnp.maximum(edge, 0).sum()
+        edge = jnp.maximum(jnp.maximum(-to_first, -to_second), own - to_first - to_second)
+        bound = constant + jnp.maximum(fields, 0).sum() + jnp.maximum(edge, 0).sum()
+        fields = jnp.where(held == 0, fields, CLAMPED * held)
         return tuple(jnp.split(fields, ends)), bound, iterations, residual
 
     return each(one, messages.instances(problem), problem.shape, chunk_of(problem.model))
+
+
+def _given(
+    instance: Instance, edges: Int[Array, "edges 2"], weights: Float[Array, " edges"]
+) -> tuple[Float[Array, " n"], Float[Array, " edges"], Float[Array, " n"], Float[Array, ""]]:
+    """The problem that is left to the free units: unary terms, weights, which units are held at 1
+    or 0 as 1 or -1, and the log-potential of these.
+    """
+    unary = jnp.concatenate(instance.unary)
+    held = jnp.concatenate(
+        [
+            jnp.zeros_like(u) if c is None else c
+            for u, c in zip(instance.unary, instance.clamp, strict=True)
+        ]
+    )
+    free, on = held == 0, (held > 0).astype(unary.dtype)
+    first, second = edges[:, 0], edges[:, 1]
+    constant = unary @ on + weights @ (on[first] * on[second])
+    told = unary.at[first].add(weights * on[second]).at[second].add(weights * on[first])
+    left = jnp.where(free, told, jnp.zeros_like(told))
+    own = jnp.where(free[first] & free[second], weights, jnp.zeros_like(weights))
+    return left, own, held, constant
 
 
 MPLP.__init__.__doc__ = """**Arguments:**

@@ -33,6 +33,10 @@ class Network(AbstractInference, AbstractFormed):
         return "nothing"
 
     def _beliefs(self, problem: Any) -> Beliefs:
+        if problem.plain.is_answered:
+            raise ValueError(
+                "`evidence` and `observed` must leave a unit to be asked for, got all observed."
+            )
         model = problem.model
         plain, own = problem.posed()
         found = self.bp(model).beliefs_of(plain)

@@ -1,6 +1,6 @@
 import abc
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -55,9 +55,9 @@ class RandomTargets(AbstractQueries):
     """Each unit is a target with the same probability, on its own, and else observed."""
 
     probability: float
-    groups: tuple[Any, ...] | None
+    groups: tuple[Hashable, ...] | None
 
-    def __init__(self, probability: float = 0.5, *, groups: Sequence[Any] | None = None):
+    def __init__(self, probability: float = 0.5, *, groups: Sequence[Hashable] | None = None):
         """**Arguments:**
 
         - `probability`: of being a target.
@@ -79,9 +79,9 @@ class TargetCount(AbstractQueries):
     """So many targets, each set of them as likely as another, and all other units observed."""
 
     number: int = eqx.field(static=True)
-    groups: tuple[Any, ...] | None
+    groups: tuple[Hashable, ...] | None
 
-    def __init__(self, number: int, *, groups: Sequence[Any] | None = None):
+    def __init__(self, number: int, *, groups: Sequence[Hashable] | None = None):
         """**Arguments:**
 
         - `number`: of targets.
@@ -118,9 +118,9 @@ class LeaveOneOut(AbstractQueries):
     it is told these.
     """
 
-    groups: tuple[Any, ...] | None
+    groups: tuple[Hashable, ...] | None
 
-    def __init__(self, *, groups: Sequence[Any] | None = None):
+    def __init__(self, *, groups: Sequence[Hashable] | None = None):
         """**Arguments:**
 
         - `groups`: of a graph, the groups of variables that are targets or observed; those of other
@@ -138,14 +138,14 @@ class BlockTargets(AbstractQueries):
 
     image: tuple[int, int] = eqx.field(static=True)
     block: tuple[int, int] = eqx.field(static=True)
-    groups: tuple[Any, ...] | None
+    groups: tuple[Hashable, ...] | None
 
     def __init__(
         self,
         image: tuple[int, int],
         block: tuple[int, int],
         *,
-        groups: Sequence[Any] | None = None,
+        groups: Sequence[Hashable] | None = None,
     ):
         """**Arguments:**
 
@@ -200,29 +200,34 @@ class BlockTargets(AbstractQueries):
         return _among(chosen(model, self.groups), targets)
 
 
+# Which units, or the groups of a graph.
+Units = Bool[AnyArray, " units"] | Sequence[Hashable]
+
+
 class FixedTargets(AbstractQueries):
     """Inputs and outputs that are the same in every query."""
 
-    observed: Any
-    targets: Any
+    observed: Bool[np.ndarray, " units"] | tuple[Hashable, ...]
+    targets: Bool[np.ndarray, " units"] | tuple[Hashable, ...]
 
-    def __init__(self, observed: Any, targets: Any):
+    def __init__(self, observed: Units, targets: Units):
         """**Arguments:**
 
         - `observed`, `targets`: booleans `[units]`, which units are given and which asked for; of a
           graph, lists of groups of its variables.
         """
-        observed, targets = _mask(observed), _mask(targets)
-        if hasattr(observed, "dtype") and hasattr(targets, "dtype"):
-            for name, x in (("observed", observed), ("targets", targets)):
+        given: list[Any] = [_mask(observed), _mask(targets)]
+        pairs = list(zip(("observed", "targets"), given, strict=True))
+        if all(hasattr(x, "dtype") for x in given):
+            for name, x in pairs:
                 if x.dtype != np.bool_ or x.ndim != 1:
                     got = _checks.describe(x)
                     raise TypeError(f"`{name}` must be booleans of shape [units], got {got}.")
-            _checks.exact_shape("targets", targets, observed.shape, "as `observed` has")
-            _check_apart(np.asarray(observed), np.asarray(targets))
-            self.observed, self.targets = np.asarray(observed), np.asarray(targets)
+            _checks.exact_shape("targets", given[1], given[0].shape, "as `observed` has")
+            self.observed, self.targets = map(np.asarray, given)
+            _check_apart(self.observed, self.targets)
             return
-        for name, x in (("observed", observed), ("targets", targets)):
+        for name, x in pairs:
             if hasattr(x, "dtype"):
                 other = "targets" if name == "observed" else "observed"
                 got = _checks.describe(x)
@@ -232,7 +237,7 @@ class FixedTargets(AbstractQueries):
                 raise TypeError(
                     f"`{name}` must be booleans, one a unit, or a list of groups, got {got}."
                 )
-        self.observed, self.targets = tuple(observed), tuple(targets)
+        self.observed, self.targets = map(tuple, given)
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
         units = model.num_asked
@@ -255,7 +260,7 @@ class MixedTargets(AbstractQueries):
 
     def __init__(
         self,
-        parts: Iterable[Any],
+        parts: Iterable[AbstractQueries],
         weights: Sequence[float | int] | Num[AnyArray, " parts"] | None = None,
     ):
         """**Arguments:**

@@ -2,14 +2,13 @@ import itertools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
-from .._types import Evidence, Observed
+from .._types import Evidence, Observed, Targets
 from ..models import AbstractModel
 from ..models._base import require_model
 from ._base import AbstractInference
-from ._beliefs import Beliefs
 from ._network import Network
 
 
@@ -34,9 +33,9 @@ def query(
     evidence: Evidence,
     observed: Observed = None,
     inference: AbstractInference | None = None,
-    targets: Any = None,
+    targets: Targets = None,
     with_info: bool = False,
-) -> Any:
+) -> PyTree:
     """The probability that each visible unit is 1, given the observed ones; of a graph, that of
     each state of each variable; of real units, their means and variances.
 
@@ -72,7 +71,7 @@ def query(
     """
     inference = asker(model, inference)
     problem = model.problem(evidence, observed)
-    beliefs = _asked(inference, problem)
+    beliefs = inference.beliefs_of(problem)
     answer = beliefs.marginals
     if targets is not None:
         answer = problem.chosen(answer, targets)
@@ -87,7 +86,7 @@ def joint_query(
     evidence: Evidence,
     observed: Observed = None,
     inference: AbstractInference | None = None,
-    targets: Any = (),
+    targets: Targets = (),
 ) -> Float[Array, "..."]:
     """The probability of each joint state of a few targets given the evidence, by the chain rule:
     each target is asked for given those before it. Where answers are approximate, another order of
@@ -116,7 +115,7 @@ def joint_query(
     if isinstance(targets, str) or not hasattr(targets, "__iter__"):
         got = _checks.describe(targets)
         raise TypeError(f"`targets` must be a list of what to ask for, got {got}.")
-    places = [problem.place(target) for target in targets]
+    places = [problem.place(target) for target in targets]  # pyright: ignore
     if not places:
         raise ValueError("`targets` must contain at least one target, got none.")
     if any(a == b for a, b in itertools.combinations(places, 2)):
@@ -130,7 +129,7 @@ def joint_query(
         # All states of the targets before this one.
         parts = []
         for states in known:
-            beliefs = _asked(inference, problem.with_states(places[:k], states))
+            beliefs = inference.beliefs_of(problem.with_states(places[:k], states))
             parts.append(problem.distribution(beliefs.means, place))
         size = parts[0].shape[-1]
         out = [
@@ -162,8 +161,3 @@ def asker(model: Any, inference: Any) -> AbstractInference:
         )
     inference.check(model)
     return inference
-
-
-def _asked(inference: AbstractInference, problem: Any) -> Beliefs:
-    problem.check_asked()
-    return inference.beliefs_of(problem)

@@ -1,6 +1,6 @@
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ Model = TypeVar("Model", bound=AbstractModel)
 class Schedule(AbstractFormed):
     """An inference for each epoch."""
 
-    function: Callable[[Int[AnyArray, ""] | int], AbstractInference]
+    function: Callable[[Any], AbstractInference]
     form: Form | None = eqx.field(static=True, default=None)
 
     def __call__(self, epoch: int | Int[AnyArray, ""]) -> AbstractInference:
@@ -33,7 +33,7 @@ class Schedule(AbstractFormed):
             raise TypeError(f"`inference` must give an inference for each epoch, got {got}.")
         return found if self.form is None else in_form(found, self.form)
 
-    def fits(self, model: Any, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
+    def fits(self, model: AbstractModel, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
         """Whether messages may be sent in their fast form, as exactly as in the general one."""
         found = fits(self(epoch), model, epoch)
         return False if found is None else found
@@ -43,7 +43,9 @@ class Schedule(AbstractFormed):
 Inference = AbstractInference | Schedule
 
 
-def as_schedule(inference: Any) -> Inference:
+def as_schedule(
+    inference: Inference | Callable[[Any], AbstractInference],
+) -> Inference:
     """An inference, or a schedule of them from a function."""
     if isinstance(inference, AbstractInference | Schedule):
         return inference
@@ -53,6 +55,10 @@ def as_schedule(inference: Any) -> Inference:
             f" epoch to one, got {_checks.describe(inference)}."
         )
     return Schedule(function=inference)  # pyright: ignore
+
+
+# Judges a model by data at an epoch; lower is better.
+Metric = Callable[[PyTree, PyTree, int], float | Array]
 
 
 class StepInfo(NamedTuple):
@@ -130,7 +136,7 @@ class AbstractLearner(eqx.Module):
         """The inference that goes with a model trained by this learner."""
 
     @abc.abstractmethod
-    def metric(self, model: AbstractModel) -> Callable[[Any, Any, int], Any] | None:
+    def metric(self, model: AbstractModel) -> Metric | None:
         """How [`ebmlearn.fit`][] judges a model of this kind by validation data unless it is told:
         a function of the model, the data and the epoch; lower is better. None if there is none.
         """
@@ -142,7 +148,7 @@ class AbstractLearner(eqx.Module):
         *,
         inference: AbstractInference | None = None,
         epoch: int = 0,
-    ) -> Any:
+    ) -> PyTree:
         """The most likely visible units, decoded as suits this learner unless `inference` says
         otherwise: see [`ebmlearn.predict`][].
         """
@@ -150,9 +156,7 @@ class AbstractLearner(eqx.Module):
         return predict(model, features, inference=chosen)
 
 
-def prediction_error(
-    learner: AbstractLearner, model: AbstractModel
-) -> Callable[[Any, Any, int], Any] | None:
+def prediction_error(learner: AbstractLearner, model: AbstractModel) -> Metric | None:
     """The share of wrong visible units as a metric, where a model has features."""
     if model.kind != "conditional":
         return None
@@ -192,6 +196,8 @@ class AbstractContrastive(AbstractLearner):
 
     centred: eqx.AbstractVar[bool]
     weight_decay: eqx.AbstractVar[float]
+    # Whether values of the data may be missing.
+    takes_missing: ClassVar[bool] = True
 
     def __check_init__(self):
         if not isinstance(self.centred, bool):
@@ -203,7 +209,7 @@ class AbstractContrastive(AbstractLearner):
         """Those of which the model says so."""
         return model.trained()
 
-    def metric(self, model: AbstractModel) -> Callable[[Any, Any, int], Any] | None:
+    def metric(self, model: AbstractModel) -> Metric | None:
         """The share of wrong visible units, where a model has features to predict them from."""
         return prediction_error(self, model)
 
@@ -281,6 +287,12 @@ def _step(
     epoch: Int[Array, ""],
 ) -> tuple[Any, PyTree, StepInfo]:
     given, seen, observed = model.observe(batch)
+    if observed is not None and not learner.takes_missing:
+        name = type(learner).__name__
+        raise ValueError(
+            f"`batch` must hold no missing values for {name}, got NaN: MLE, SAP and QueryTraining"
+            " take them."
+        )
     phases, state = learner.phases(given, state, seen, observed, key=key, epoch=epoch)
     positive, negative, loss, accepted = phases
 

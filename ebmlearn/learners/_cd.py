@@ -1,5 +1,5 @@
 from dataclasses import KW_ONLY
-from typing import get_args, Literal
+from typing import ClassVar, get_args, Literal
 
 import equinox as eqx
 import jax
@@ -46,6 +46,7 @@ class CD(AbstractMemoryless):
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
+    takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
         _checks.count("k", self.k)

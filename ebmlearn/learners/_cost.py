@@ -10,7 +10,7 @@ from ..models import AbstractLayeredModel
 
 
 # From states and the truth, both of shape [batch, visible], to the cost of each unit.
-Cost = Callable[[Float[Array, "batch visible"], Float[Array, "batch visible"]], Any]
+Cost = Callable[[Float[Array, "batch visible"], Float[Array, "batch visible"]], AnyArray]
 
 
 def hamming(

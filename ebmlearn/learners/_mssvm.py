@@ -1,4 +1,5 @@
 from dataclasses import KW_ONLY
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -39,6 +40,7 @@ class MSSVM(AbstractMemoryless):
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
+    takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
         at_epoch(self.inference, 0, "mixed")

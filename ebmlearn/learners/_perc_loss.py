@@ -1,5 +1,5 @@
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -29,6 +29,7 @@ class PercLoss(AbstractMemoryless):
     _: KW_ONLY
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(static=True, default=0.0)
+    takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
         _checks.count("k", self.k)

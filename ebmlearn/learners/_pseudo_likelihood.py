@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +11,7 @@ from ..estimate._likelihood import pseudo_log_likelihood_of
 from ..inference import AbstractInference
 from ..models import AbstractModel
 from ..models._base import require, with_inside
-from ._base import AbstractLearner, mean_field, Model, prediction_error, StepInfo
+from ._base import AbstractLearner, mean_field, Metric, Model, prediction_error, StepInfo
 
 
 class PseudoLikelihood(AbstractLearner):
@@ -29,7 +28,7 @@ class PseudoLikelihood(AbstractLearner):
         """Those of which the model says so."""
         return model.trained()
 
-    def metric(self, model: AbstractModel) -> Callable[[Any, Any, int], Any] | None:
+    def metric(self, model: AbstractModel) -> Metric | None:
         """The share of wrong visible units, where a model has features to predict them from."""
         return prediction_error(self, model)
 

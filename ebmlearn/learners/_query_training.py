@@ -13,7 +13,7 @@ from ..inference import AbstractInference, RandomTargets
 from ..inference._network import Network
 from ..inference._queries import AbstractQueries, as_queries, check_told, draw
 from ..models import AbstractModel, QueryModel
-from ._base import AbstractLearner, Model, only, StepInfo
+from ._base import AbstractLearner, Metric, Model, only, StepInfo
 
 
 class QueryTraining(AbstractLearner):
@@ -122,7 +122,7 @@ class QueryTraining(AbstractLearner):
                 out = eqx.tree_at(lambda m, n=name: getattr(m, n), out, learned)
         return out
 
-    def metric(self, model: AbstractModel) -> Callable[[Any, Any, int], Any]:
+    def metric(self, model: AbstractModel) -> Metric:
         """The cross-entropy of the same queries each time, in bits."""
 
         def entropy(model: QueryModel, validation: Any, epoch: int) -> float:

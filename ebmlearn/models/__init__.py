@@ -15,6 +15,7 @@ from ._groups import Groups as Groups
 from ._layered import LayeredModel as LayeredModel
 from ._names import Layers as Layers, Units as Units
 from ._nnbm import NNBM as NNBM
+from ._problem import AbstractProblem as AbstractProblem
 from ._query_model import QueryModel as QueryModel
 from ._rbm import CRBM as CRBM, RBM as RBM
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM

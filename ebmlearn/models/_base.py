@@ -2,8 +2,8 @@ import abc
 import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NoReturn, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar, NoReturn, TYPE_CHECKING, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,7 +18,8 @@ from ..units import _random, AbstractUnits
 from ._block import Block
 from ._chains import chains
 from ._names import by_layer, HIDDEN, named, TUPLES
-from ._problem import check_inside, Problem
+from ._partial import apart, marked, observed_evidence, Partial
+from ._problem import AbstractProblem, check_inside, Problem
 from ._statistics import Statistics
 
 
@@ -26,15 +27,33 @@ Model = TypeVar("Model", bound="AbstractModel")
 Layered = TypeVar("Layered", bound="AbstractLayeredModel")
 Result = TypeVar("Result")
 States = Sequence[Float[Array, "rows _"]]
+# What models of other libraries have as methods.
+_GUESSES = {
+    "fit": "ebmlearn.fit(model, learner, data)",
+    "train": "ebmlearn.fit(model, learner, data)",
+    "sample": "ebmlearn.sample(model, ebmlearn.Gibbs(), 1000, key=0)",
+    "gibbs": "ebmlearn.sample(model, ebmlearn.Gibbs(), 1000, key=0)",
+    "predict": "ebmlearn.predict(model, features, inference=ebmlearn.BP(10))",
+    "transform": "model.hidden_given(visible)",
+    "log_prob": "ebmlearn.log_likelihood(model, data, log_partition)",
+    "score_samples": "ebmlearn.pseudo_log_likelihood(model, data)",
+    "save": "ebmlearn.save(path, model)",
+    "load": "ebmlearn.load(path)",
+    "parameters": "jax.tree.leaves(model)",
+}
+# How far evidence moves log-odds: of 0 and of 1, one number for both, or not at all.
+Strength = float | tuple[float, float] | None
 
 
 class AbstractModel(eqx.Module):
     """What every model answers: layered models, graphs, and those that make or wrap one.
 
-    `hint` says what to do where a model of this class is not taken.
+    `hint` says what to do where a model of this class is not taken, `example` what `init` may be
+    given where that is not just numbers of units.
     """
 
     hint: ClassVar[str] = ""
+    example: ClassVar[str] = ""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Turns a wrong first guess, numbers of units, into what to write."""
@@ -44,12 +63,19 @@ class AbstractModel(eqx.Module):
             wanted = inspect.signature(init).parameters.values()
             sizes = [p.name for p in wanted if p.kind is not p.KEYWORD_ONLY]
             named = dict(zip(sizes, args, strict=False)) | kwargs | {"key": 0}
-            text = ", ".join(f"{k}={x}" for k, x in named.items())
+            text = cls.example or ", ".join(f"{k}={x}" for k, x in named.items())
             raise TypeError(
                 f"`{cls.__name__}` takes arrays of parameters, got numbers: write"
                 f" `{cls.__name__}.init({text})`."
             )
         return super().__new__(cls)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Turns a method that models of other libraries have into what to write."""
+            hint = f": write `{_GUESSES[name]}`" if name in _GUESSES else ""
+            raise AttributeError(f"`{type(self).__name__}` has no attribute `{name}`{hint}.")
 
     @property
     @abc.abstractmethod
@@ -75,7 +101,7 @@ class AbstractModel(eqx.Module):
         """Raises unless a batch is made for this model: shapes always, values where known."""
 
     @abc.abstractmethod
-    def observe(self, batch: Batch, name: str = "batch") -> tuple[Any, PyTree, PyTree]:
+    def observe(self, batch: Batch, name: str = "batch") -> tuple["AbstractModel", PyTree, PyTree]:
         """Takes a batch of data apart, checked.
 
         **Arguments:**
@@ -104,7 +130,7 @@ class AbstractModel(eqx.Module):
         """The model of $p(x)^\\beta$."""
 
     @abc.abstractmethod
-    def inside(self) -> tuple[Any, ...]:
+    def inside(self) -> tuple[PyTree, ...]:
         """The parameters that are symmetric matrices, in which an edge stands twice."""
 
     @abc.abstractmethod
@@ -122,12 +148,12 @@ class AbstractModel(eqx.Module):
         """A batch as arrays alone, so that what is compiled holds on to nothing else."""
 
     @abc.abstractmethod
-    def problem(self, evidence: Evidence, observed: Observed) -> Any:
+    def problem(self, evidence: Evidence, observed: Observed) -> AbstractProblem:
         """The model with evidence, checked: what inferences work on."""
 
     @property
     @abc.abstractmethod
-    def query_defaults(self) -> tuple[float, Any] | None:
+    def query_defaults(self) -> tuple[float, Strength] | None:
         """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
         start; None if it can be of no such model.
         """
@@ -170,7 +196,7 @@ def matrices_of(model: Model) -> Model:
 
 def with_inside(model: Model, change: Callable[[Array], Array]) -> Model:
     """The model with its symmetric matrices changed."""
-    # `tree_at` calls `inside` on a model of placeholders, so its annotation says no more than Any.
+    # `tree_at` calls `inside` on a model of placeholders: its annotation says no more than PyTree.
     found = model.inside()
     return eqx.tree_at(lambda m: m.inside(), model, tuple(map(change, found))) if found else model
 
@@ -193,7 +219,7 @@ class AbstractPlainModel(AbstractModel):
 
     @property
     @abc.abstractmethod
-    def query_defaults(self) -> tuple[float, Any] | None:
+    def query_defaults(self) -> tuple[float, Strength] | None:
         """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
         start; None if it can be of no such model.
         """
@@ -210,11 +236,11 @@ class AbstractPlainModel(AbstractModel):
         """
 
     @abc.abstractmethod
-    def units(self, layers: Sequence[Any]) -> PyTree:
+    def units(self, layers: Sequence[PyTree]) -> PyTree:
         """Names the values of layers, or of the variables of a graph."""
 
     @abc.abstractmethod
-    def factors(self, blocks: tuple[Any, ...]) -> PyTree:
+    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
         """Names the values of blocks, or of factors."""
 
     @abc.abstractmethod
@@ -224,7 +250,7 @@ class AbstractPlainModel(AbstractModel):
         """
 
     @abc.abstractmethod
-    def holding(self, seen: PyTree, observed: PyTree) -> Any:
+    def holding(self, seen: PyTree, observed: PyTree) -> AbstractProblem:
         """The problem in which what is seen is held."""
 
     @abc.abstractmethod
@@ -282,7 +308,7 @@ class AbstractPlainModel(AbstractModel):
         """A share of the units, drawn at random, in the places of `perturbation`."""
 
     @abc.abstractmethod
-    def asked_rows(self, data: Any, name: str) -> Array:
+    def asked_rows(self, data: Batch, name: str) -> Array:
         """Rows of data that queries are about, checked."""
 
     @abc.abstractmethod
@@ -290,11 +316,11 @@ class AbstractPlainModel(AbstractModel):
         """What of rows data tell."""
 
     @abc.abstractmethod
-    def row_problem(self, rows: Array, observed: Array) -> Any:
+    def row_problem(self, rows: Array, observed: Array) -> AbstractProblem:
         """The model with evidence that was checked before."""
 
     @abc.abstractmethod
-    def places(self, group: Any, name: str) -> Int[np.ndarray, "..."]:
+    def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
         """Where the variables of a group of a graph stand among all."""
 
     @abc.abstractmethod
@@ -317,7 +343,7 @@ class AbstractFree(AbstractModel):
         """True in the place of each array."""
         return jax.tree.map(lambda _: True, self)
 
-    def inside(self) -> tuple[Any, ...]:
+    def inside(self) -> tuple[PyTree, ...]:
         """None."""
         return ()
 
@@ -359,7 +385,7 @@ class AbstractLayeredModel(AbstractPlainModel):
     ) -> Layered:
         """The model with other units of the same kinds, other weights and other biases."""
 
-    def units(self, layers: Sequence[Any]) -> PyTree:
+    def units(self, layers: Sequence[PyTree]) -> PyTree:
         """Names the layers: [`ebmlearn.Layers`][], [`ebmlearn.Units`][], or a tuple like them."""
         usual = TUPLES.get(self.names)
         return named(self.names, layers) if usual is None else usual(*layers)
@@ -469,32 +495,41 @@ class AbstractLayeredModel(AbstractPlainModel):
         return matrices_of(self)
 
     def as_batch(self, batch: Batch) -> PyTree:
-        """The batch as it is."""
-        return batch
+        """The batch, which says what of it is missing if something is."""
+        if isinstance(batch, (tuple, list)) and not isinstance(batch, Partial):
+            return type(batch)(map(marked, batch))
+        return marked(batch)
 
     def configuration(self, states: PyTree) -> PyTree:
         """States as they are."""
         return states
 
     def problem(self, evidence: Evidence, observed: Observed) -> Problem:
-        """The model with evidence on its first layer, checked."""
-        return Problem(self, evidence, observed)
+        """The model with evidence on its first layer, checked. NaN is a unit that is not
+        observed.
+        """
+        return Problem(self, *observed_evidence(evidence, observed))
 
-    def holding(self, seen: Sequence[Float[Array, "rows _"]], observed: None) -> Problem:
-        """The problem in which all visible units are held."""
-        return Problem(self, seen[0], jnp.ones(seen[0].shape, bool), trusted=True)
+    def holding(
+        self,
+        seen: Sequence[Float[Array, "rows _"]],
+        observed: Bool[Array, "rows _"] | None,
+    ) -> Problem:
+        """The problem in which all visible units that are not missing are held."""
+        held = jnp.ones(seen[0].shape, bool) if observed is None else observed
+        return Problem(self, seen[0], held, trusted=True)
 
     def if_complete(
         self,
         seen: PyTree,
-        observed: None,
+        observed: Bool[Array, "rows _"] | None,
         formula: Callable[[], Result],
         infer: Callable[[], Result],
     ) -> Result:
-        """What `formula` gives where hidden units are independent given what is seen, else what
-        `infer` gives.
+        """What `formula` gives where hidden units are independent given what is seen and nothing
+        is missing, else what `infer` gives.
         """
-        return formula() if self.is_closed else infer()
+        return formula() if self.is_closed and observed is None else infer()
 
     def complete(self, seen: Sequence[Float[Array, "rows _"]], mode: bool = False) -> Statistics:
         """The statistics given what is seen, by formula; or those of the most likely hidden
@@ -522,13 +557,13 @@ class AbstractLayeredModel(AbstractPlainModel):
         return self.layers[0].size
 
     @property
-    def query_defaults(self) -> tuple[float, Any] | None:
+    def query_defaults(self) -> tuple[float, Strength] | None:
         """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
         start; None if it can be of no such model.
         """
         return {"binary": (5.0, (1000.0, 9.21)), "gaussian binary": (1.0, None)}.get(self.kind)
 
-    def places(self, group: Any, name: str) -> NoReturn:
+    def places(self, group: Hashable, name: str) -> NoReturn:
         """Raises `TypeError`: there are no groups of variables."""
         named = repr(group) if isinstance(group, str) else type(group).__name__
         wanted = "not be given" if name == "groups" else "be booleans, one a unit,"
@@ -537,22 +572,22 @@ class AbstractLayeredModel(AbstractPlainModel):
             f" got the group {named}."
         )
 
-    def asked_rows(self, data: Any, name: str) -> Float[Array, "rows units"]:
+    def asked_rows(self, data: Batch, name: str) -> Float[Array, "rows units"]:
         """Rows of data that queries are about, checked: any evidence that inferences take."""
-        units = self.layers[0]
-        if not hasattr(data, "shape") or not hasattr(data, "dtype"):
-            raise TypeError(f"`{name}` must be an array, got {_checks.describe(data)}.")
-        _checks.rank(name, data, 2, "[rows, visible]")
-        _checks.trailing(name, data, (units.size,), "one value a unit")
-        _checks.finite_rows(name, data)
-        check_inside(name, data, units.evidence)
-        return jnp.asarray(data).astype(self.dtype)
+        units, (x, there) = self.layers[0], apart(data)
+        x = array_of(name, x, "[rows, visible]")
+        _checks.rank(name, x, 2, "[rows, visible]")
+        _checks.trailing(name, x, (units.size,), "one value a unit")
+        _checks.finite_rows(name, x)
+        check_inside(name, x, units.evidence)
+        x = jnp.asarray(x).astype(self.dtype)
+        return x if there is None else jnp.where(there, x, jnp.full_like(x, jnp.nan))
 
-    def told_in(self, rows: Float[Array, "rows units"]) -> Bool[Array, ""]:
-        """What of rows data tell: all."""
-        return jnp.asarray(True)
+    def told_in(self, rows: Float[Array, "rows units"]) -> Bool[Array, "rows units"]:
+        """What of rows data tell: what is not missing."""
+        return ~jnp.isnan(rows)
 
-    def row_problem(self, rows: Float[Array, "rows units"], observed: Any) -> Problem:
+    def row_problem(self, rows: Float[Array, "rows units"], observed: Array) -> Problem:
         """The model with evidence that was checked before."""
         return Problem(self, rows, observed, trusted=True)
 
@@ -622,12 +657,16 @@ class AbstractLayeredModel(AbstractPlainModel):
         return len(self.seen) == len(self.names)
 
     def held_states(
-        self, seen: Sequence[Float[Array, "rows _"]], observed: None
+        self,
+        seen: Sequence[Float[Array, "rows _"]],
+        observed: Bool[Array, "rows _"] | None,
     ) -> tuple[PyTree, PyTree]:
         """States of all units that data tell, and which these are, as samplers start from them."""
         given = dict(zip(self.seen, seen, strict=True))
         states = [self.layers[k].decode(given[k]) if k in given else None for k in self._places]
         masks = [None if x is None else jnp.ones(x.shape, bool) for x in states]
+        if observed is not None:
+            masks[self.seen[0]] = observed
         return self.units(states), self.units(masks)
 
     def sampled_statistics(self, units: PyTree, means: bool) -> Statistics:
@@ -642,16 +681,20 @@ class AbstractLayeredModel(AbstractPlainModel):
 
     def observe(
         self, batch: Batch, name: str = "batch"
-    ) -> tuple["AbstractLayeredModel", tuple[Float[Array, "rows _"], ...], None]:
-        """Takes a batch of data apart, checked: the model itself, and the states of all layers that
-        data tell.
+    ) -> tuple[
+        "AbstractLayeredModel",
+        tuple[Float[Array, "rows _"], ...],
+        Bool[Array, "rows _"] | None,
+    ]:
+        """Takes a batch of data apart, checked: the model itself, the states of all layers that
+        data tell, and which of the first are there, if some are missing.
         """
         if self.batch_shape != ():
             raise ValueError(
                 "`model` must be a single one to be trained, got biases with batch axes of shape"
                 f" {self.batch_shape}; train the CRBM they come from."
             )
-        return self, self.seen_states(batch, name), None
+        return self, *self._told(batch, name)
 
     def check(self, batch: Batch, name: str = "batch") -> None:
         """Raises unless a batch is made for this model: shapes always, values where known."""
@@ -659,8 +702,20 @@ class AbstractLayeredModel(AbstractPlainModel):
 
     def seen_states(self, batch: Batch, name: str) -> tuple[Float[Array, "rows _"], ...]:
         """The states of all layers that data tell, checked, as they are inside."""
+        states, observed = self._told(batch, name)
+        if observed is not None:
+            raise ValueError(f"`{name}` must hold no missing values here, got NaN.")
+        return states
+
+    def _told(
+        self, batch: Batch, name: str
+    ) -> tuple[tuple[Float[Array, "rows _"], ...], Bool[Array, "rows _"] | None]:
+        """The states of all layers that data tell, checked, as they are inside, and which of the
+        first are there, if some are missing.
+        """
         seen = self.seen
-        parts = batch if isinstance(batch, (tuple, list)) else (batch,)
+        several = isinstance(batch, (tuple, list)) and not isinstance(batch, Partial)
+        parts: Any = batch if several else (batch,)
         if len(parts) != len(seen):
             what = " and ".join(f"`{self.names[k]}`" for k in seen)
             wanted = (
@@ -668,15 +723,17 @@ class AbstractLayeredModel(AbstractPlainModel):
             )
             kind = type(self).__name__
             raise ValueError(f"`{name}` must be {wanted} for a {kind}, got {len(parts)}.")
-        out = []
-        for at, (k, x) in enumerate(zip(seen, parts, strict=True)):
+        out, (first, *others) = [], [apart(x) for x in parts]
+        for at, (k, (x, there)) in enumerate(zip(seen, [first, *others], strict=True)):
             label = f"{name}[{at}]" if len(seen) > 1 else name
+            if there is not None and others:
+                raise ValueError(f"`{label}` must hold no missing values beside labels, got NaN.")
             out.append(states_of(self.layers[k], label, x, self.dtype))
         rows = [x.shape[0] for x in out]
         if len(set(rows)) > 1:
             got = " and ".join(map(str, rows))
             raise ValueError(f"`{name}` must hold as many rows of each, got {got}.")
-        return tuple(out)
+        return tuple(out), None if first[1] is None else jnp.asarray(first[1])
 
     def filled(self, seen: Sequence[Float[Array, "rows _"]]) -> list[Float[Array, "rows _"]]:
         """States of all layers: zeros for those that data do not tell."""
@@ -855,13 +912,19 @@ def states_of(units: AbstractUnits, name: str, x: Any, dtype: DTypeLike) -> Floa
 
 def rows_of(name: str, x: Any, columns: int, meaning: str) -> AnyArray:
     """Rows of real numbers, checked."""
-    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
-        raise TypeError(f"`{name}` must be an array {meaning}, got {_checks.describe(x)}.")
+    x = array_of(name, x, meaning)
     _checks.rank(name, x, 2, meaning)
     _checks.trailing(name, x, (columns,), "as the model has units")
     if x.shape[0] == 0:
         raise ValueError(f"`{name}` must contain at least one row, got {_checks.describe(x)}.")
     _checks.real_numbers(name, x)
+    return x
+
+
+def array_of(name: str, x: Any, meaning: str) -> AnyArray:
+    """What has the shape and the dtype of an array, or `TypeError`."""
+    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        raise TypeError(f"`{name}` must be an array {meaning}, got {_checks.describe(x)}.")
     return x
 
 
@@ -877,7 +940,7 @@ def scaled(model: Model, beta: float | Float[Array, ""]) -> Model:
     return jax.tree.map(lambda leaf: leaf * jnp.asarray(beta, leaf.dtype), model)
 
 
-def states(name: str, x: Shaped[AnyArray, "..."], size: int, dtype: Any) -> Num[Array, "..."]:
+def states(name: str, x: Shaped[AnyArray, "..."], size: int, dtype: DTypeLike) -> Num[Array, "..."]:
     """Checks the last axis of an array of states and casts it to the dtype of the model."""
     x = jnp.asarray(x)
     if x.ndim == 0 or x.shape[-1] != size:

@@ -1,9 +1,7 @@
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Shaped
+from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
@@ -127,7 +125,7 @@ class BoltzmannMachine(AbstractLayeredModel, AbstractSymmetric):
     def layers(self) -> tuple[AbstractUnits, ...]:
         return (Binary(self.num_units),)
 
-    def inside(self) -> tuple[Any, ...]:
+    def inside(self) -> tuple[PyTree, ...]:
         return (self.couplings,)
 
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
@@ -141,7 +139,7 @@ class BoltzmannMachine(AbstractLayeredModel, AbstractSymmetric):
     ) -> "BoltzmannMachine":
         return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (*blocks, *unary))
 
-    def factors(self, blocks: tuple[Any, ...]) -> Any:
+    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return blocks[0]
 
     def _states(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:

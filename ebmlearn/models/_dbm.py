@@ -4,7 +4,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Shaped
+from jax.typing import ArrayLike
+from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
@@ -14,10 +15,10 @@ from ._block import Block
 from ._rbm import RBM
 
 
-def _arrays(name: str) -> Callable[[Any], tuple[Array, ...]]:
+def _arrays(name: str) -> Callable[[Sequence[ArrayLike]], tuple[Array, ...]]:
     """Converts a sequence of parameters."""
 
-    def convert(x: Any) -> tuple[Array, ...]:
+    def convert(x: Sequence[ArrayLike]) -> tuple[Array, ...]:
         if not isinstance(x, (tuple, list)):
             raise TypeError(f"`{name}` must be a tuple of arrays, got {_checks.describe(x)}.")
         return tuple(_checks.parameter(f"{name}[{k}]", part) for k, part in enumerate(x))
@@ -221,7 +222,7 @@ class DBM(AbstractLayeredModel, AbstractFree):
     ) -> "DBM":
         return eqx.tree_at(lambda m: (m.weights, m.biases), self, (blocks, unary))
 
-    def factors(self, blocks: tuple[Any, ...]) -> Any:
+    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return tuple(blocks)
 
     def _weight_sums(self) -> list[Float[Array, " _"]]:

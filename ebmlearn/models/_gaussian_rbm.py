@@ -1,10 +1,10 @@
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Shaped
+from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
@@ -210,7 +210,7 @@ class GaussianRBM(AbstractLayeredModel, AbstractFree):
             (jnp.exp(log_sigma)[:, None] * blocks[0], visible * variance, hidden, log_sigma),
         )
 
-    def factors(self, blocks: tuple[Any, ...]) -> Any:
+    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return blocks[0]
 
     def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:

@@ -1,5 +1,5 @@
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 
 import equinox as eqx
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._types import AnyArray
+from .._types import AnyArray, Batch, Evidence, Observed
 from ..units import _random
 from ._base import AbstractPlainModel, no_features, refuse
 from ._block import Block
@@ -46,13 +46,13 @@ class AbstractGraphModel(AbstractPlainModel):
         """The weights of dense blocks of binary variables."""
 
     @abc.abstractmethod
-    def rows(self, data: Any, name: str) -> Int[AnyArray, "*batch variables"]:
+    def rows(self, data: Batch, name: str) -> Int[AnyArray, "*batch variables"]:
         """Observed states as one array, -1 where a variable is not observed, from a dictionary of
         them; checked.
         """
 
     @abc.abstractmethod
-    def likelihood(self, data: Any) -> tuple[Any, Float[Array, "*batch states"] | None]:
+    def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
         """Takes what is no state but a likelihood of each from evidence: the rest of it, and the
         logarithms of the likelihoods.
         """
@@ -62,11 +62,11 @@ class AbstractGraphModel(AbstractPlainModel):
         """One value for each state of each variable, by the groups of the graph."""
 
     @abc.abstractmethod
-    def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Any:
+    def configuration(self, states: Int[AnyArray, "*batch variables"]) -> PyTree:
         """One state for each variable, by the groups of the graph."""
 
     @abc.abstractmethod
-    def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> Any:
+    def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> PyTree:
         """One value for each log-potential, by the groups of the graph."""
 
     @abc.abstractmethod
@@ -97,7 +97,7 @@ class AbstractGraphModel(AbstractPlainModel):
         """
 
     @abc.abstractmethod
-    def energy(self, states: Any) -> Float[Array, "*batch"]:
+    def energy(self, states: Batch) -> Float[Array, "*batch"]:
         """The energy of configurations."""
 
     @abc.abstractmethod
@@ -138,13 +138,13 @@ class AbstractGraphModel(AbstractPlainModel):
         """Data say of each variable whether they tell it."""
         return True
 
-    def places(self, group: Any, name: str) -> Int[np.ndarray, "..."]:
+    def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
         """Where the variables of a group stand among all; or an error that names the argument."""
         numbers: Any = np.arange(len(self.num_states))
         return np.asarray(self.configuration(numbers).take(group, f"`{name}`"))
 
     def observe(
-        self, batch: Any, name: str = "batch"
+        self, batch: Batch, name: str = "batch"
     ) -> tuple["AbstractGraphModel", Int[Array, "rows variables"], Bool[Array, "rows variables"]]:
         """Takes a batch of data apart, checked: the states of all variables, and which of them data
         tell.
@@ -152,21 +152,21 @@ class AbstractGraphModel(AbstractPlainModel):
         rows = self.asked_rows(batch, name)
         return self, rows, rows >= 0
 
-    def check(self, batch: Any, name: str = "batch") -> None:
+    def check(self, batch: Batch, name: str = "batch") -> None:
         """Raises unless a batch is made for this graph."""
         self.asked_rows(batch, name)
 
-    def asked_rows(self, data: Any, name: str) -> Int[Array, "rows variables"]:
+    def asked_rows(self, data: Batch, name: str) -> Int[Array, "rows variables"]:
         """Rows of data, checked."""
         rows = jnp.asarray(self.rows(data, name))
         _checks.rank(name, rows, 2, "[rows, variables], or groups of them with a leading axis")
         return rows
 
-    def as_batch(self, batch: Any) -> Int[Array, "rows variables"]:
+    def as_batch(self, batch: Batch) -> Int[Array, "rows variables"]:
         """One array, so that what is compiled holds on to no group of the graph."""
         return jnp.asarray(self.rows(batch, "batch"))
 
-    def given_features(self: Graph, features: Any) -> Graph:
+    def given_features(self: Graph, features: AnyArray | None) -> Graph:
         """The model itself: it has no features."""
         no_features(self, features)
         return self
@@ -175,7 +175,7 @@ class AbstractGraphModel(AbstractPlainModel):
         """The model itself: it has no features."""
         return self
 
-    def problem(self, evidence: Any, observed: Any) -> GraphProblem:
+    def problem(self, evidence: Evidence, observed: Observed) -> GraphProblem:
         """The graph with evidence, checked."""
         return GraphProblem(self, evidence, observed).checked()
 
@@ -183,17 +183,17 @@ class AbstractGraphModel(AbstractPlainModel):
         """What of rows data tell."""
         return rows >= 0
 
-    def row_problem(self, rows: Int[Array, "rows variables"], observed: Any) -> GraphProblem:
+    def row_problem(self, rows: Int[Array, "rows variables"], observed: PyTree) -> GraphProblem:
         """The graph with some of the states of rows held."""
         return GraphProblem(self, jnp.where(observed, rows, jnp.full_like(rows, -1)))
 
-    def holding(self, seen: Int[Array, "rows variables"], observed: Any) -> GraphProblem:
+    def holding(self, seen: Int[Array, "rows variables"], observed: PyTree) -> GraphProblem:
         """The problem in which all that data tell is held."""
         return GraphProblem(self, seen)
 
     def if_complete(
         self,
-        seen: Any,
+        seen: PyTree,
         observed: Bool[Array, "rows variables"],
         formula: Callable[[], Result],
         infer: Callable[[], Result],
@@ -224,7 +224,7 @@ class AbstractGraphModel(AbstractPlainModel):
         """The statistics of samples."""
         return self.complete(units)
 
-    def held_states(self, seen: Any, observed: Any) -> Any:
+    def held_states(self, seen: PyTree, observed: PyTree) -> tuple[PyTree, PyTree]:
         """States of all variables that data tell, and which these are."""
         return jnp.maximum(seen, 0), observed
 
@@ -259,7 +259,7 @@ class AbstractGraphModel(AbstractPlainModel):
         drawn = jax.random.bernoulli(own, share, (number, len(self.num_states)))
         return (drawn[:, self.owners],)
 
-    def chains_of(self, units: Any, clamped: Any) -> tuple[Any, Any]:
+    def chains_of(self, units: PyTree, clamped: PyTree) -> tuple[PyTree, PyTree]:
         """The same from states that were checked before."""
         return units, clamped
 
@@ -268,7 +268,7 @@ class AbstractGraphModel(AbstractPlainModel):
         return states
 
     def chains(
-        self, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
+        self, num_chains: int, key: PRNGKeyArray, start: PyTree, clamped: PyTree
     ) -> tuple[Int[Array, "samples variables"], Bool[Array, "samples variables"] | None]:
         """States of variables that are held, and which these are, or None."""
         size = len(self.num_states)
@@ -304,7 +304,7 @@ class AbstractGraphModel(AbstractPlainModel):
         counts = np.asarray(self.num_states)
         return np.repeat(np.arange(len(counts)), counts)
 
-    def inside(self) -> tuple[Any, ...]:
+    def inside(self) -> tuple[PyTree, ...]:
         """None."""
         return ()
 
@@ -312,7 +312,7 @@ class AbstractGraphModel(AbstractPlainModel):
         """Raises `ValueError`: the parameters are of many kinds."""
         return self._no_penalty("weight_decay")
 
-    def uncentred(self: Graph, offsets: Any, batch: Any) -> Graph:
+    def uncentred(self: Graph, offsets: PyTree, batch: Batch) -> Graph:
         """Raises `ValueError`: the parameters are of many kinds."""
         return self._no_penalty("centred")
 

@@ -1,19 +1,23 @@
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
-from .._types import AnyArray
-from ._problem import whole
+from .._types import AnyArray, Targets
+from ._problem import AbstractProblem, whole
 
 
-class GraphProblem(eqx.Module):
+# Where a variable stands among all, its group and its index there.
+Place = tuple[int, Hashable, tuple[int, ...]]
+
+
+class GraphProblem(AbstractProblem):
     """A graph with evidence on some of its variables, checked."""
 
     model: Any
@@ -80,11 +84,11 @@ class GraphProblem(eqx.Module):
         x = jnp.broadcast_to(x, (*self.shape, x.shape[-1]))
         return x.reshape(math.prod(self.shape), x.shape[-1])
 
-    def means(self, log_odds: Any) -> Any:
+    def means(self, log_odds: PyTree) -> PyTree:
         """Probabilities of all states from scores, by group."""
         return each_group(jax.nn.softmax, log_odds)
 
-    def decode(self, log_odds: Any) -> Any:
+    def decode(self, log_odds: PyTree) -> PyTree:
         """The likeliest states, by group."""
         return each_group(lambda x: x.argmax(-1).astype(jnp.int32), log_odds)
 
@@ -92,16 +96,13 @@ class GraphProblem(eqx.Module):
         """Nothing: evidence is as strong as was learned."""
         return
 
-    def check_asked(self) -> None:
-        """Nothing: inferences tell observed units, too."""
-
     @property
     def is_answered(self) -> bool:
         """Whether evidence is known to leave nothing to ask for."""
         rows = self.rows
         return _checks.is_concrete(rows) and bool((rows >= 0).all())
 
-    def place(self, target: Any) -> tuple[int, Any, tuple[int, ...]]:
+    def place(self, target: Targets) -> Place:
         """Where a variable stands among all, its group and its index there, or an error."""
         if not isinstance(target, (tuple, list)) or len(target) != 2:
             raise ValueError(f"`targets` must be pairs of a group and an index, got {target!r}.")
@@ -117,40 +118,36 @@ class GraphProblem(eqx.Module):
             )
         return int(places[numbers]), group, numbers  # pyright: ignore
 
-    def holds(self, places: list[tuple[int, Any, tuple[int, ...]]]) -> bool:
+    def holds(self, places: list[Place]) -> bool:
         """Whether some of the variables are known to be observed."""
         rows = self.rows
         at = np.array([place for place, _, _ in places])
         return _checks.is_concrete(rows) and bool((rows[..., at] >= 0).any())
 
-    def with_states(
-        self, places: list[tuple[int, Any, tuple[int, ...]]], states: tuple[int, ...]
-    ) -> "GraphProblem":
+    def with_states(self, places: list[Place], states: tuple[int, ...]) -> "GraphProblem":
         """The same with the states of some variables given too."""
         at = np.array([place for place, _, _ in places], int)
         rows = self.rows.at[..., at].set(jnp.asarray(states, self.rows.dtype))
         return self.with_rows(rows)
 
-    def distribution(
-        self, means: Any, place: tuple[int, Any, tuple[int, ...]]
-    ) -> Float[Array, "*batch states"]:
+    def distribution(self, means: Any, place: Place) -> Float[Array, "*batch states"]:
         """The probabilities of the states of one variable."""
         _, group, index = place
         return means[group][(..., *index, slice(None))]
 
-    def chosen(self, answer: Any, targets: Any) -> Any:
+    def chosen(self, answer: Any, targets: Targets) -> PyTree:
         """The answers for one group."""
         return answer.take(targets, "`targets`")
 
-    def take(self, named: Any, name: Any) -> Any:
+    def take(self, named: Any, name: Hashable) -> Array:
         """What belongs to a group."""
         return named[name]
 
-    def answer(self, means: Any) -> Any:
+    def answer(self, means: PyTree) -> PyTree:
         """What a query asks for: all groups."""
         return means
 
-    def weakened(self, strength: Float[Array, ""]) -> tuple["GraphProblem", Any]:
+    def weakened(self, strength: Float[Array, ""]) -> tuple["GraphProblem", PyTree]:
         """The problem in which the states that are not observed lose so much score, and what of the
         scores was told of the variables themselves, by group: likelihoods are no answers.
         """

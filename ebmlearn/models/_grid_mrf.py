@@ -7,11 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
 from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
-from .._types import AnyArray, Key
+from .._types import AnyArray, Batch, Key
 from ..units import Categorical
 from ._base import gaussian
 from ._block import Block
@@ -191,7 +191,7 @@ class GridMRF(AbstractGraphModel):
         return cls(*tables, shape=shape, emissions=given, learned=learned)
 
     @property
-    def log_potentials(self) -> tuple[Any, ...]:  # pyright: ignore
+    def log_potentials(self) -> tuple[PyTree, ...]:  # pyright: ignore
         """The four tables, then those of the channels."""
         # Of any type, for `tree_at` to look for their places; no tables are a place of their own.
         channels = self.channel_tables if self.channels else ()
@@ -247,7 +247,7 @@ class GridMRF(AbstractGraphModel):
     def blocks(self) -> tuple[Block, ...]:
         return ()
 
-    def rows(self, data: Any, name: str = "data") -> Int[AnyArray, "*batch variables"]:
+    def rows(self, data: Batch, name: str = "data") -> Int[AnyArray, "*batch variables"]:
         """Observed states as one array: the hidden states, row by row, then each channel.
 
         **Arguments:**
@@ -261,7 +261,7 @@ class GridMRF(AbstractGraphModel):
         """
         return rows_of(data, name, self.sizes, self.num_states, self._index)
 
-    def likelihood(self, data: Any) -> tuple[Any, Float[Array, "*batch states"] | None]:
+    def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
         data, parts = likelihoods_of(data, self.sizes, self._index)
         if parts is None:
             return data, None
@@ -315,7 +315,7 @@ class GridMRF(AbstractGraphModel):
         units = jax.nn.one_hot(states, most, dtype=self.bias.dtype)
         return units, features(self.shape, self.tables, self.channel_tables, states)
 
-    def energy(self, states: Any) -> Float[Array, "*batch"]:
+    def energy(self, states: Batch) -> Float[Array, "*batch"]:
         """The energy of configurations, infinite where a log-potential excludes one.
 
         **Arguments:**
@@ -323,7 +323,8 @@ class GridMRF(AbstractGraphModel):
         - `states`: from the names of groups to states `[*batch, height, width]`, of all groups.
         """
         if isinstance(states, Groups):
-            states = joined_states(states.values, self.sizes)
+            found: Any = states
+            states = joined_states(found.values, self.sizes)
         rows = jnp.asarray(self.rows(states, "states"))
         if _checks.is_concrete(rows) and bool((rows < 0).any()):
             raise ValueError("`states` must hold all groups of variables, got some of them.")

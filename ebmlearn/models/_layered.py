@@ -1,11 +1,11 @@
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
@@ -40,6 +40,9 @@ class LayeredModel(AbstractLayeredModel):
     biases: tuple[Float[Array, "... _"], ...]
     layer_names: tuple[str, ...] = eqx.field(static=True)
     joined: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    example: ClassVar[str] = (
+        '{"visible": Binary(784), "hidden": Binary(500)}, [("visible", "hidden")], key=0'
+    )
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class LayeredModel(AbstractLayeredModel):
             for (first, second), w in zip(self.joined, self.weights, strict=True)
         )
 
-    def inside(self) -> tuple[Any, ...]:
+    def inside(self) -> tuple[PyTree, ...]:
         pairs = zip(self.joined, self.weights, strict=True)
         return tuple(w for (first, second), w in pairs if first == second)
 
@@ -150,10 +153,10 @@ class LayeredModel(AbstractLayeredModel):
         parts = (layers, blocks, unary)
         return eqx.tree_at(lambda m: (m.units_of, m.weights, m.biases), self, parts)
 
-    def factors(self, blocks: tuple[Any, ...]) -> Any:
+    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return tuple(blocks)
 
-    def energy(self, states: Any) -> Float[Array, " rows"]:
+    def energy(self, states: PyTree) -> Float[Array, " rows"]:
         """The energy of configurations, named as samples are: `[rows, size]` for each layer."""
         parts = by_layer("states", self.names, states)
         return self.energies(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jaxtyping import PyTree
 
 from .. import _checks
 
@@ -17,14 +18,14 @@ class Layers(NamedTuple):
     `hidden` is an array, or a tuple of arrays from the lowest layer up for a [`ebmlearn.DBM`][].
     """
 
-    visible: Any
-    hidden: Any
+    visible: PyTree
+    hidden: PyTree
 
 
 class Units(NamedTuple):
     """One value for each unit of a model without layers: states, probabilities or log-odds."""
 
-    x: Any
+    x: PyTree
 
 
 # The layers that data do not tell, by their names.

@@ -5,7 +5,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float, Shaped
+from jaxtyping import Array, Bool, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
@@ -216,7 +216,7 @@ class NNBM(AbstractLayeredModel):
     def blocks(self) -> tuple[Block, ...]:
         return (Block(0, 0, -self.off_diagonal, self.edges),)
 
-    def inside(self) -> tuple[Any, ...]:
+    def inside(self) -> tuple[PyTree, ...]:
         return (self.couplings,)
 
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
@@ -231,7 +231,7 @@ class NNBM(AbstractLayeredModel):
         couplings = jnp.diag(layers[0].precision) - blocks[0]  # pyright: ignore
         return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (couplings, *unary))
 
-    def factors(self, blocks: tuple[Any, ...]) -> Any:
+    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return blocks[0]
 
 

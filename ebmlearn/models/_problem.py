@@ -1,9 +1,10 @@
 """A model with evidence, and functions of its instances."""
 
+import abc
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -12,10 +13,44 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Num, PyTree
 
 from .. import _checks
-from .._types import AnyArray
+from .._types import AnyArray, Targets
 
 
-class Problem(eqx.Module):
+Posed = TypeVar("Posed", bound="AbstractProblem")
+
+
+class AbstractProblem(eqx.Module):
+    """A model with evidence that was checked: what inferences work on."""
+
+    model: eqx.AbstractVar[Any]
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The batch shape."""
+
+    @abc.abstractmethod
+    def place(self, target: Targets) -> PyTree:
+        """Where a unit or a variable stands, or an error."""
+
+    @abc.abstractmethod
+    def holds(self, places: list[PyTree]) -> bool:
+        """Whether some of these are known to be observed."""
+
+    @abc.abstractmethod
+    def with_states(self: Posed, places: list[PyTree], states: tuple[int, ...]) -> Posed:
+        """The same with the states of some of these given too."""
+
+    @abc.abstractmethod
+    def distribution(self, means: PyTree, place: PyTree) -> Float[Array, "*batch states"]:
+        """The probabilities of the states of one of these."""
+
+    @abc.abstractmethod
+    def chosen(self, answer: PyTree, targets: Targets) -> PyTree:
+        """The answers for some of these."""
+
+
+class Problem(AbstractProblem):
     """A model of layers with evidence on its first layer, checked."""
 
     model: Any
@@ -92,13 +127,13 @@ class Problem(eqx.Module):
         x = jnp.broadcast_to(x, (*self.shape, x.shape[-1]))
         return x.reshape(math.prod(self.shape), x.shape[-1])
 
-    def means(self, log_odds: Any) -> Any:
+    def means(self, log_odds: PyTree) -> PyTree:
         """Probabilities from log-odds, by name."""
         layers = jax.tree.leaves(log_odds, is_leaf=lambda x: x is None)
         pairs = zip(self.model.layers, layers, strict=True)
         return self.model.units([x if x is None else units.mean(x) for units, x in pairs])
 
-    def decode(self, log_odds: Any) -> Any:
+    def decode(self, log_odds: PyTree) -> PyTree:
         """The likeliest states from log-odds, by name, as users see them."""
         layers = jax.tree.leaves(log_odds, is_leaf=lambda x: x is None)
         pairs = zip(self.model.layers, layers, strict=True)
@@ -106,7 +141,7 @@ class Problem(eqx.Module):
             [x if x is None else units.decode(units.mode(x)) for units, x in pairs]
         )
 
-    def weakened(self, strength: Float[Array, "2"] | None) -> tuple["Problem", Any]:
+    def weakened(self, strength: Float[Array, "2"] | None) -> tuple["Problem", PyTree]:
         """The problem in which evidence is log-odds of this strength, and what of the log-odds was
         told of the units themselves: likelihoods are no answers. Without a strength, evidence is
         exact.
@@ -129,9 +164,6 @@ class Problem(eqx.Module):
         evidence, observed = given
         return observed & ((evidence == 0) | (evidence == 1)), jnp.sign(2 * evidence - 1)
 
-    def check_asked(self) -> None:
-        """Nothing: inferences tell observed units, too."""
-
     @property
     def is_answered(self) -> bool:
         """Whether evidence is known to leave nothing to ask for."""
@@ -141,7 +173,7 @@ class Problem(eqx.Module):
         sure = (x == 0) | (x == 1) | (low == -math.inf)
         return bool((np.asarray(self.observed) & sure).all())
 
-    def place(self, target: Any) -> int:
+    def place(self, target: Targets) -> int:
         """The number of a unit, counted from the first, or an error."""
         units, unit = self.model.layers[0].size, whole(target)
         if unit is None or not -units <= unit < units:
@@ -168,19 +200,19 @@ class Problem(eqx.Module):
         x = x.at[..., at].set(jnp.asarray(states, x.dtype))
         return Problem(self.model, x, mask.at[..., at].set(True), trusted=True)
 
-    def distribution(self, means: Any, place: int) -> Float[Array, "*batch 2"]:
+    def distribution(self, means: PyTree, place: int) -> Float[Array, "*batch 2"]:
         """The probabilities of the states of one unit."""
         p = self.answer(means)[..., place]
         return jnp.stack([1 - p, p], -1)
 
-    def chosen(self, answer: Any, targets: Any) -> Any:
+    def chosen(self, answer: PyTree, targets: Targets) -> PyTree:
         """The answers for some units."""
         targets, units = np.asarray(targets), self.model.layers[0].size
         if not np.issubdtype(targets.dtype, np.integer) or (np.abs(targets + 0.5) > units).any():
             raise ValueError(f"`targets` must be indices below {units}, got {targets}.")
         return jax.tree.map(lambda x: x[..., targets], answer)
 
-    def take(self, named: Any, name: Any) -> Any:
+    def take(self, named: Any, name: str) -> PyTree:
         """What belongs to a name of the vocabulary, `visible` for instance."""
         if name not in named._fields:
             have = " and ".join(f"`{field}`" for field in named._fields)
@@ -190,14 +222,14 @@ class Problem(eqx.Module):
         return getattr(named, name)
 
     def surprise(
-        self, log_odds: Any, rows: Float[Array, "rows units"], targets: Bool[Array, "rows units"]
+        self, log_odds: PyTree, rows: Float[Array, "rows units"], targets: Bool[Array, "rows units"]
     ) -> Float[Array, " rows"]:
         """Minus the log-probability of the states of targets, each by itself, in nats."""
         value = jax.tree.leaves(log_odds)[0]
         each = jax.nn.softplus(value) - rows * value
         return jnp.where(targets, each, jnp.zeros_like(each)).sum(-1)
 
-    def answer(self, means: Any) -> Any:
+    def answer(self, means: PyTree) -> PyTree:
         """The part of the means that a query asks for: those of the first layer."""
         return jax.tree.leaves(means)[0]
 

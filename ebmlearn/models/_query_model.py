@@ -1,16 +1,19 @@
 import math
-from typing import Any, ClassVar
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar, NoReturn
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
-from .._types import AnyArray
+from .._types import AnyArray, Batch, Evidence, Observed, Targets
 from ._base import AbstractModel, AbstractPlainModel, no_features, refuse
 from ._block import Block
+from ._problem import AbstractProblem
+from ._statistics import Statistics
 
 
 class QueryModel(AbstractModel):
@@ -116,7 +119,7 @@ class QueryModel(AbstractModel):
         """
         return None if self.log_strength is None else jnp.exp(self.log_strength)
 
-    def to_model(self) -> Any:
+    def to_model(self) -> AbstractPlainModel:
         """The plain model, without the three numbers: what [`ebmlearn.BP`][] and samplers take. It
         is a worse model of the data than maximum likelihood would give; its answers by another
         inference are worse too.
@@ -134,7 +137,7 @@ class QueryModel(AbstractModel):
         return ()
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """The dtype of the parameters."""
         return self.log_scale.dtype
 
@@ -148,7 +151,7 @@ class QueryModel(AbstractModel):
         """A QueryModel cannot be one's model."""
         return
 
-    def places(self, group: Any, name: str) -> Any:
+    def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
         """Where the variables of a group of a graph stand among all."""
         return self.centred.places(group, name)
 
@@ -156,23 +159,23 @@ class QueryModel(AbstractModel):
         """Those of the plain model."""
         return self.to_model().blocks()
 
-    def observe(self, batch: Any, name: str = "batch") -> tuple["QueryModel", Any, None]:
+    def observe(self, batch: Batch, name: str = "batch") -> tuple["QueryModel", Array, None]:
         """Takes a batch of data apart, checked. Numbers between 0 and 1 are shares."""
         return self, self.centred.asked_rows(batch, name), None
 
-    def check(self, batch: Any, name: str = "batch") -> None:
+    def check(self, batch: Batch, name: str = "batch") -> None:
         """Raises unless a batch is made for the plain model."""
         self.centred.asked_rows(batch, name)
 
-    def asked_rows(self, data: Any, name: str) -> Any:
+    def asked_rows(self, data: Batch, name: str) -> Array:
         """Rows of data that queries are about, checked."""
         return self.centred.asked_rows(data, name)
 
-    def as_batch(self, batch: Any) -> Any:
+    def as_batch(self, batch: Batch) -> PyTree:
         """A batch as arrays alone."""
         return self.centred.as_batch(batch)
 
-    def given_features(self, features: Any) -> "QueryModel":
+    def given_features(self, features: AnyArray | None) -> "QueryModel":
         """The model itself: it has no features."""
         no_features(self, features)
         return self
@@ -181,27 +184,29 @@ class QueryModel(AbstractModel):
         """The model itself: it has no features."""
         return self
 
-    def problem(self, evidence: Any, observed: Any) -> "QueryProblem":
+    def problem(self, evidence: Evidence, observed: Observed) -> "QueryProblem":
         """The model with evidence, checked."""
         return QueryProblem(self, self.to_model().problem(evidence, observed))
 
-    def told_in(self, rows: Any) -> Any:
+    def told_in(self, rows: Array) -> Bool[Array, "..."]:
         """What of rows data tell."""
         return self.centred.told_in(rows)
 
-    def row_problem(self, rows: Any, observed: Any) -> "QueryProblem":
+    def row_problem(self, rows: Array, observed: Array) -> "QueryProblem":
         """The model with evidence that was checked before."""
         return QueryProblem(self, self.to_model().row_problem(rows, observed))
 
-    def configuration(self, states: Any) -> Any:
+    def configuration(self, states: PyTree) -> PyTree:
         """States as the plain model names them."""
         return self.centred.configuration(states)
 
-    def if_complete(self, seen: Any, observed: Any, formula: Any, infer: Any) -> Any:
+    def if_complete(
+        self, seen: PyTree, observed: PyTree, formula: Callable, infer: Callable
+    ) -> NoReturn:
         """Raises `TypeError`: `QueryTraining` trains it."""
         return refuse(self, "be a plain one for this learner")
 
-    def expected_energy(self, statistics: Any) -> Any:
+    def expected_energy(self, statistics: Statistics) -> NoReturn:
         """Raises `TypeError`: `QueryTraining` trains it."""
         return refuse(self, "be a plain one for this learner")
 
@@ -222,7 +227,7 @@ class QueryModel(AbstractModel):
         """Raises `TypeError`: it has a temperature of its own."""
         return refuse(self, "be a plain one to be tempered")
 
-    def inside(self) -> tuple[Any, ...]:
+    def inside(self) -> tuple[()]:
         """None: its gradient is one by entries."""
         return ()
 
@@ -230,12 +235,12 @@ class QueryModel(AbstractModel):
         """Raises `TypeError`."""
         return refuse(self, "be a plain one for weight decay")
 
-    def uncentred(self, offsets: Any, batch: Any) -> "QueryModel":
+    def uncentred(self, offsets: PyTree, batch: Batch) -> "QueryModel":
         """Raises `TypeError`: it is centred already."""
         return refuse(self, "be a plain one to be centred")
 
 
-class QueryProblem(eqx.Module):
+class QueryProblem(AbstractProblem):
     """A `QueryModel` with evidence, checked."""
 
     model: QueryModel
@@ -246,34 +251,27 @@ class QueryProblem(eqx.Module):
         """The batch shape."""
         return self.plain.shape
 
-    def check_asked(self) -> None:
-        """Raises `ValueError` if evidence is known to leave nothing to ask for."""
-        if self.plain.is_answered:
-            raise ValueError(
-                "`evidence` and `observed` must leave a unit to be asked for, got all observed."
-            )
-
-    def place(self, target: Any) -> Any:
+    def place(self, target: Targets) -> PyTree:
         """Where a unit or a variable stands, or an error."""
         return self.plain.place(target)
 
-    def holds(self, places: Any) -> bool:
+    def holds(self, places: list[PyTree]) -> bool:
         """Whether some of these are known to be observed."""
         return self.plain.holds(places)
 
-    def with_states(self, places: Any, states: tuple[int, ...]) -> "QueryProblem":
+    def with_states(self, places: list[PyTree], states: tuple[int, ...]) -> "QueryProblem":
         """The same with the states of some of these given too."""
         return QueryProblem(self.model, self.plain.with_states(places, states))
 
-    def distribution(self, means: Any, place: Any) -> Array:
+    def distribution(self, means: PyTree, place: PyTree) -> Float[Array, "*batch states"]:
         """The probabilities of the states of one of these."""
         return self.plain.distribution(means, place)
 
-    def chosen(self, answer: Any, targets: Any) -> Any:
+    def chosen(self, answer: PyTree, targets: Targets) -> PyTree:
         """The answers for some of these."""
         return self.plain.chosen(answer, targets)
 
-    def posed(self) -> tuple[Any, Any]:
+    def posed(self) -> tuple[Any, PyTree]:
         """The problem of the plain model in which evidence is as strong as was learned, and what
         of the log-odds was told of the units themselves, by name, or None.
         """

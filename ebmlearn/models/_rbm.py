@@ -1,12 +1,13 @@
-from typing import Any, ClassVar
+from typing import ClassVar, NoReturn
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Shaped
+import numpy as np
+from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
-from .._types import AnyArray, Key
+from .._types import AnyArray, Batch, Evidence, Key, Observed
 from ..units import AbstractUnits, Binary
 from ._base import (
     AbstractFree,
@@ -203,7 +204,7 @@ class RBM(AbstractLayeredModel, AbstractFree):
         parts = (*blocks, *unary)
         return eqx.tree_at(lambda m: (m.weights, m.visible_bias, m.hidden_bias), self, parts)
 
-    def factors(self, blocks: tuple[Any, ...]) -> Any:
+    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return blocks[0]
 
     def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
@@ -323,14 +324,14 @@ class CRBM(AbstractFree):
         return ()
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """The dtype of the parameters."""
         return self.weights.dtype
 
     def blocks(self) -> tuple[Block, ...]:
         return (Block(0, 1, self.weights),)
 
-    def check(self, batch: Any, name: str = "batch") -> None:
+    def check(self, batch: Batch, name: str = "batch") -> None:
         """Raises unless a batch is a pair (features, visible) for this model."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             got = f"{len(batch)} arrays" if isinstance(batch, (tuple, list)) else "one array"
@@ -350,7 +351,7 @@ class CRBM(AbstractFree):
             )
 
     def observe(
-        self, batch: Any, name: str = "batch"
+        self, batch: Batch, name: str = "batch"
     ) -> tuple[RBM, tuple[Float[Array, "rows visible"]], None]:
         """Takes the pair (features, visible) apart, checked."""
         self.check(batch, name)
@@ -409,11 +410,11 @@ class CRBM(AbstractFree):
         """What weight decay pulls on: all weights."""
         return matrices_of(self)
 
-    def as_batch(self, batch: Any) -> Any:
+    def as_batch(self, batch: Batch) -> PyTree:
         """The batch as it is."""
         return batch
 
-    def problem(self, evidence: Any, observed: Any) -> Any:
+    def problem(self, evidence: Evidence, observed: Observed) -> NoReturn:
         """Raises `TypeError`: inferences need the features."""
         return refuse(self, "be an RBM")
 
@@ -422,7 +423,7 @@ class CRBM(AbstractFree):
         """A QueryModel needs the features."""
         return
 
-    def configuration(self, states: Any) -> Any:
+    def configuration(self, states: PyTree) -> PyTree:
         """States as they are."""
         return states
 
@@ -430,13 +431,13 @@ class CRBM(AbstractFree):
         """The RBM of features that are all 0."""
         return RBM(self.weights, self.visible_bias, self.hidden_bias)
 
-    def given_features(self, features: Any) -> RBM:
+    def given_features(self, features: AnyArray | None) -> RBM:
         """`condition(features)`."""
         if features is None:
             raise ValueError("`features` must be given for a CRBM, got None.")
         return self.condition(features)
 
-    def uncentred(self, offsets: Layers, batch: Any) -> "CRBM":
+    def uncentred(self, offsets: Layers, batch: Batch) -> "CRBM":
         """The model whose energy is, up to a constant, this one's at $v - \\mu$, $h - \\lambda$ and
         $x - \\xi$, with `offsets` $(\\mu, \\lambda)$ and the mean $\\xi$ of the features of a
         batch.

@@ -3,7 +3,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Int, Shaped
+from jaxtyping import Array, DTypeLike, Float, Int, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
@@ -229,7 +229,7 @@ class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
             return blocks
         return *blocks, Block(2, 1, self.label_weights)
 
-    def inside(self) -> tuple[Any, ...]:
+    def inside(self) -> tuple[PyTree, ...]:
         return (self.couplings,)
 
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
@@ -261,7 +261,7 @@ class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
 
         return eqx.tree_at(parts, self, [*blocks, *unary])
 
-    def factors(self, blocks: tuple[Any, ...]) -> Any:
+    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return tuple(blocks)
 
     def _weight_sums(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

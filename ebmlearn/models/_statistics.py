@@ -1,7 +1,5 @@
-from typing import Any
-
 import equinox as eqx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 
 class Statistics(eqx.Module):
@@ -15,8 +13,8 @@ class Statistics(eqx.Module):
     They are the gradient of `log_partition`; what an inference maximises is 0 or 1.
     """
 
-    units: Any
-    pairwise: Any
+    units: PyTree
+    pairwise: PyTree
     squares: tuple[Float[Array, "..."] | None, ...]
     converged: Bool[Array, "*batch"]
     iterations: Int[Array, "*batch"]

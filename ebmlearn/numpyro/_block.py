@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
+from ..models import AbstractLayeredModel
 from ..samplers import AbstractSampler, ParallelTempering
 from . import _events
 
@@ -54,7 +55,10 @@ class SamplerBlock(MCMCKernel):
     """
 
     def __init__(
-        self, sampler: AbstractSampler, build: Callable[[dict[str, Array]], Any], steps: int = 1
+        self,
+        sampler: AbstractSampler,
+        build: Callable[[dict[str, Array]], AbstractLayeredModel],
+        steps: int = 1,
     ):
         """**Arguments:**
 
@@ -86,9 +90,9 @@ class SamplerBlock(MCMCKernel):
         self,
         rng_key: Array,
         num_warmup: int,
-        init_params: dict[str, Any] | None,
+        init_params: dict[str, PyTree] | None,
         model_args: tuple,
-        model_kwargs: dict[str, Any] | None,
+        model_kwargs: dict[str, object] | None,
     ) -> BlockState:
         """The start, from the values that `numpyro.infer.Gibbs` hands over."""
         if not init_params or len(init_params) != 1:
@@ -101,12 +105,13 @@ class SamplerBlock(MCMCKernel):
         )
 
     def sample(
-        self, state: BlockState, model_args: tuple, model_kwargs: dict[str, Any] | None
+        self, state: BlockState, model_args: tuple, model_kwargs: dict[str, object] | None
     ) -> BlockState:
         """Moves the site."""
         from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
-        model = self._build((model_kwargs or {}).get(GIBBS_SITES_KWARG, {}))
+        sites: Any = (model_kwargs or {}).get(GIBBS_SITES_KWARG, {})
+        model = self._build(sites)
         _events.check(model)
         ((name, old),) = state.z.items()
         after, first, second, *keys = jax.random.split(state.rng_key, 3 + self._steps)
@@ -127,17 +132,17 @@ class SamplerBlock(MCMCKernel):
         return BlockState({name: new}, after)
 
     def refresh(  # pyright: ignore
-        self, state: BlockState, model_args: tuple, model_kwargs: dict[str, Any] | None
+        self, state: BlockState, model_args: tuple, model_kwargs: dict[str, object] | None
     ) -> BlockState:
         """Nothing that depends on the other sites is kept."""
         return state
 
-    def wrap_model(self, wrapper: Any) -> "SamplerBlock":
+    def wrap_model(self, wrapper: Callable[[Callable], Callable]) -> "SamplerBlock":
         """There is no NumPyro model to wrap."""
         return self
 
     def get_constrain_fn(
-        self, model_args: tuple, model_kwargs: dict[str, Any] | None
-    ) -> Callable[[Any], Any]:
+        self, model_args: tuple, model_kwargs: dict[str, object] | None
+    ) -> Callable[[PyTree], PyTree]:
         """The site is what it is."""
         return lambda z: z

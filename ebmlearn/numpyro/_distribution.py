@@ -5,13 +5,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Num, PRNGKeyArray
+from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 from numpyro.distributions import Distribution
+from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.util import validate_sample
 
 from .. import _checks
 from .._types import AnyArray
 from ..inference import Exact
+from ..models import AbstractLayeredModel
 from ..samplers import AbstractSampler, Gibbs, sample
 from . import _events
 
@@ -46,7 +48,7 @@ class EnergyDistribution(Distribution):
 
     def __init__(
         self,
-        model: Any,
+        model: AbstractLayeredModel,
         log_partition: Literal["exact"] | float | Float[AnyArray, "*batch"] | None,
         *,
         sampler: AbstractSampler | None = None,
@@ -93,7 +95,7 @@ class EnergyDistribution(Distribution):
         super().__init__(model.batch_shape, (_events.size(model),), validate_args=validate_args)
 
     @property
-    def support(self) -> Any:
+    def support(self) -> Constraint:
         """Vectors of 0 and 1, of real numbers, or of nonnegative ones."""
         return _events.support(self.model)
 
@@ -113,7 +115,7 @@ class EnergyDistribution(Distribution):
 
     @validate_sample
     def log_prob(  # pyright: ignore
-        self, value: Num[AnyArray, "..."], intermediates: Any = None
+        self, value: Num[AnyArray, "..."], intermediates: PyTree = None
     ) -> Float[Array, "..."]:
         """The log-probability of events, or of None for a normaliser, their log-potential."""
         potential = _events.log_potential(self.model, jnp.asarray(value))

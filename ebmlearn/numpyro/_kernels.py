@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
@@ -33,7 +33,7 @@ class KernelState(NamedTuple):
     z: dict[str, Array]
     energy: Float[Array, "..."]
     accepted: Float[Array, "..."]
-    chain: Any
+    chain: PyTree
     rng_key: Array
 
 
@@ -55,9 +55,9 @@ class _SamplerKernel(MCMCKernel):
         self,
         rng_key: Array,
         num_warmup: int,
-        init_params: dict[str, Any] | None = None,
+        init_params: dict[str, PyTree] | None = None,
         model_args: tuple = (),
-        model_kwargs: dict[str, Any] | None = None,
+        model_kwargs: dict[str, object] | None = None,
     ) -> KernelState:
         """The start of a chain, or of several if there are several keys."""
         model, clamped = _arguments(model_args, model_kwargs)
@@ -71,7 +71,7 @@ class _SamplerKernel(MCMCKernel):
         )
 
     def sample(
-        self, state: KernelState, model_args: tuple, model_kwargs: dict[str, Any] | None
+        self, state: KernelState, model_args: tuple, model_kwargs: dict[str, object] | None
     ) -> KernelState:
         """One step of a chain, or of several."""
         model, _ = _arguments(model_args, model_kwargs)
@@ -80,7 +80,7 @@ class _SamplerKernel(MCMCKernel):
         return jax.vmap(lambda state: self._step(state, model))(state)
 
     def refresh(  # pyright: ignore
-        self, state: KernelState, model_args: tuple, model_kwargs: dict[str, Any] | None
+        self, state: KernelState, model_args: tuple, model_kwargs: dict[str, object] | None
     ) -> KernelState:
         """Nothing that a step needs is kept."""
         return state

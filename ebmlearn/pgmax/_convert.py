@@ -3,6 +3,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 from pgmax import fgraph, fgroup, vgroup
 
 from ..models import AbstractModel, Groups
@@ -24,7 +25,7 @@ class PGMaxGraph(NamedTuple):
 
     graph: fgraph.FactorGraph
     variables: Any
-    evidence: dict[Any, Any]
+    evidence: dict[Any, PyTree]
 
 
 def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:

@@ -1,13 +1,13 @@
 import collections
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, PyTree, Shaped
 from pgmax import factor, fgroup, vgroup
 
 from .. import _checks
@@ -20,6 +20,7 @@ from ..models import CRBM
 _CONFIGURATIONS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
 
 # A variable of PGMax: its hash and the number of its states.
+# Its number and how many states it has: PGMax says `int`, and keeps integers of NumPy.
 Variable = tuple[Any, Any]
 
 
@@ -32,7 +33,7 @@ class RBMWiring(factor.Wiring):
 
     shapes: np.ndarray
 
-    def get_inference_arguments(self) -> dict[str, Any]:
+    def get_inference_arguments(self) -> dict[str, PyTree]:
         """What the update needs besides messages: the sizes of each group."""
         return {"shapes": tuple((int(v), int(h)) for v, h in np.asarray(self.shapes))}
 
@@ -73,7 +74,7 @@ class RBMFactor(factor.Factor, metaclass=Explained):
     def compile_wiring(
         visible_variables: Sequence[Variable],
         hidden_variables: Sequence[Variable],
-        vars_to_starts: Any,
+        vars_to_starts: Mapping[Variable, Any],
     ) -> RBMWiring:
         """The wiring of one group."""
         starts = ends(visible_variables, hidden_variables, vars_to_starts)
@@ -88,14 +89,14 @@ class RBMFactor(factor.Factor, metaclass=Explained):
         return RBMWiring(var_states_for_edges=table, shapes=np.array([[visible, hidden]]))
 
     @staticmethod
-    def concatenate_wirings(wirings: Sequence[Any]) -> RBMWiring:
+    def concatenate_wirings(wirings: Sequence[RBMWiring]) -> RBMWiring:  # pyright: ignore
         """The wiring of all groups of a graph."""
         if not wirings:
             none = np.empty((0, 3), int)
             return RBMWiring(var_states_for_edges=none, shapes=np.empty((0, 2), int))
         return RBMWiring(
             var_states_for_edges=factor.concatenate_var_states_for_edges(
-                [wiring.var_states_for_edges for wiring in wirings]
+                [np.asarray(wiring.var_states_for_edges) for wiring in wirings]
             ),
             shapes=np.concatenate([wiring.shapes for wiring in wirings]),
         )
@@ -105,18 +106,21 @@ class RBMFactor(factor.Factor, metaclass=Explained):
         edge_states_one_hot_decoding: Array,
         log_potentials: Array,
         shapes: tuple[tuple[int, int], ...],
-    ) -> Any:
+    ) -> PyTree:
         """The energy of all groups: minus the weights whose both ends are 1."""
         ones = edge_states_one_hot_decoding.reshape(-1, 2, 2)[:, :, 1]
         return -(log_potentials * ones[:, 0] * ones[:, 1]).sum()
 
     @staticmethod
     def compute_factor_energy(  # pyright: ignore
-        variables: Any, vars_to_map_states: Any, factor_configs: Any, log_potentials: Any
-    ) -> Any:
+        variables: Sequence[Variable],
+        vars_to_map_states: Mapping[Variable, PyTree],
+        factor_configs: PyTree,
+        log_potentials: PyTree,
+    ) -> PyTree:
         """The energy of one edge."""
         return factor.EnumFactor.compute_factor_energy(
-            variables, vars_to_map_states, factor_configs, log_potentials
+            list(variables), {**vars_to_map_states}, factor_configs, log_potentials
         )
 
 
@@ -240,13 +244,13 @@ class AbstractDenseGroup(fgroup.FactorGroup):
         edges = (self._edge(i, j) for i in range(visible) for j in range(hidden))
         return collections.OrderedDict((frozenset(edge.variables), edge) for edge in edges)
 
-    def compile_wiring(self, vars_to_starts: Any) -> RBMWiring:
+    def compile_wiring(self, vars_to_starts: Mapping[Variable, Any]) -> RBMWiring:
         """Where the variables of the group are in the graph."""
         return RBMFactor.compile_wiring(
             self.visible_variables, self.hidden_variables, vars_to_starts
         )
 
-    def flatten(self, data: Any) -> Array:
+    def flatten(self, data: PyTree) -> Array:
         """Weights `[visible, hidden]`, or messages `[visible, hidden, 2, 2]` (end, state), as
         PGMax keeps them.
         """
@@ -257,7 +261,7 @@ class AbstractDenseGroup(fgroup.FactorGroup):
             )
         return jnp.asarray(data).reshape(-1)
 
-    def unflatten(self, flat_data: Any) -> Array:
+    def unflatten(self, flat_data: AnyArray) -> Array:
         """The reverse of `flatten`."""
         sizes = {self.num_factors: self.shape, 4 * self.num_factors: (*self.shape, 2, 2)}
         if flat_data.ndim != 1 or flat_data.size not in sizes:
@@ -346,7 +350,7 @@ class CRBMFactorGroup(AbstractDenseGroup):
         ):
             object.__setattr__(self, name, value)
 
-    def evidence(self, features: Shaped[AnyArray, " features"]) -> dict[vgroup.VarGroup, Any]:
+    def evidence(self, features: Shaped[AnyArray, " features"]) -> dict[vgroup.VarGroup, Array]:
         """What features say of both sides, for PGMax's `evidence_updates`. Of one instance; for a
         batch, `jax.vmap` over it.
 

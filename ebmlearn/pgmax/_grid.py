@@ -1,4 +1,4 @@
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 from jaxtyping import Array, Float, Float64
+from numpy.typing import ArrayLike
 
 from .. import _checks
 from ..models import AbstractLayeredModel
@@ -26,7 +27,7 @@ class Grid(eqx.Module):
     nodes: Float64[np.ndarray, " K"]
     log_weights: Float64[np.ndarray, " K"]
 
-    def __init__(self, nodes: Any, log_weights: Any):
+    def __init__(self, nodes: ArrayLike, log_weights: ArrayLike):
         """**Arguments:**
 
         - `nodes`: $x_k$, two at least, increasing, none below zero.

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -11,7 +11,7 @@ from pgmax import fgraph, infer
 
 from .. import _checks
 from .._sentinels import LIMIT
-from .._types import AnyArray
+from .._types import AnyArray, Batch
 from ..models import Statistics
 from ..models._block import Block
 from ..models._graph import AbstractGraphModel
@@ -111,7 +111,7 @@ class FactorGraphModel(AbstractGraphModel):
     def num_states(self) -> Int[np.ndarray, " variables"]:
         return np.broadcast_to(np.asarray(self.layout.counts), (self.num_variables,))
 
-    def log_potentials_of(self, group: Any) -> Float[Array, "..."]:
+    def log_potentials_of(self, group: Hashable) -> Float[Array, "..."]:
         """The log-potentials of a factor group, as they are now: after training, what was learned.
 
         **Arguments:**
@@ -201,7 +201,7 @@ class FactorGraphModel(AbstractGraphModel):
             tuple(beta * self.log_potentials[k] for k in dense),
         )
 
-    def rows(self, data: Any, name: str = "data") -> Int[AnyArray, "*batch variables"]:
+    def rows(self, data: Batch, name: str = "data") -> Int[AnyArray, "*batch variables"]:
         """Observed states as one array, in the order of the graph's variables.
 
         **Arguments:**
@@ -216,7 +216,7 @@ class FactorGraphModel(AbstractGraphModel):
         index = self.variables.index
         return rows_of(data, name, self.layout.variables, self.num_states, index)
 
-    def likelihood(self, data: Any) -> tuple[Any, Float[Array, "*batch states"] | None]:
+    def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
         data, parts = likelihoods_of(data, self.layout.variables, self.variables.index)
         if parts is None:
             return data, None
@@ -262,7 +262,7 @@ class FactorGraphModel(AbstractGraphModel):
         units = jax.nn.one_hot(states, self.layout.max_states, dtype=dtype)
         return units, self.tables(jnp.ones((), dtype)).features(states, "sum")
 
-    def energy(self, states: Any) -> Float[Array, "*batch"]:
+    def energy(self, states: Batch) -> Float[Array, "*batch"]:
         """The energy of configurations, infinite where one breaks a factor.
 
         **Arguments:**
@@ -270,7 +270,8 @@ class FactorGraphModel(AbstractGraphModel):
         - `states`: from variable groups to states `[*batch, *shape]`, of all groups.
         """
         if isinstance(states, Named):
-            states = joined_states(states.values, self.layout.variables)
+            found: Any = states
+            states = joined_states(found.values, self.layout.variables)
         rows = jnp.asarray(self.rows(states, "states"))
         if _checks.is_concrete(rows) and bool((rows < 0).any()):
             raise ValueError("`states` must hold all groups of variables, got some of them.")

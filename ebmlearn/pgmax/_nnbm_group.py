@@ -2,14 +2,14 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from pgmax import factor, fgraph, fgroup, vgroup
 
 from .. import _checks
@@ -34,7 +34,7 @@ class NNBMWiring(factor.Wiring):
     nodes: np.ndarray
     log_weights: np.ndarray
 
-    def get_inference_arguments(self) -> dict[str, Any]:
+    def get_inference_arguments(self) -> dict[str, PyTree]:
         """What the update needs besides messages: the sizes `(n, K)` of each group, and the grids
         of all groups one after the other.
         """
@@ -101,7 +101,7 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
 
     @staticmethod
     def compile_wiring(
-        variables: Sequence[Variable], grid: Grid, vars_to_starts: Any
+        variables: Sequence[Variable], grid: Grid, vars_to_starts: Mapping[Variable, Any]
     ) -> NNBMWiring:
         """The wiring of one group."""
         missing = [v for v in variables if v not in vars_to_starts]
@@ -124,12 +124,12 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
         )
 
     @staticmethod
-    def concatenate_wirings(wirings: Sequence[Any]) -> NNBMWiring:
+    def concatenate_wirings(wirings: Sequence[NNBMWiring]) -> NNBMWiring:  # pyright: ignore
         """The wiring of all groups of a graph."""
         if not wirings:
             none = np.empty((0, 3), int), np.empty((0, 2), int), np.empty(0), np.empty(0)
             return NNBMWiring(*none)
-        tables = [wiring.var_states_for_edges for wiring in wirings]
+        tables = [np.asarray(wiring.var_states_for_edges) for wiring in wirings]
         return NNBMWiring(
             factor.concatenate_var_states_for_edges(tables),
             *(
@@ -145,7 +145,7 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
         shapes: tuple[tuple[int, int], ...],
         nodes: AnyArray,
         log_weights: AnyArray,
-    ) -> Any:
+    ) -> PyTree:
         """The energy of all groups, $\\tfrac12 x^\\top W x - b^\\top x$ of each."""
         one_hot = edge_states_one_hot_decoding.astype(log_potentials.dtype)
         energy = jnp.zeros((), one_hot.dtype)
@@ -156,8 +156,11 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
 
     @staticmethod
     def compute_factor_energy(  # pyright: ignore
-        variables: Any, vars_to_map_states: Any, factor_configs: Any, log_potentials: Any
-    ) -> Any:
+        variables: Sequence[Variable],
+        vars_to_map_states: Mapping[Variable, PyTree],
+        factor_configs: PyTree,
+        log_potentials: PyTree,
+    ) -> PyTree:
         """The energy of one pair or one unit."""
         # The configurations are always all of them, in order, of two variables or of one.
         states = [int(vars_to_map_states[v]) for v in variables]
@@ -322,11 +325,11 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         factors = (self._factor(*place) for place in places)
         return collections.OrderedDict((frozenset(f.variables), f) for f in factors)
 
-    def compile_wiring(self, vars_to_starts: Any) -> NNBMWiring:
+    def compile_wiring(self, vars_to_starts: Mapping[Variable, Any]) -> NNBMWiring:
         """Where the variables of the group are in the graph."""
         return NNBMFactor.compile_wiring(self.variables, self.grid, vars_to_starts)
 
-    def flatten(self, data: Any) -> Array:
+    def flatten(self, data: PyTree) -> Array:
         """Couplings beside the bias, `[n, n + 1]`, as PGMax keeps them."""
         n = self.num_units
         _checks.exact_shape("data", data, (n, n + 1), "couplings beside the bias")
@@ -335,7 +338,7 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         upper = couplings[np.triu_indices(n, 1)]
         return jnp.concatenate([upper, jnp.diagonal(couplings), data[:, n]])
 
-    def unflatten(self, flat_data: Any) -> Array:
+    def unflatten(self, flat_data: AnyArray) -> Array:
         """The reverse of `flatten`."""
         n = self.num_units
         size = n * (n + 3) // 2

@@ -74,7 +74,7 @@ def history(
     return _legend(ax)
 
 
-def convergence(beliefs: Any, *, ax: Axes | None = None) -> Axes:
+def convergence(beliefs: Beliefs | Mapping[str, Beliefs], *, ax: Axes | None = None) -> Axes:
     """The share of instances on which an inference had converged after so many sweeps.
 
     **Arguments:**
@@ -239,7 +239,7 @@ def ais_bracket(
 
 
 def spectra(
-    values: Real[AnyArray, "times values"] | Sequence[Any],
+    values: Real[AnyArray, "times values"] | Sequence[Real[AnyArray, " values"]],
     *,
     x: Real[AnyArray, " times"] | Sequence[float | int] | None = None,
     block: int = 0,

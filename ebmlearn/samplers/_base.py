@@ -1,5 +1,6 @@
 import abc
 import itertools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -9,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._types import Key
+from .._types import AnyArray, Key
 from ..models import AbstractLayeredModel, AbstractModel
 from ..models._base import require_layers
 
@@ -21,8 +22,8 @@ class ChainState(eqx.Module):
     that never change.
     """
 
-    units: Any
-    clamped: Any
+    units: PyTree
+    clamped: PyTree
 
 
 class AbstractSampler(eqx.Module):
@@ -48,9 +49,9 @@ class AbstractSampler(eqx.Module):
         num_chains: int,
         *,
         key: Key,
-        start: Any = None,
-        clamped: Any = None,
-    ) -> Any:
+        start: PyTree = None,
+        clamped: PyTree = None,
+    ) -> PyTree:
         """Chains at their start.
 
         **Arguments:**
@@ -70,7 +71,7 @@ class AbstractSampler(eqx.Module):
         _checks.count("num_chains", num_chains)
         return self._start(model, num_chains, _checks.as_key(key), start, clamped)
 
-    def step(self, model: AbstractModel, state: Any, *, key: Key) -> tuple[Any, Any]:
+    def step(self, model: AbstractModel, state: PyTree, *, key: Key) -> tuple[PyTree, PyTree]:
         """One transition of every chain: the new state, and diagnostics."""
         self._check(model)
         return _compiled(self, model, state, _checks.as_key(key))
@@ -142,7 +143,7 @@ def no_improper(model: AbstractLayeredModel, betas: tuple[float, ...]) -> None:
         )
 
 
-def ladder(betas: Any) -> tuple[float, ...]:
+def ladder(betas: Sequence[float] | Float[AnyArray, " betas"]) -> tuple[float, ...]:
     """Inverse temperatures that increase to 1, as a tuple."""
     try:
         values = tuple(float(x) for x in np.asarray(betas, np.float64).reshape(-1))

@@ -3,7 +3,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ..models import AbstractLayeredModel
 from ..units import _random
@@ -20,15 +20,15 @@ class ParallelTemperingState(eqx.Module):
     hot end to the cold one.
     """
 
-    replicas: Any
-    clamped: Any
+    replicas: PyTree
+    clamped: PyTree
     steps: Int[Array, ""]
     walker: Int[Array, "betas chains"]
     rising: Bool[Array, "betas chains"]
     trips: Int[Array, " chains"]
 
     @property
-    def units(self) -> Any:
+    def units(self) -> PyTree:
         """The chains at inverse temperature 1."""
         return jax.tree.map(lambda x: x[-1], self.replicas)
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
 from ..inference import BP
+from ..models import AbstractPlainModel
 from ..models._base import refuse
 from ..models._problem import each
 from ._base import AbstractSampler
@@ -20,10 +21,10 @@ class PMPState(eqx.Module):
     `messages` are kept where some of the noise stays.
     """
 
-    units: Any
-    clamped: Any
-    noise: Any
-    messages: Any
+    units: PyTree
+    clamped: PyTree
+    noise: PyTree
+    messages: PyTree
 
 
 class PMPInfo(NamedTuple):
@@ -102,7 +103,9 @@ class PMP(AbstractSampler):
             refuse(model, "have units of finitely many states for PMP")
         maker.check(model, "max", np.ones((), model.dtype))
 
-    def holding(self, model: Any, units: Any, clamped: Any, *, key: PRNGKeyArray) -> PMPState:
+    def holding(
+        self, model: AbstractPlainModel, units: PyTree, clamped: PyTree, *, key: PRNGKeyArray
+    ) -> PMPState:
         """Samples in which some units are held at states that were checked before."""
         return self._begun(model, model.chains_of(units, clamped), key)
 

@@ -4,7 +4,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PRNGKeyArray
+from jaxtyping import PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Key
@@ -12,6 +12,7 @@ from ..models import AbstractModel
 from ._base import AbstractSampler
 
 
+@_checks.usage("sample(model, Gibbs(), 1000, key=0)")
 def sample(
     model: AbstractModel,
     sampler: AbstractSampler,
@@ -21,10 +22,10 @@ def sample(
     num_chains: int | None = None,
     burn_in: int = 0,
     thin: int = 1,
-    start: Any = None,
-    clamped: Any = None,
+    start: PyTree = None,
+    clamped: PyTree = None,
     with_info: bool = False,
-) -> Any:
+) -> PyTree:
     """Configurations of a model, drawn by chains, or each by itself.
 
     !!! example
@@ -58,7 +59,10 @@ def sample(
     """
     if not isinstance(sampler, AbstractSampler):
         got = _checks.describe(sampler)
-        raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+        raise TypeError(
+            f"`sampler` must be a sampler such as `Gibbs()`, got {got}: write"
+            " `sample(model, Gibbs(), 1000, key=0)`."
+        )
     _checks.count("num_samples", num_samples)
     if num_chains is None:
         num_chains = num_samples if sampler.independent else min(num_samples, 100)

@@ -1,10 +1,10 @@
 import abc
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, DTypeLike, Float, Num, PRNGKeyArray, Shaped
+from jaxtyping import Array, DTypeLike, Float, Int, Num, PRNGKeyArray, Shaped
 
 from .._types import AnyArray
 
@@ -114,7 +114,7 @@ class AbstractUnits(eqx.Module):
         """States inside, drawn in a field."""
         return self.draw(field, self.noise(key, field.shape, field.dtype))
 
-    def take(self: Units, places: Any) -> Units:
+    def take(self: Units, places: Int[AnyArray, "..."] | slice) -> Units:
         """The units as `draw` needs them for some places of the last axis."""
         return jax.tree.map(lambda x: x[..., places], self)
 
