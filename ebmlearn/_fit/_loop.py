@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 from .. import _checks
+from .._numbers import traced
 from .._types import Key
 from ..learners import AbstractLearner
 from ..models import AbstractModel
@@ -18,7 +19,7 @@ from ._data import Arrays, source
 from ._file import checksum
 from ._history import EpochReport, Fitted
 from ._progress import Bar
-from ._run import Run
+from ._run import Run, Validation
 from ._state import start, Training
 
 
@@ -33,6 +34,7 @@ def fit(
     batch_size: int | None = None,
     validation: Any = None,
     metric: Callable[[Any, Any, int], Any] | None = None,
+    validate_every: int | None = None,
     patience: int | None = None,
     checkpoint: str | os.PathLike | Checkpoint | None = None,
     resume: bool = True,
@@ -71,7 +73,7 @@ def fit(
       for a FactorGraphModel a dictionary from groups of variables to their states. Or any
       iterable of such batches that can be gone through once an epoch.
     - `optimizer`: of Optax, of those that need gradients and parameters alone. A schedule counts
-      steps.
+      steps. A new optimizer that differs in its numbers alone compiles nothing.
     - `epochs`: how often to go through the data. Each time the rows are in another order, and those
       that fill no whole batch are left out.
     - `batch_size`: rows a step; None if the data come in batches.
@@ -81,7 +83,10 @@ def fit(
       better. For a
       CRBM the share of wrong units by default, predicted as suits the learner; for query training
       the cross-entropy of the same queries each time, see [`ebmlearn.query_entropy`][].
-    - `patience`: stop after so many epochs without a better metric.
+    - `validate_every`: how many steps lie between two calls of `metric`; the end of an epoch if not
+      given. Without a metric, callbacks and checkpoints the device goes through epochs without
+      waiting for the host.
+    - `patience`: stop after so many validations without a better metric.
     - `checkpoint`: a folder, or a [`ebmlearn.Checkpoint`][], from which a run that was stopped goes
       on to the same result, bit by bit; `epochs` counts those that it has done. It refuses another
       kind of model, learner, `average`, key, or arrays of data. That iterables, the optimiser's
@@ -108,6 +113,10 @@ def fit(
     _check_arguments(
         learner, optimizer, epochs, key, patience, metric, validation, average, callbacks
     )
+    if validate_every is not None:
+        _checks.count("validate_every", validate_every)
+        if validation is None and metric is None:
+            raise ValueError("`validation` must be given with `validate_every`, got None.")
     built = model if build is None else build(model)
     if not isinstance(built, AbstractModel):
         got = _checks.describe(built)
@@ -128,47 +137,33 @@ def fit(
         project = _own_projection
     parameters, static = eqx.partition(model, eqx.is_inexact_array)
     sharding, replicated = _shardings(mesh, batch_size)
-    training = Training(learner, optimizer, static, build, project, augment, average, sharding)
-    state = start(training, parameters, init_key)
+    decay = None if average is None else np.asarray(average, np.float32)
+    training = Training(traced(learner), static, build, project, augment, decay, sharding)
+    training, state = start(training, optimizer, parameters, init_key)
     if replicated is not None:
         state = jax.device_put(state, replicated)
         if isinstance(rows, Arrays):
             rows.data = jax.device_put(rows.data, replicated)
-    run = Run(training, state, rows, order_key, step_key)
+    validation = jax.tree.map(jnp.asarray, validation)
+    judged = Validation(metric, validation, validate_every)
+    run = Run(training, state, rows, (order_key, step_key), judged, callbacks)
     if checkpoint is not None:
         settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
         about = {"model": type(built).__name__, "learner": _described(learner), **rows.about()}
         about |= {} if average is None else {"average": float(average)}
         about["key"] = np.asarray(jax.random.key_data(key)).tolist()
         run.keep_in(Keeper(settings, about), resume)
-    validation = jax.tree.map(jnp.asarray, validation)
     shown = progress and jax.process_index() == 0
     total = None if rows.steps is None else epochs * rows.steps
     bar = Bar(shown, total, int(run.state.step))
-    stopped = "epochs"
     try:
-        while run.epoch < epochs:
-            if patience is not None and run.waited >= patience:
-                stopped = "patience"
-                break
-            run.steps(bar)
-            report = run.finish_epoch(metric, validation, bar)
-            # All are called, even if the first says stop.
-            if any([_is_true(callback(report)) for callback in callbacks]):
-                stopped = "callback"
-                break
+        stopped = run.go(epochs, patience, bar)
     except KeyboardInterrupt:
         stopped = "interrupted"
     finally:
         bar.close()
     run.save()
-    return run.fitted(stopped, metric is not None)
-
-
-def _is_true(x: Any) -> bool:
-    """Whether a callback said True: what else it returns does not matter."""
-    boolean = getattr(x, "dtype", None) == np.bool_ and np.ndim(x) == 0
-    return x is True or (boolean and bool(x))
+    return run.fitted(stopped)
 
 
 def _described(learner: AbstractLearner) -> str:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
+from .._numbers import is_off
 from .._types import AnyArray, Batch, Key
 from ..estimate import error_rate, predict
 from ..inference import AbstractInference, MeanField
@@ -292,9 +293,11 @@ def _step(
     gap, gradient = eqx.filter_value_and_grad(contrast)(model)
     if learner.centred:
         gradient = _centred(model, gradient, batch, positive, negative)
-    if learner.weight_decay:
+    if not is_off(learner.weight_decay, 0):
         decay = learner.weight_decay
-        gradient = jax.tree.map(lambda g, p: g + decay * p, gradient, model.decayed())
+        gradient = jax.tree.map(
+            lambda g, p: g + jnp.asarray(decay, p.dtype) * p, gradient, model.decayed()
+        )
     info = StepInfo(
         loss=loss,
         gap=gap,

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from .._numbers import NUMBER
 from ..inference import AbstractInference
 from ..models import AbstractPlainModel
 from ..models._base import require
@@ -29,7 +30,7 @@ class LSSVM(AbstractMemoryless):
     _: KW_ONLY
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
 
     def __check_init__(self):
         at_epoch(self.inference, 0, "max")

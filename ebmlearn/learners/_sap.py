@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._numbers import NUMBER
 from .._types import AnyArray, Key
 from ..inference import AbstractInference
 from ..models import AbstractModel, AbstractPlainModel, Statistics
@@ -49,7 +50,7 @@ class SAP(AbstractContrastive):
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     persistent: bool = eqx.field(static=True, default=True)
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
 
     def __check_init__(self):
         if not isinstance(self.sampler, AbstractSampler):
@@ -119,7 +120,7 @@ class TransSAP(AbstractContrastive):
     num_chains: int = eqx.field(static=True)
     inference: Inference = eqx.field(converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
 
     def __init__(
         self,
