@@ -15,16 +15,15 @@ class Feed(eqx.Module):
     """Where the device gets its batches from: all rows, in a new order each epoch, or a batch."""
 
     data: PyTree
-    key: PRNGKeyArray
     steps: int = eqx.field(static=True)  # of an epoch
     batch_size: int | None = eqx.field(static=True)  # None if `data` is a batch
 
-    def order(self, epoch: Int[Array, ""]) -> Int[Array, " rows"]:
+    def order(self, key: PRNGKeyArray, epoch: Int[Array, ""]) -> Int[Array, " rows"]:
         """The order of the rows in an epoch."""
         if self.batch_size is None:
             return jnp.zeros(0, jnp.int32)
         rows = jax.tree.leaves(self.data)[0].shape[0]
-        own = jax.random.fold_in(self.key, epoch)
+        own = jax.random.fold_in(key, epoch)
         return jax.random.permutation(own, rows).astype(jnp.int32)
 
     def batch(self, order: Int[Array, " rows"], k: Int[Array, ""]) -> PyTree:
@@ -66,8 +65,8 @@ class Arrays:
         """Rows to check the model against."""
         return jax.tree.map(lambda x: x[: self.batch_size], self.data)
 
-    def feed(self, key: PRNGKeyArray) -> Feed:
-        return Feed(self.data, key, self.steps, self.batch_size)
+    def feed(self) -> Feed:
+        return Feed(self.data, self.steps, self.batch_size)
 
     def about(self) -> dict[str, Any]:
         return {
@@ -115,7 +114,9 @@ class Batches:
 
 
 def source(data: Any, batch_size: int | None) -> Arrays | Batches:
+    return Arrays(data, batch_size) if in_memory(data) else Batches(data, batch_size)
+
+
+def in_memory(data: Any) -> bool:
     """Arrays, or tuples and dictionaries of them, are data in memory; all else is batches."""
-    if isinstance(data, (tuple, dict, np.ndarray, jax.Array)):
-        return Arrays(data, batch_size)
-    return Batches(data, batch_size)
+    return isinstance(data, (tuple, dict, np.ndarray, jax.Array))

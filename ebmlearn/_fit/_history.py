@@ -6,7 +6,7 @@ import numpy as np
 from ..learners import StepInfo
 
 
-Stopped = Literal["epochs", "patience", "callback", "interrupted"]
+Stopped = Literal["epochs", "patience", "callback", "interrupted", "diverged"]
 
 
 class History(NamedTuple):
@@ -48,7 +48,8 @@ class Fitted(eqx.Module):
     - `best_epoch`: the epoch, counted from 0, in which `model` was taken, or without a metric
       the last that was ended; -1 if none was.
     - `best_step`: how many steps `model` has seen.
-    - `stopped`: why the run ended: `"epochs"`, `"patience"`, `"callback"` or `"interrupted"`.
+    - `stopped`: why the run ended: `"epochs"`, `"patience"`, `"callback"`, `"interrupted"`, or in
+      [`ebmlearn.fit_many`][] `"diverged"`.
     """
 
     model: Any
@@ -60,7 +61,7 @@ class Fitted(eqx.Module):
     stopped: Stopped
 
 
-def _means(x: np.ndarray) -> np.ndarray:
+def means_of(x: np.ndarray) -> np.ndarray:
     """The mean of each row over the numbers that are there."""
     there = ~np.isnan(x)
     count = there.sum(1)
@@ -96,7 +97,7 @@ class Record:
     def add_epoch(self) -> tuple[dict[str, float], float]:
         """Ends an epoch; returns the means over its steps and its last metric."""
         infos = np.concatenate(self.current, 1)
-        means = _means(infos)
+        means = means_of(infos)
         self.ended += infos.shape[1]
         last, metric = self.validations[-1] if self.validations else (0, np.nan)
         metric = float(metric) if last > self.ended - infos.shape[1] else float("nan")

@@ -15,7 +15,7 @@ from .._types import Key
 from ..learners import AbstractLearner
 from ..models import AbstractModel
 from ._checkpoint import Checkpoint, Keeper
-from ._data import Arrays, source
+from ._data import Arrays, Batches, source
 from ._file import checksum
 from ._history import EpochReport, Fitted
 from ._progress import Bar
@@ -110,31 +110,17 @@ def fit(
     A [`ebmlearn.Fitted`][]. Ctrl-C ends a run early: it is saved, and what there is is returned. A
     gradient that is not finite raises `FloatingPointError`, and the last checkpoint stays.
     """
-    _check_arguments(
-        learner, optimizer, epochs, key, patience, metric, validation, average, callbacks
+    check_arguments(
+        learner, optimizer, epochs, key, patience, metric, validation, validate_every, average
     )
-    if validate_every is not None:
-        _checks.count("validate_every", validate_every)
-        if validation is None and metric is None:
-            raise ValueError("`validation` must be given with `validate_every`, got None.")
-    built = model if build is None else build(model)
-    if not isinstance(built, AbstractModel):
-        got = _checks.describe(built)
-        raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
-    if isinstance(data, Mapping):
-        data = built.as_batch(data)
-    rows = source(data, batch_size)
-    batch = rows.first()
+    if not isinstance(callbacks, Sequence):
+        got = _checks.describe(callbacks)
+        raise TypeError(f"`callbacks` must be a list of functions, got {got}.")
+    built, rows = opened(model, data, batch_size, build, augment, key)
     key = _checks.as_key(key)
     order_key, step_key, init_key = jax.random.split(key, 3)
-    if augment is not None:
-        batch = augment(batch, key=step_key)
-    elif isinstance(rows, Arrays):
-        batch = data  # all of it is looked at
-    built.check(batch, "data")
-    metric = _metric(metric, learner, built, validation)
-    if project is None and build is None:
-        project = _own_projection
+    metric = default_metric(metric, learner, built, validation)
+    project = own_projection if project is None and build is None else project
     parameters, static = eqx.partition(model, eqx.is_inexact_array)
     sharding, replicated = _shardings(mesh, batch_size)
     decay = None if average is None else np.asarray(average, np.float32)
@@ -166,6 +152,31 @@ def fit(
     return run.fitted(stopped)
 
 
+def opened(
+    model: Any,
+    data: Any,
+    batch_size: int | None,
+    build: Callable | None,
+    augment: Callable | None,
+    key: Key,
+) -> tuple[AbstractModel, Arrays | Batches]:
+    """The model and its data, checked against each other."""
+    built = model if build is None else build(model)
+    if not isinstance(built, AbstractModel):
+        got = _checks.describe(built)
+        raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
+    if isinstance(data, Mapping):
+        data = built.as_batch(data)
+    rows = source(data, batch_size)
+    batch = rows.first()
+    if augment is not None:
+        batch = augment(batch, key=_checks.as_key(key))
+    elif isinstance(rows, Arrays):
+        batch = data  # all of it is looked at
+    built.check(batch, "data")
+    return built, rows
+
+
 def _described(learner: AbstractLearner) -> str:
     """A learner in words, with a checksum of the arrays that it holds."""
     # Where an object lies in memory says nothing of it.
@@ -174,11 +185,11 @@ def _described(learner: AbstractLearner) -> str:
     return f"{text} with checksum {checksum(arrays)}" if arrays else text
 
 
-def _own_projection(model: Any) -> Any:
+def own_projection(model: Any) -> Any:
     return model.project()
 
 
-def _metric(
+def default_metric(
     metric: Callable | None, learner: AbstractLearner, model: Any, validation: Any
 ) -> Callable | None:
     if validation is None or metric is not None:
@@ -212,7 +223,7 @@ def _shardings(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> tuple[
     return jax.sharding.NamedSharding(mesh, spec(axis)), jax.sharding.NamedSharding(mesh, spec())
 
 
-def _check_arguments(
+def check_arguments(
     learner: Any,
     optimizer: Any,
     epochs: Any,
@@ -220,8 +231,8 @@ def _check_arguments(
     patience: Any,
     metric: Any,
     validation: Any,
+    validate_every: Any,
     average: Any,
-    callbacks: Any,
 ) -> None:
     if not isinstance(learner, AbstractLearner):
         got = _checks.describe(learner)
@@ -231,9 +242,6 @@ def _check_arguments(
         raise TypeError(f"`optimizer` must be one of Optax, got {got}.")
     _checks.count("epochs", epochs)
     _checks.as_key(key)
-    if not isinstance(callbacks, Sequence):
-        got = _checks.describe(callbacks)
-        raise TypeError(f"`callbacks` must be a list of functions, got {got}.")
     if metric is not None and not callable(metric):
         got = _checks.describe(metric)
         raise TypeError(f"`metric` must be a function, got {got}.")
@@ -241,5 +249,9 @@ def _check_arguments(
         _checks.count("patience", patience)
         if validation is None and metric is None:
             raise ValueError("`validation` must be given for `patience` to wait on, got None.")
+    if validate_every is not None:
+        _checks.count("validate_every", validate_every)
+        if validation is None and metric is None:
+            raise ValueError("`validation` must be given with `validate_every`, got None.")
     if average is not None:
         _checks.number("average", average, 0, 1, "(0, 1)")

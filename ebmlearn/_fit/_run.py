@@ -18,12 +18,12 @@ from ._checkpoint import Keeper
 from ._data import Arrays, Batches, Feed
 from ._history import EpochReport, Fitted, History, Record, Stopped
 from ._progress import Bar
-from ._state import advance, Training, TrainState
+from ._state import advance, compiled, Training, TrainState
 
 
 # The most steps that are done between two looks at the host, and how long they should take.
-_ROOM = 1024
-_SECONDS = 0.5
+ROOM = 1024
+SECONDS = 0.5
 
 
 class _Now(NamedTuple):
@@ -62,7 +62,7 @@ class Run:
         callbacks: Sequence[Callable[[EpochReport], Any]],
     ):
         self.opened, self.rows, self.callbacks = training, rows, callbacks
-        self.order_key, self.step_key = keys
+        self.keys = keys
         self.validation = validation
         self.training = training.in_form(_first_form(training, state))
         facts = {"epoch": 0, "done": 0, "best": math.inf, "best_epoch": -1, "best_step": 0}
@@ -125,14 +125,14 @@ class Run:
     def _feeds(self, epochs: int) -> Iterator[tuple[Feed, int]]:
         """What the next steps learn from, and how many they may be, until an epoch ends."""
         if isinstance(self.rows, Arrays):
-            feed = self.rows.feed(self.order_key)
+            feed = self.rows.feed()
             while self.facts["done"] < feed.steps:
                 yield feed, self._most(epochs, feed.steps)
             return
         for batch in self.rows.epoch(self.facts["done"]):
             if self.training.augment is None:
                 self.training.model(self.state.parameters).check(batch, "data")
-            feed = Feed(jax.tree.map(jnp.asarray, batch), self.order_key, 1, None)
+            feed = Feed(jax.tree.map(jnp.asarray, batch), 1, None)
             before = self.facts["done"]
             while self.facts["done"] == before:
                 yield feed, 1
@@ -152,22 +152,22 @@ class Run:
         for every in (kept_every, self.validation.every):
             if every is not None:
                 most = min(most, every - step % every)
-        return min(most, self.at_once, _ROOM)
+        return min(most, self.at_once, ROOM)
 
     def _steps(self, feed: Feed, asked: int, bar: Bar) -> None:
         """Some steps in one call of the device, then a look at what came of them."""
         step, done, epoch = int(self.state.step), self.facts["done"], self.epoch
         began = time.perf_counter()
-        state, infos = advance(
+        state, infos = compiled(advance)(
             self.training,
             self.opened,
             self.state,
             feed,
-            self.step_key,
+            self.keys,
             np.asarray(epoch, np.int32),
             np.asarray(done % feed.steps, np.int32),
             np.asarray(asked, np.int32),
-            _ROOM,
+            ROOM,
         )
         number = int(state.step) - step
         infos = np.asarray(infos)[:, :number]
@@ -179,7 +179,7 @@ class Run:
             form = "log-odds"
             self.training = self.opened.in_form(form)
         # Twice as many next time, up to what takes half a second; the results do not depend on it.
-        self.at_once = max(1, min(2 * number, int(_SECONDS * number / max(taken, 1e-9))))
+        self.at_once = max(1, min(2 * number, int(SECONDS * number / max(taken, 1e-9))))
         # Epochs that were ended on the way. One that ends here may have to be validated first.
         borders = range(feed.steps - done, number, feed.steps) if feed.batch_size else ()
         *ended, last = np.split(infos, borders, axis=1)

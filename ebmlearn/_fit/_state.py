@@ -92,24 +92,24 @@ def _run(program: Program, *arguments: PyTree) -> PyTree:
     return program(*arguments)
 
 
-def advance(*arguments: Any) -> tuple[TrainState, Float[Array, "infos room"]]:
-    """See `_advance`."""
-    return _compiled(jax.default_backend())(*arguments)
+def compiled(function: Callable) -> Callable:
+    """The function, compiled as suits the device."""
+    return _compiled(function, jax.default_backend())
 
 
 @functools.cache
-def _compiled(platform: str) -> Callable:
+def _compiled(function: Callable, platform: str) -> Callable:
     # On CPUs the compiler's highest level takes a quarter longer and gains nothing measurable.
     options = {"xla_backend_optimization_level": 2} if platform == "cpu" else None
-    return eqx.filter_jit(_advance, compiler_options=options)  # pyright: ignore
+    return eqx.filter_jit(function, compiler_options=options)  # pyright: ignore
 
 
-def _advance(
+def advance(
     training: Training,
     opened: Training,
     state: TrainState,
     feed: Feed,
-    key: PRNGKeyArray,
+    keys: tuple[PRNGKeyArray, PRNGKeyArray],
     epoch: Int[AnyArray, ""],
     done: Int[AnyArray, ""],
     number: Int[AnyArray, ""],
@@ -118,7 +118,11 @@ def _advance(
     """`number` steps at once, through as many epochs as that takes, after `done` steps of `epoch`.
     Their infos come back in arrays of length `room`. None of the numbers compiles anything anew.
     `opened` is the training whose form is open, to look whether the one of `training` still serves.
+    The first of the keys is for the orders of rows, the second for the steps.
     """
+
+    def order_of(epoch: Int[Array, ""]) -> Int[Array, " rows"]:
+        return feed.order(keys[0], epoch)
 
     def place(i: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
         position = i + done
@@ -135,20 +139,20 @@ def _advance(
     def one(carry: tuple) -> tuple:
         i, state, order, infos = carry
         epoch, k = place(i)
-        order = jax.lax.cond((i == 0) | (k == 0), lambda: feed.order(epoch), lambda: order)
-        state, info = _step(training, state, feed.batch(order, k), key, epoch)
+        order = jax.lax.cond((i == 0) | (k == 0), lambda: order_of(epoch), lambda: order)
+        state, info = step(training, state, feed.batch(order, k), keys[1], epoch)
         # One array, since each that changes costs the compiler time.
         column = jnp.stack([x.astype(infos.dtype) for x in info])[:, None]
         return i + 1, state, order, jax.lax.dynamic_update_slice(infos, column, (0, i))
 
     none = jnp.zeros((), jnp.int32)
-    order = jax.tree.map(jnp.zeros_like, jax.eval_shape(feed.order, none))
+    order = jax.tree.map(jnp.zeros_like, jax.eval_shape(order_of, none))
     infos = jnp.zeros((len(StepInfo._fields), room), jnp.float32)
     _, state, _, infos = jax.lax.while_loop(unfinished, one, (none, state, order, infos))
     return state, infos
 
 
-def _step(
+def step(
     training: Training,
     state: TrainState,
     batch: PyTree,

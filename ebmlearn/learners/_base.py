@@ -127,7 +127,7 @@ class AbstractLearner(eqx.Module):
         """
 
     @abc.abstractmethod
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference that goes with a model trained by this learner."""
 
     @abc.abstractmethod
@@ -142,7 +142,7 @@ class AbstractLearner(eqx.Module):
         features: Shaped[AnyArray, "*batch features"] | None = None,
         *,
         inference: AbstractInference | None = None,
-        epoch: int = 0,
+        epoch: int | Int[Array, ""] = 0,
     ) -> Any:
         """The most likely visible units, decoded as suits this learner unless `inference` says
         otherwise: see [`ebmlearn.predict`][].
@@ -155,14 +155,17 @@ def prediction_error(
     learner: AbstractLearner, model: AbstractModel
 ) -> Callable[[Any, Any, int], Any] | None:
     """The share of wrong visible units as a metric, where a model has features."""
-    if model.kind != "conditional":
-        return None
+    return PredictionError(learner) if model.kind == "conditional" else None
 
-    def error(model: Any, validation: Any, epoch: int) -> Any:
+
+class PredictionError(eqx.Module):
+    """A metric that equals every other one of an equal learner."""
+
+    learner: AbstractLearner
+
+    def __call__(self, model: Any, validation: Any, epoch: Any) -> Any:
         features, visible = validation
-        return error_rate(learner.predict(model, features, epoch=epoch), visible)
-
-    return error
+        return error_rate(self.learner.predict(model, features, epoch=epoch), visible)
 
 
 def only(trained: PyTree[bool], tree: PyTree) -> PyTree:

@@ -77,7 +77,7 @@ class CD(AbstractMemoryless):
         negative = model.conditional_statistics(layers, model.summed)
         return Phases(positive, negative, nothing(model))
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
         return at_epoch(self.inference, epoch, "sum")
 

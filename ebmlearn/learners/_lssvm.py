@@ -55,7 +55,7 @@ class LSSVM(AbstractMemoryless):
         loss = self.cost(rival, visible).sum(-1).mean() + energies[0] - energies[1]
         return Phases(positive, negative, loss)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference of that epoch: MAP."""
         return at_epoch(self.inference, epoch, "max")
 

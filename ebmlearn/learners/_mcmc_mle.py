@@ -107,7 +107,7 @@ class MCMCMLE(AbstractContrastive):
         phases = Phases(positive, negative, nothing(model), effective)
         return phases, MCMCMLEState(chains, reference, updates + 1)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
         return at_epoch(self.inference, epoch, "sum")
 

@@ -61,7 +61,7 @@ class MLE(AbstractMemoryless):
             loss = data + inference(model).log_partition.mean()
         return Phases(positive, negative, loss)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference of that epoch: marginals."""
         return at_epoch(self.inference, epoch, "sum")
 

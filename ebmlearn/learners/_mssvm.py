@@ -65,7 +65,7 @@ class MSSVM(AbstractMemoryless):
         loss = (margin + free_energy(model, seen, observed, inference)).mean()
         return Phases(positive, negative, loss)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference of that epoch: marginal MAP."""
         return at_epoch(self.inference, epoch, "mixed")
 

@@ -58,7 +58,7 @@ class PercLoss(AbstractMemoryless):
             jnp.maximum(data - lowest, jnp.zeros_like(data)).mean(),
         )
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, as in the paper."""
         return mean_field()
 

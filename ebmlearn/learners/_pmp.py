@@ -121,7 +121,7 @@ class PMPLearner(AbstractContrastive):
             (settled, iterations, info.residual),
         )
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The same max-product without noise."""
         return self.sampler.max_product()
 

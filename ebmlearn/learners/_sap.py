@@ -89,7 +89,7 @@ class SAP(AbstractContrastive):
         negative = particles(model, state.units)
         return Phases(positive, negative, nothing(model), share_accepted(info)), state
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
         return at_epoch(self.inference, epoch, "sum")
 
@@ -186,7 +186,7 @@ class TransSAP(AbstractContrastive):
         negative = particles(model, chains.units)
         return Phases(positive, negative, nan, accepted), TransSAPState(chains, updates + 1)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
         return at_epoch(self.inference, epoch, "sum")
 
