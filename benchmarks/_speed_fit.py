@@ -113,7 +113,7 @@ def _fit_many() -> list[dict[str, Any]]:
     many()
     single(0)
     together = min(_seconds(many) for _ in range(2))
-    some = range(0, len(grid), len(grid) // 6)
+    some = range(0, len(grid), max(1, len(grid) // 6))
     apart = sum(_seconds(lambda k=k: single(k)) for k in some) * len(grid) / len(some)
     return [
         _row("query training, 20 rates x 3 seeds, at once", together, "s", ""),

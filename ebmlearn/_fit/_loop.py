@@ -168,11 +168,11 @@ def opened(
     if isinstance(data, Mapping):
         data = built.as_batch(data)
     rows = source(data, batch_size)
-    batch = rows.first()
     if augment is not None:
-        batch = augment(batch, key=_checks.as_key(key))
-    elif isinstance(rows, Arrays):
-        batch = data  # all of it is looked at
+        batch = augment(rows.first(), key=_checks.as_key(key))
+    else:
+        # All of it is looked at, if it is there.
+        batch = data if isinstance(rows, Arrays) else rows.first()
     built.check(batch, "data")
     return built, rows
 
