@@ -3,6 +3,7 @@
 from ._fit import (
     Checkpoint as Checkpoint,
     fit as fit,
+    fit_many as fit_many,
     Fitted as Fitted,
     load as load,
     load_info as load_info,

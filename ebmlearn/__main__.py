@@ -92,6 +92,9 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     args = parser.parse_args()
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore
+        # What is compiled is found again by the next run.
+        jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "ebmlearn"))
     data = datasets.digits()
     valid_key, test_key = jax.random.split(jax.random.key(2))
     valid, test = (

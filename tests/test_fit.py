@@ -19,6 +19,7 @@ import programs
 import pytest
 
 import ebmlearn as ebm
+from ebmlearn._fit import _run
 from ebmlearn.learners import StepInfo
 
 
@@ -268,6 +269,75 @@ def test_best_epoch_patience_and_callbacks():
     x, v = data(6)
     error = ebm.error_rate(LEARNER.predict(fitted.last, x, epoch=2), v)
     np.testing.assert_allclose(fitted.history.epochs["metric"][-1], error)
+
+
+def test_goes_through_epochs_at_once():
+    """Where the host has nothing to do, many epochs are one call, and no bit depends on that."""
+    calls = []
+    compiled = _run.compiled
+
+    def counted(function):
+        def call(*arguments):
+            calls.append(int(arguments[-2]))
+            return compiled(function)(*arguments)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_run, "compiled", counted)
+        at_once = fit(epochs=60)
+        assert sum(calls) == 240
+        assert len(calls) < 30
+        calls.clear()
+        stopping = fit(epochs=60, callbacks=[lambda report: None])
+        assert sum(calls) == 240
+        assert len(calls) >= 60
+    assert_equal(at_once.last, stopping.last)
+    assert_equal(at_once.history.steps, stopping.history.steps)
+    assert (at_once.best_epoch, at_once.best_step) == (59, 240)
+    for name, values in at_once.history.epochs.items():
+        assert values.shape == (60,)
+        if name != "seconds":
+            np.testing.assert_array_equal(values, stopping.history.epochs[name])
+    means = at_once.history.steps["gap"].reshape(60, 4).mean(1)
+    np.testing.assert_allclose(at_once.history.epochs["gap"], means, rtol=1e-5, atol=1e-7)
+
+
+def test_validates_every_so_many_steps(tmp_path):
+    seen = []
+
+    def metric(model, validation, epoch):
+        seen.append((epoch, model))
+        return abs(len(seen) - 3.0)
+
+    options: dict[str, Any] = dict(metric=metric, epochs=4)
+    often = fit(**options, validate_every=3)  # four steps an epoch
+    assert [epoch for epoch, _ in seen] == [0, 1, 2, 2, 3]
+    assert often.history.validations["step"].tolist() == [3, 6, 9, 12, 15]
+    assert often.history.validations["metric"].tolist() == [2, 1, 0, 1, 2]
+    assert often.history.epochs["metric"].tolist() == [2, 1, 1, 2]
+    assert (often.best_epoch, often.best_step) == (2, 9)
+    assert_equal(often.model, seen[2][1])
+    assert_equal(often.last, fit().last)
+    seen.clear()
+    seldom = fit(**options, validate_every=8)
+    np.testing.assert_array_equal(seldom.history.epochs["metric"], [np.nan, 2, np.nan, 1])
+    seen.clear()
+    stopped = fit(**options, validate_every=1, patience=2)
+    assert (stopped.stopped, stopped.best_step) == ("patience", 3)
+    assert len(stopped.history.steps["gap"]) == 5
+    # In the middle of an epoch, from a checkpoint.
+    seen.clear()
+    fit(**options, validate_every=3, checkpoint=ebm.Checkpoint(tmp_path, every=5, keep=9))
+    for path in sorted(tmp_path.glob("step-*"))[2:]:
+        path.unlink()
+    seen = seen[:3]
+    again = fit(**options, validate_every=3, checkpoint=ebm.Checkpoint(tmp_path, every=5))
+    assert_equal((again.model, again.last), (often.model, often.last))
+    assert again.history.validations["metric"].tolist() == [2, 1, 0, 1, 2]
+    assert again.history.epochs["metric"].tolist() == [2, 1, 1, 2]
+    with pytest.raises(ValueError, match="`validation` must be given with `validate_every`"):
+        fit(validate_every=2)
 
 
 def test_interrupted_run_returns_what_it_has_and_goes_on(tmp_path):

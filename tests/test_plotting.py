@@ -162,7 +162,7 @@ def test_marginals():
 
 def record(loss):
     loss = np.asarray(loss)
-    return History({"gap": np.arange(6.0)}, {"loss": loss, "metric": loss / 2})
+    return History({"gap": np.arange(6.0)}, {"loss": loss, "metric": loss / 2}, {})
 
 
 def test_history():

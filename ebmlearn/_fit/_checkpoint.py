@@ -66,14 +66,6 @@ class Keeper:
         """Whether a step, or one that ends an epoch, is followed by a checkpoint."""
         return end if self.settings.every is None else step % self.settings.every == 0
 
-    def steps_until_due(self, step: int) -> int | None:
-        """How many steps may be done at once."""
-        return (
-            None
-            if self.settings.every is None
-            else self.settings.every - step % self.settings.every
-        )
-
     def paths(self) -> dict[int, Path]:
         """The checkpoints that are there, by step, in order."""
         found = {}
@@ -106,9 +98,9 @@ class Keeper:
         header, content = _file.read(path)
         self._check(path, header["info"].get("run", {}))
         stored = _file.arrays(header, content)
-        history = History({}, {})
+        history = History({}, {}, {})
         for name, values in stored.items():
-            match = re.fullmatch(r"\['history'\]\['(steps|epochs)'\]\['(\w+)'\]", name)
+            match = re.fullmatch(r"\['history'\]\['(steps|epochs|validations)'\]\['(\w+)'\]", name)
             if match:
                 getattr(history, match[1])[match[2]] = np.array(values)
         like = {"state": state, "best": best, "history": history._asdict()}

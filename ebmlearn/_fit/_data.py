@@ -1,6 +1,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +9,29 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from ._file import checksum
+
+
+class Feed(eqx.Module):
+    """Where the device gets its batches from: all rows, in a new order each epoch, or a batch."""
+
+    data: PyTree
+    steps: int = eqx.field(static=True)  # of an epoch
+    batch_size: int | None = eqx.field(static=True)  # None if `data` is a batch
+
+    def order(self, key: PRNGKeyArray, epoch: Int[Array, ""]) -> Int[Array, " rows"]:
+        """The order of the rows in an epoch."""
+        if self.batch_size is None:
+            return jnp.zeros(0, jnp.int32)
+        rows = jax.tree.leaves(self.data)[0].shape[0]
+        own = jax.random.fold_in(key, epoch)
+        return jax.random.permutation(own, rows).astype(jnp.int32)
+
+    def batch(self, order: Int[Array, " rows"], k: Int[Array, ""]) -> PyTree:
+        """The `k`-th batch in an order."""
+        if self.batch_size is None:
+            return self.data
+        rows = jax.lax.dynamic_slice(order, (k * self.batch_size,), (self.batch_size,))
+        return jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), self.data)
 
 
 class Arrays:
@@ -35,14 +59,14 @@ class Arrays:
             )
         self.rows, self.batch_size = rows[0], batch_size
         self.data = jax.tree.map(jnp.asarray, data)
-        self.steps: int | None = rows[0] // batch_size
+        self.steps = rows[0] // batch_size
 
     def first(self) -> PyTree:
         """Rows to check the model against."""
         return jax.tree.map(lambda x: x[: self.batch_size], self.data)
 
-    def order(self, key: PRNGKeyArray) -> Int[Array, " rows"]:
-        return jax.random.permutation(key, self.rows).astype(jnp.int32)
+    def feed(self) -> Feed:
+        return Feed(self.data, self.steps, self.batch_size)
 
     def about(self) -> dict[str, Any]:
         return {
@@ -90,7 +114,9 @@ class Batches:
 
 
 def source(data: Any, batch_size: int | None) -> Arrays | Batches:
+    return Arrays(data, batch_size) if in_memory(data) else Batches(data, batch_size)
+
+
+def in_memory(data: Any) -> bool:
     """Arrays, or tuples and dictionaries of them, are data in memory; all else is batches."""
-    if isinstance(data, (tuple, dict, np.ndarray, jax.Array)):
-        return Arrays(data, batch_size)
-    return Batches(data, batch_size)
+    return isinstance(data, (tuple, dict, np.ndarray, jax.Array))

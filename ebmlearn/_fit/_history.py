@@ -6,24 +6,29 @@ import numpy as np
 from ..learners import StepInfo
 
 
+Stopped = Literal["epochs", "patience", "callback", "interrupted", "diverged"]
+
+
 class History(NamedTuple):
     """What happened in a run, as arrays by name: `steps["loss"]`, `epochs["metric"]`.
 
     - Of each step: `loss`, `gap`, `converged`, `iterations`, `accepted`, as
       [`ebmlearn.learners.StepInfo`][] explains them.
-    - Of each epoch: the means of these, `metric` on the validation data (NaN without), and
-      `seconds`.
+    - Of each epoch: the means of these, the last `metric` on the validation data in that epoch (NaN
+      without), and `seconds`.
+    - Of each validation: the `step` after which it was made, counted from 1, and its `metric`.
     """
 
     steps: dict[str, np.ndarray]
     epochs: dict[str, np.ndarray]
+    validations: dict[str, np.ndarray]
 
 
 class EpochReport(NamedTuple):
     """What a callback of [`ebmlearn.fit`][] is given after each epoch; it may return True to stop.
 
     `epoch` counts from 0, `step` counts the steps done, `info` holds the means over the epoch and
-    `metric` the validation metric.
+    `metric` the last validation metric in this epoch, NaN if there was none.
     """
 
     epoch: int
@@ -40,9 +45,11 @@ class Fitted(eqx.Module):
     - `last`: the last model.
     - `parameters`: what `model` was built from, if `build` was given; else `model` itself.
     - `history`: a [`History`][ebmlearn._fit.History].
-    - `best_epoch`: the epoch, counted from 0, after which `model` was taken, or without a metric
+    - `best_epoch`: the epoch, counted from 0, in which `model` was taken, or without a metric
       the last that was ended; -1 if none was.
-    - `stopped`: why the run ended: `"epochs"`, `"patience"`, `"callback"` or `"interrupted"`.
+    - `best_step`: how many steps `model` has seen.
+    - `stopped`: why the run ended: `"epochs"`, `"patience"`, `"callback"`, `"interrupted"`, or in
+      [`ebmlearn.fit_many`][] `"diverged"`.
     """
 
     model: Any
@@ -50,43 +57,64 @@ class Fitted(eqx.Module):
     parameters: Any
     history: History
     best_epoch: int
-    stopped: Literal["epochs", "patience", "callback", "interrupted"]
+    best_step: int
+    stopped: Stopped
 
 
-def _mean(x: np.ndarray) -> float:
-    """The mean of the numbers that are there."""
-    there = x[~np.isnan(x)]
-    return float(there.mean()) if there.size else float("nan")
+def means_of(x: np.ndarray) -> np.ndarray:
+    """The mean of each row over the numbers that are there."""
+    there = ~np.isnan(x)
+    count = there.sum(1)
+    sums = np.where(there, x, np.zeros_like(x)).sum(1)
+    return np.where(count > 0, sums / np.maximum(count, 1), np.nan)
 
 
 class Record:
     """Collects a history while it happens."""
 
-    def __init__(self, history: History | None):
-        self.steps = {name: [] for name in StepInfo._fields}
-        self.epochs = {name: [] for name in (*StepInfo._fields, "metric", "seconds")}
+    def __init__(self, history: History | None, done: int = 0):
+        """From the history of a run that was stopped after `done` steps of an epoch."""
+        none = np.zeros((len(StepInfo._fields), 0), np.float32)
+        self.steps, self.epochs, self.validations = [none], [], []
         if history is not None:
-            for name, values in history.steps.items():
-                self.steps[name] = [values]
-            for name, values in history.epochs.items():
-                self.epochs[name] = list(values)
+            self.steps = [np.stack([history.steps[name] for name in StepInfo._fields])]
+            self.epochs = list(np.stack([history.epochs[name] for name in _EPOCH], 1))
+            pairs = history.validations["step"], history.validations["metric"]
+            self.validations = list(zip(*pairs, strict=True))
+        self.ended = self.steps[0].shape[1] - done  # steps of epochs that are ended
+        self.current = [self.steps[0][:, self.ended :]]  # those of the epoch that is not
+        self.seconds = 0.0
 
-    def add_steps(self, infos: dict[str, np.ndarray]) -> None:
-        for name, values in infos.items():
-            self.steps[name].append(values)
+    def add_steps(self, infos: np.ndarray, seconds: float) -> None:
+        """Steps of one epoch."""
+        self.steps.append(infos)
+        self.current.append(infos)
+        self.seconds += seconds
 
-    def epoch_means(self, first: int) -> dict[str, float]:
-        """The means of all steps from `first` on."""
-        return {name: _mean(np.concatenate(x)[first:]) for name, x in self.steps.items()}
+    def add_validation(self, step: int, metric: float) -> None:
+        self.validations.append((step, metric))
 
-    def add_epoch(self, **values: float) -> None:
-        for name, value in values.items():
-            self.epochs[name].append(value)
+    def add_epoch(self) -> tuple[dict[str, float], float]:
+        """Ends an epoch; returns the means over its steps and its last metric."""
+        infos = np.concatenate(self.current, 1)
+        means = means_of(infos)
+        self.ended += infos.shape[1]
+        last, metric = self.validations[-1] if self.validations else (0, np.nan)
+        metric = float(metric) if last > self.ended - infos.shape[1] else float("nan")
+        self.epochs.append(np.array([*means, metric, self.seconds]))
+        self.current, self.seconds = [], 0.0
+        return dict(zip(StepInfo._fields, means.tolist(), strict=True)), metric
 
-    def history(self, steps: int, epochs: int) -> History:
-        """What happened in so many steps and epochs; what an interrupted one added is left out."""
-        none = np.zeros(0, np.float32)
+    def history(self, steps: int, epochs: int, validations: int) -> History:
+        """What happened in so many of them; what an interrupted one added is left out."""
+        infos = np.concatenate(self.steps, 1)[:, :steps]
+        ended = np.array(self.epochs[:epochs]).reshape(-1, len(_EPOCH))
+        found = np.array(self.validations[:validations], float).reshape(-1, 2)
         return History(
-            {name: np.concatenate([none, *parts])[:steps] for name, parts in self.steps.items()},
-            {name: np.asarray(x, np.float64)[:epochs] for name, x in self.epochs.items()},
+            dict(zip(StepInfo._fields, infos, strict=True)),
+            dict(zip(_EPOCH, ended.T, strict=True)),
+            {"step": found[:, 0].astype(np.int64), "metric": found[:, 1]},
         )
+
+
+_EPOCH = (*StepInfo._fields, "metric", "seconds")

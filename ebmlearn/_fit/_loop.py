@@ -10,15 +10,16 @@ import numpy as np
 import optax
 
 from .. import _checks
+from .._numbers import traced
 from .._types import Key
 from ..learners import AbstractLearner
 from ..models import AbstractModel
 from ._checkpoint import Checkpoint, Keeper
-from ._data import Arrays, source
+from ._data import Arrays, Batches, source
 from ._file import checksum
 from ._history import EpochReport, Fitted
 from ._progress import Bar
-from ._run import Run
+from ._run import Run, Validation
 from ._state import start, Training
 
 
@@ -33,6 +34,7 @@ def fit(
     batch_size: int | None = None,
     validation: Any = None,
     metric: Callable[[Any, Any, int], Any] | None = None,
+    validate_every: int | None = None,
     patience: int | None = None,
     checkpoint: str | os.PathLike | Checkpoint | None = None,
     resume: bool = True,
@@ -71,7 +73,7 @@ def fit(
       for a FactorGraphModel a dictionary from groups of variables to their states. Or any
       iterable of such batches that can be gone through once an epoch.
     - `optimizer`: of Optax, of those that need gradients and parameters alone. A schedule counts
-      steps.
+      steps. A new optimizer that differs in its numbers alone compiles nothing.
     - `epochs`: how often to go through the data. Each time the rows are in another order, and those
       that fill no whole batch are left out.
     - `batch_size`: rows a step; None if the data come in batches.
@@ -81,7 +83,10 @@ def fit(
       better. For a
       CRBM the share of wrong units by default, predicted as suits the learner; for query training
       the cross-entropy of the same queries each time, see [`ebmlearn.query_entropy`][].
-    - `patience`: stop after so many epochs without a better metric.
+    - `validate_every`: how many steps lie between two calls of `metric`; the end of an epoch if not
+      given. Without a metric, callbacks and checkpoints the device goes through epochs without
+      waiting for the host.
+    - `patience`: stop after so many validations without a better metric.
     - `checkpoint`: a folder, or a [`ebmlearn.Checkpoint`][], from which a run that was stopped goes
       on to the same result, bit by bit; `epochs` counts those that it has done. It refuses another
       kind of model, learner, `average`, key, or arrays of data. That iterables, the optimiser's
@@ -105,9 +110,57 @@ def fit(
     A [`ebmlearn.Fitted`][]. Ctrl-C ends a run early: it is saved, and what there is is returned. A
     gradient that is not finite raises `FloatingPointError`, and the last checkpoint stays.
     """
-    _check_arguments(
-        learner, optimizer, epochs, key, patience, metric, validation, average, callbacks
+    check_arguments(
+        learner, optimizer, epochs, key, patience, metric, validation, validate_every, average
     )
+    if not isinstance(callbacks, Sequence):
+        got = _checks.describe(callbacks)
+        raise TypeError(f"`callbacks` must be a list of functions, got {got}.")
+    built, rows = opened(model, data, batch_size, build, augment, key)
+    key = _checks.as_key(key)
+    order_key, step_key, init_key = jax.random.split(key, 3)
+    metric = default_metric(metric, learner, built, validation)
+    project = own_projection if project is None and build is None else project
+    parameters, static = eqx.partition(model, eqx.is_inexact_array)
+    sharding, replicated = _shardings(mesh, batch_size)
+    decay = None if average is None else np.asarray(average, np.float32)
+    training = Training(traced(learner), static, build, project, augment, decay, sharding)
+    training, state = start(training, optimizer, parameters, init_key)
+    if replicated is not None:
+        state = jax.device_put(state, replicated)
+        if isinstance(rows, Arrays):
+            rows.data = jax.device_put(rows.data, replicated)
+    validation = jax.tree.map(jnp.asarray, validation)
+    judged = Validation(metric, validation, validate_every)
+    run = Run(training, state, rows, (order_key, step_key), judged, callbacks)
+    if checkpoint is not None:
+        settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+        about = {"model": type(built).__name__, "learner": _described(learner), **rows.about()}
+        about |= {} if average is None else {"average": float(average)}
+        about["key"] = np.asarray(jax.random.key_data(key)).tolist()
+        run.keep_in(Keeper(settings, about), resume)
+    shown = progress and jax.process_index() == 0
+    total = None if rows.steps is None else epochs * rows.steps
+    bar = Bar(shown, total, int(run.state.step))
+    try:
+        stopped = run.go(epochs, patience, bar)
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    finally:
+        bar.close()
+    run.save()
+    return run.fitted(stopped)
+
+
+def opened(
+    model: Any,
+    data: Any,
+    batch_size: int | None,
+    build: Callable | None,
+    augment: Callable | None,
+    key: Key,
+) -> tuple[AbstractModel, Arrays | Batches]:
+    """The model and its data, checked against each other."""
     built = model if build is None else build(model)
     if not isinstance(built, AbstractModel):
         got = _checks.describe(built)
@@ -115,60 +168,13 @@ def fit(
     if isinstance(data, Mapping):
         data = built.as_batch(data)
     rows = source(data, batch_size)
-    batch = rows.first()
-    key = _checks.as_key(key)
-    order_key, step_key, init_key = jax.random.split(key, 3)
     if augment is not None:
-        batch = augment(batch, key=step_key)
-    elif isinstance(rows, Arrays):
-        batch = data  # all of it is looked at
+        batch = augment(rows.first(), key=_checks.as_key(key))
+    else:
+        # All of it is looked at, if it is there.
+        batch = data if isinstance(rows, Arrays) else rows.first()
     built.check(batch, "data")
-    metric = _metric(metric, learner, built, validation)
-    if project is None and build is None:
-        project = _own_projection
-    parameters, static = eqx.partition(model, eqx.is_inexact_array)
-    sharding, replicated = _shardings(mesh, batch_size)
-    training = Training(learner, optimizer, static, build, project, augment, average, sharding)
-    state = start(training, parameters, init_key)
-    if replicated is not None:
-        state = jax.device_put(state, replicated)
-        if isinstance(rows, Arrays):
-            rows.data = jax.device_put(rows.data, replicated)
-    run = Run(training, state, rows, order_key, step_key)
-    if checkpoint is not None:
-        settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-        about = {"model": type(built).__name__, "learner": _described(learner), **rows.about()}
-        about |= {} if average is None else {"average": float(average)}
-        about["key"] = np.asarray(jax.random.key_data(key)).tolist()
-        run.keep_in(Keeper(settings, about), resume)
-    validation = jax.tree.map(jnp.asarray, validation)
-    shown = progress and jax.process_index() == 0
-    total = None if rows.steps is None else epochs * rows.steps
-    bar = Bar(shown, total, int(run.state.step))
-    stopped = "epochs"
-    try:
-        while run.epoch < epochs:
-            if patience is not None and run.waited >= patience:
-                stopped = "patience"
-                break
-            run.steps(bar)
-            report = run.finish_epoch(metric, validation, bar)
-            # All are called, even if the first says stop.
-            if any([_is_true(callback(report)) for callback in callbacks]):
-                stopped = "callback"
-                break
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    finally:
-        bar.close()
-    run.save()
-    return run.fitted(stopped, metric is not None)
-
-
-def _is_true(x: Any) -> bool:
-    """Whether a callback said True: what else it returns does not matter."""
-    boolean = getattr(x, "dtype", None) == np.bool_ and np.ndim(x) == 0
-    return x is True or (boolean and bool(x))
+    return built, rows
 
 
 def _described(learner: AbstractLearner) -> str:
@@ -179,11 +185,11 @@ def _described(learner: AbstractLearner) -> str:
     return f"{text} with checksum {checksum(arrays)}" if arrays else text
 
 
-def _own_projection(model: Any) -> Any:
+def own_projection(model: Any) -> Any:
     return model.project()
 
 
-def _metric(
+def default_metric(
     metric: Callable | None, learner: AbstractLearner, model: Any, validation: Any
 ) -> Callable | None:
     if validation is None or metric is not None:
@@ -217,7 +223,7 @@ def _shardings(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> tuple[
     return jax.sharding.NamedSharding(mesh, spec(axis)), jax.sharding.NamedSharding(mesh, spec())
 
 
-def _check_arguments(
+def check_arguments(
     learner: Any,
     optimizer: Any,
     epochs: Any,
@@ -225,8 +231,8 @@ def _check_arguments(
     patience: Any,
     metric: Any,
     validation: Any,
+    validate_every: Any,
     average: Any,
-    callbacks: Any,
 ) -> None:
     if not isinstance(learner, AbstractLearner):
         got = _checks.describe(learner)
@@ -236,9 +242,6 @@ def _check_arguments(
         raise TypeError(f"`optimizer` must be one of Optax, got {got}.")
     _checks.count("epochs", epochs)
     _checks.as_key(key)
-    if not isinstance(callbacks, Sequence):
-        got = _checks.describe(callbacks)
-        raise TypeError(f"`callbacks` must be a list of functions, got {got}.")
     if metric is not None and not callable(metric):
         got = _checks.describe(metric)
         raise TypeError(f"`metric` must be a function, got {got}.")
@@ -246,5 +249,9 @@ def _check_arguments(
         _checks.count("patience", patience)
         if validation is None and metric is None:
             raise ValueError("`validation` must be given for `patience` to wait on, got None.")
+    if validate_every is not None:
+        _checks.count("validate_every", validate_every)
+        if validation is None and metric is None:
+            raise ValueError("`validation` must be given with `validate_every`, got None.")
     if average is not None:
         _checks.number("average", average, 0, 1, "(0, 1)")

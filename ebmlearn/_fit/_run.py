@@ -3,27 +3,27 @@
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray, PyTree
 
 from .. import _checks
 from ..learners import StepInfo
 from ..messages import Form
 from ._checkpoint import Keeper
-from ._data import Arrays, Batches
-from ._history import EpochReport, Fitted, Record
+from ._data import Arrays, Batches, Feed
+from ._history import EpochReport, Fitted, History, Record, Stopped
 from ._progress import Bar
-from ._state import advance, Training, TrainState
+from ._state import advance, compiled, Training, TrainState
 
 
 # The most steps that are done between two looks at the host, and how long they should take.
-_ROOM = 1024
-_SECONDS = 0.5
+ROOM = 1024
+SECONDS = 0.5
 
 
 class _Now(NamedTuple):
@@ -34,6 +34,21 @@ class _Now(NamedTuple):
     facts: dict[str, Any]
 
 
+class Validation(NamedTuple):
+    """How a run is judged, and when."""
+
+    metric: Callable[[Any, Any, int], Any] | None
+    data: Any
+    every: int | None  # steps; None is the end of an epoch
+
+    @property
+    def at_end(self) -> bool:
+        return self.metric is not None and self.every is None
+
+    def due(self, step: int) -> bool:
+        return self.metric is not None and self.every is not None and step % self.every == 0
+
+
 class Run:
     """The state of a run on the host."""
 
@@ -42,21 +57,22 @@ class Run:
         training: Training,
         state: TrainState,
         rows: Arrays | Batches,
-        order_key: PRNGKeyArray,
-        step_key: PRNGKeyArray,
+        keys: tuple[PRNGKeyArray, PRNGKeyArray],
+        validation: Validation,
+        callbacks: Sequence[Callable[[EpochReport], Any]],
     ):
-        self.opened, self.rows = training, rows
-        self.order_key, self.step_key = order_key, step_key
+        self.opened, self.rows, self.callbacks = training, rows, callbacks
+        self.keys = keys
+        self.validation = validation
         self.training = training.in_form(_first_form(training, state))
         facts = {"epoch": 0, "done": 0, "best": math.inf, "best_epoch": -1, "best_step": 0}
-        facts["form"] = self.training.form
+        facts |= {"waited": 0, "validations": 0, "form": self.training.form}
         # Replaced as a whole, so that Ctrl-C never finds one of them ahead of the others.
         self.now = _Now(state, self._counted(state), facts)
         self.record = Record(None)
         self.keeper: Keeper | None = None
         self.saved: tuple[int, int] | None = None
         self.at_once = 1
-        self.seconds = 0.0
 
     @property
     def state(self) -> TrainState:
@@ -75,11 +91,6 @@ class Run:
         """How many steps and epochs are done."""
         return int(self.state.step), self.epoch
 
-    @property
-    def waited(self) -> int:
-        """Epochs since the best one."""
-        return self.epoch - 1 - self.facts["best_epoch"] if self.epoch else 0
-
     def keep_in(self, keeper: Keeper, resume: bool) -> None:
         self.keeper = keeper
         if not resume and jax.process_index() == 0:
@@ -89,97 +100,129 @@ class Run:
             state, best, history, facts = found
             self.now = _Now(state, best, facts)
             self.training = self.opened.in_form(facts["form"])
-            self.record = Record(history)
+            self.record = Record(history, facts["done"])
             self.saved = self.place
 
-    def steps(self, bar: Bar) -> None:
-        """All steps of the current epoch that are still to do."""
-        began = time.perf_counter()
-        if isinstance(self.rows, Arrays):
-            assert self.rows.steps is not None
-            order = self.rows.order(jax.random.fold_in(self.order_key, self.epoch))
-            while self.facts["done"] < self.rows.steps:
-                number = min(self.at_once, self.rows.steps - self.facts["done"], _ROOM)
-                self._steps(self.rows.data, order, self.rows.batch_size, number, bar)
-        else:
-            for batch in self.rows.epoch(self.facts["done"]):
-                if self.training.augment is None:
-                    self.training.model(self.state.parameters).check(batch, "data")
-                batch = jax.tree.map(jnp.asarray, batch)
-                size = jax.tree.leaves(batch)[0].shape[0]
-                before = self.facts["done"]
-                while self.facts["done"] == before:
-                    self._steps(batch, jnp.arange(size, dtype=jnp.int32), size, 1, bar)
-            if not self.facts["done"]:
-                raise ValueError(
-                    f"`data` must give a batch in each epoch, got none in epoch {self.epoch}."
-                )
-        self.seconds = time.perf_counter() - began
+    def go(self, epochs: int, patience: int | None, bar: Bar) -> Stopped:
+        """Runs to the end; returns why it is the end."""
+        while self.epoch < epochs:
+            for feed, most in self._feeds(epochs):
+                if patience is not None and self.facts["waited"] >= patience:
+                    return "patience"
+                self._steps(feed, most, bar)
+                step = int(self.state.step)
+                if self.validation.due(step):
+                    self._validate(bar)
+                ended = isinstance(self.rows, Arrays) and self.facts["done"] == self.rows.steps
+                if self.keeper is not None and not ended and self.keeper.due(step, False):
+                    self.save()
+            report = self._finish_epoch(bar)
+            # All are called, even if the first says stop.
+            if any([_is_true(callback(report)) for callback in self.callbacks]):
+                return "callback"
+        return "epochs"
 
-    def _steps(
-        self, data: PyTree, order: Int[Array, " rows"], size: int, number: int, bar: Bar
-    ) -> None:
+    def _feeds(self, epochs: int) -> Iterator[tuple[Feed, int]]:
+        """What the next steps learn from, and how many they may be, until an epoch ends."""
+        if isinstance(self.rows, Arrays):
+            feed = self.rows.feed()
+            while self.facts["done"] < feed.steps:
+                yield feed, self._most(epochs, feed.steps)
+            return
+        for batch in self.rows.epoch(self.facts["done"]):
+            if self.training.augment is None:
+                self.training.model(self.state.parameters).check(batch, "data")
+            feed = Feed(jax.tree.map(jnp.asarray, batch), 1, None)
+            before = self.facts["done"]
+            while self.facts["done"] == before:
+                yield feed, 1
+        if not self.facts["done"]:
+            raise ValueError(
+                f"`data` must give a batch in each epoch, got none in epoch {self.epoch}."
+            )
+
+    def _most(self, epochs: int, steps: int) -> int:
+        """How many steps there are until something must happen on the host."""
+        step, done = int(self.state.step), self.facts["done"]
+        kept_every = None if self.keeper is None else self.keeper.settings.every
+        kept_at_end = self.keeper is not None and kept_every is None
+        most = (epochs - self.epoch) * steps - done
+        if self.callbacks or kept_at_end or self.validation.at_end:
+            most = steps - done
+        for every in (kept_every, self.validation.every):
+            if every is not None:
+                most = min(most, every - step % every)
+        return min(most, self.at_once, ROOM)
+
+    def _steps(self, feed: Feed, asked: int, bar: Bar) -> None:
         """Some steps in one call of the device, then a look at what came of them."""
-        step = int(self.state.step)
-        until = self.keeper.steps_until_due(step) if self.keeper else None
-        number = number if until is None else min(number, until)
-        first = self.facts["done"] if isinstance(self.rows, Arrays) else 0
+        step, done, epoch = int(self.state.step), self.facts["done"], self.epoch
         began = time.perf_counter()
-        state, infos = advance(
+        state, infos = compiled(advance)(
             self.training,
             self.opened,
             self.state,
-            data,
-            order,
-            self.step_key,
-            jnp.asarray(self.epoch, jnp.int32),
-            jnp.asarray(first, jnp.int32),
-            jnp.asarray(number, jnp.int32),
-            size,
-            _ROOM,
+            feed,
+            self.keys,
+            np.asarray(epoch, np.int32),
+            np.asarray(done % feed.steps, np.int32),
+            np.asarray(asked, np.int32),
+            ROOM,
         )
-        asked, number = number, int(state.step) - step
-        rows = np.asarray(infos)[:, :number]
-        infos = dict(zip(StepInfo._fields, rows, strict=True))
+        number = int(state.step) - step
+        infos = np.asarray(infos)[:, :number]
         taken = time.perf_counter() - began
-        self._check_finite(state)
+        self._check_finite(state, feed)
         form = self.training.form
         if number < asked:
             # The weights have outgrown the form of the messages: the general one from here on.
             form = "log-odds"
             self.training = self.opened.in_form(form)
         # Twice as many next time, up to what takes half a second; the results do not depend on it.
-        self.at_once = max(1, min(2 * number, int(_SECONDS * number / max(taken, 1e-9))))
-        self.record.add_steps(infos)
-        facts = {**self.facts, "done": self.facts["done"] + number, "form": form}
+        self.at_once = max(1, min(2 * number, int(SECONDS * number / max(taken, 1e-9))))
+        # Epochs that were ended on the way. One that ends here may have to be validated first.
+        borders = range(feed.steps - done, number, feed.steps) if feed.batch_size else ()
+        *ended, last = np.split(infos, borders, axis=1)
+        for part in ended:
+            self.record.add_steps(part, taken * part.shape[1] / number)
+            self.record.add_epoch()
+        self.record.add_steps(last, taken * last.shape[1] / max(number, 1))
+        done = done + number - len(ended) * feed.steps
+        facts = {**self.facts, "epoch": epoch + len(ended), "done": done, "form": form}
         self.now = self.now._replace(state=state, facts=facts)
-        if not number:
-            return
-        bar.update(number, self.epoch, {name: float(x.mean()) for name, x in infos.items()})
-        end = isinstance(self.rows, Arrays) and self.facts["done"] == self.rows.steps
-        if self.keeper is not None and not end and self.keeper.due(step + number, False):
-            self.save()
+        if number:
+            means = dict(zip(StepInfo._fields, infos.mean(1).tolist(), strict=True))
+            bar.update(number, self.epoch, means)
 
-    def finish_epoch(self, metric: Callable | None, validation: Any, bar: Bar) -> EpochReport:
-        """Validates, and says how the epoch went."""
-        step, done = int(self.state.step), self.facts["done"]
+    def _validate(self, bar: Bar) -> None:
+        """Judges the model, and keeps it if it is the best so far."""
+        assert self.validation.metric is not None
         current = self._counted(self.state)
         model = self.training.model(current)
-        value = math.nan if metric is None else _number(metric(model, validation, self.epoch))
-        facts, best = {**self.facts, "epoch": self.epoch + 1, "done": 0}, self.now.best
-        if metric is not None and math.isnan(value):
+        value = _number(self.validation.metric(model, self.validation.data, self.epoch))
+        if math.isnan(value):
             text = f"`metric` must give a number, got NaN in epoch {self.epoch}."
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=4)
+        step, facts, best = int(self.state.step), dict(self.facts), self.now.best
+        facts.update(waited=facts["waited"] + 1, validations=facts["validations"] + 1)
         # The first is better than the start, whatever it is.
-        if metric is None or value < self.facts["best"] or self.facts["best_epoch"] < 0:
+        if value < facts["best"] or facts["best_epoch"] < 0:
             known = math.inf if math.isnan(value) else value
-            facts.update(best=known, best_epoch=self.epoch, best_step=step)
+            facts.update(best=known, best_epoch=self.epoch, best_step=step, waited=0)
             best = current
-        means = self.record.epoch_means(step - done)
-        self.record.add_epoch(**means, metric=value, seconds=self.seconds)
-        report = EpochReport(self.epoch, step, model, value, means)
+        self.record.add_validation(step, value)
         self.now = self.now._replace(facts=facts, best=best)
         bar.metric = value
+
+    def _finish_epoch(self, bar: Bar) -> EpochReport:
+        """Validates where it is time, and says how the epoch went."""
+        if self.validation.at_end:
+            self._validate(bar)
+        step, epoch = int(self.state.step), self.epoch
+        means, value = self.record.add_epoch()
+        model = self.training.model(self._counted(self.state)) if self.callbacks else None
+        report = EpochReport(epoch, step, model, value, means)
+        self.now = self.now._replace(facts={**self.facts, "epoch": epoch + 1, "done": 0})
         if self.keeper is not None and self.keeper.due(step, True):
             self.save()
         return report
@@ -188,28 +231,40 @@ class Run:
         """Writes a checkpoint, if there is anything new to write."""
         if self.keeper is None or jax.process_index() != 0 or self.saved == self.place:
             return
-        state, best, facts = self.now
-        self.keeper.write(int(state.step), state, best, self.record.history(*self.place), facts)
+        state, best, facts = self._judged()
+        self.keeper.write(int(state.step), state, best, self._history(), facts)
         self.saved = self.place
 
-    def fitted(self, stopped: Any, measured: bool) -> Fitted:
+    def fitted(self, stopped: Stopped) -> Fitted:
         last = self._counted(self.state)
-        best = self.now.best if measured else last
+        _, best, facts = self._judged()
         return Fitted(
             model=self.training.model(best),
             last=self.training.model(last),
             parameters=self.training.free(best),
-            history=self.record.history(*self.place),
-            best_epoch=self.facts["best_epoch"],
+            history=self._history(),
+            best_epoch=facts["best_epoch"],
+            best_step=facts["best_step"],
             stopped=stopped,
         )
+
+    def _judged(self) -> _Now:
+        """Where the run is; without a metric, the last parameters are the best."""
+        if self.validation.metric is not None:
+            return self.now
+        step, epoch = self.place
+        facts = {**self.facts, "best_epoch": epoch - 1, "best_step": step}
+        return self.now._replace(best=self._counted(self.state), facts=facts)
+
+    def _history(self) -> History:
+        return self.record.history(*self.place, self.facts["validations"])
 
     def _counted(self, state: TrainState) -> PyTree:
         """The parameters that count: their running mean, if there is one."""
         averaged = self.training.average is not None
         return state.average if averaged else state.parameters
 
-    def _check_finite(self, state: TrainState) -> None:
+    def _check_finite(self, state: TrainState, feed: Feed) -> None:
         step, leaf = (int(x) for x in np.asarray(state.fault))
         if step < 0:
             return
@@ -218,9 +273,11 @@ class Run:
         kept = ""
         if self.keeper is not None and self.keeper.paths():
             kept = f" The last good checkpoint is {list(self.keeper.paths().values())[-1]}."
+        done = self.facts["done"] % feed.steps + step - int(self.state.step)
         raise FloatingPointError(
             f"The gradient of `{name}`, or the value it would lead to, is NaN or infinite in epoch"
-            f" {self.epoch}, step {step}, counted from 0: try a smaller learning rate.{kept}"
+            f" {self.epoch + done // feed.steps}, step {step}, counted from 0: try a smaller"
+            f" learning rate.{kept}"
         )
 
 
@@ -236,3 +293,9 @@ def _number(value: Any) -> float:
     except (TypeError, ValueError) as error:
         got = _checks.describe(value)
         raise TypeError(f"`metric` must give a number, got {got}.") from error
+
+
+def _is_true(x: Any) -> bool:
+    """Whether a callback said True: what else it returns does not matter."""
+    boolean = getattr(x, "dtype", None) == np.bool_ and np.ndim(x) == 0
+    return x is True or (boolean and bool(x))

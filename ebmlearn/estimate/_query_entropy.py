@@ -1,6 +1,6 @@
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -97,11 +97,9 @@ def query_entropy(
     if not x.shape[0]:
         raise ValueError(f"`data` must hold a row at least, got {_checks.describe(x)}.")
     sums, counts, good = [], [], []
-    for k, first in enumerate(range(0, x.shape[0], batch_size)):
-        one, two = jax.random.split(jax.random.fold_in(key, k))
-        part = x[first : first + batch_size]
-        asked = draw(queries, model, part.shape[0], key=one)
+    for k, part, asked in _batches(model, x, queries, key, batch_size):
         if isinstance(inference, AbstractSampler):
+            _, two = jax.random.split(jax.random.fold_in(key, k))
             out = _by_sampling(model, part, asked, inference, steps, burn_in, two)
         else:
             out = _cross_entropy(model, part, asked, inference)
@@ -116,6 +114,32 @@ def query_entropy(
     # Of a ratio of means.
     spread = np.sqrt(((rows - value * targets) ** 2).mean() / len(rows)) / targets.mean()
     return QueryEntropy(float(value), float(spread), rows, targets, sum(good) / len(rows))
+
+
+def mean_entropy(
+    model: Any, data: Any, queries: AbstractQueries, *, key: Key, batch_size: int = 500
+) -> Float[Array, ""]:
+    """The value of [`ebmlearn.query_entropy`][] in bits, of a model that answers for itself. It can
+    be compiled and mapped.
+    """
+    key, inference = _checks.as_key(key), asker(model, None)
+    x = model.asked_rows(data, "data")
+    out = [
+        _cross_entropy(model, part, asked, inference)
+        for _, part, asked in _batches(model, x, queries, key, batch_size)
+    ]
+    total, count = sum(each.sum() for each, _, _ in out), sum(n.sum() for _, n, _ in out)
+    return total / jnp.asarray(count).astype(x.dtype) / math.log(2)
+
+
+def _batches(
+    model: Any, x: Array, queries: AbstractQueries, key: PRNGKeyArray, batch_size: int
+) -> Iterator[tuple[int, Array, Query]]:
+    """Rows a batch at a time, with their number and what is asked of them."""
+    for k, first in enumerate(range(0, x.shape[0], batch_size)):
+        one, _ = jax.random.split(jax.random.fold_in(key, k))
+        part = x[first : first + batch_size]
+        yield k, part, draw(queries, model, part.shape[0], key=one)
 
 
 def cross_entropy(

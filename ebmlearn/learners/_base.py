@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
+from .._numbers import is_off
 from .._types import AnyArray, Batch, Key
 from ..estimate import error_rate, predict
 from ..inference import AbstractInference, MeanField
@@ -132,7 +133,7 @@ class AbstractLearner(eqx.Module):
         """
 
     @abc.abstractmethod
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference that goes with a model trained by this learner."""
 
     @abc.abstractmethod
@@ -147,7 +148,7 @@ class AbstractLearner(eqx.Module):
         features: Shaped[AnyArray, "*batch features"] | None = None,
         *,
         inference: AbstractInference | None = None,
-        epoch: int = 0,
+        epoch: int | Int[Array, ""] = 0,
     ) -> PyTree:
         """The most likely visible units, decoded as suits this learner unless `inference` says
         otherwise: see [`ebmlearn.predict`][].
@@ -158,14 +159,17 @@ class AbstractLearner(eqx.Module):
 
 def prediction_error(learner: AbstractLearner, model: AbstractModel) -> Metric | None:
     """The share of wrong visible units as a metric, where a model has features."""
-    if model.kind != "conditional":
-        return None
+    return PredictionError(learner) if model.kind == "conditional" else None
 
-    def error(model: Any, validation: Any, epoch: int) -> Any:
+
+class PredictionError(eqx.Module):
+    """A metric that equals every other one of an equal learner."""
+
+    learner: AbstractLearner
+
+    def __call__(self, model: Any, validation: Any, epoch: Any) -> Any:
         features, visible = validation
-        return error_rate(learner.predict(model, features, epoch=epoch), visible)
-
-    return error
+        return error_rate(self.learner.predict(model, features, epoch=epoch), visible)
 
 
 def only(trained: PyTree[bool], tree: PyTree) -> PyTree:
@@ -304,9 +308,11 @@ def _step(
     gap, gradient = eqx.filter_value_and_grad(contrast)(model)
     if learner.centred:
         gradient = _centred(model, gradient, batch, positive, negative)
-    if learner.weight_decay:
+    if not is_off(learner.weight_decay, 0):
         decay = learner.weight_decay
-        gradient = jax.tree.map(lambda g, p: g + decay * p, gradient, model.decayed())
+        gradient = jax.tree.map(
+            lambda g, p: g + jnp.asarray(decay, p.dtype) * p, gradient, model.decayed()
+        )
     info = StepInfo(
         loss=loss,
         gap=gap,

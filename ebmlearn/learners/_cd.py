@@ -6,6 +6,7 @@ import jax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._numbers import NUMBER
 from ..inference import AbstractInference
 from ..models import AbstractLayeredModel, AbstractPlainModel
 from ..models._base import require_layers
@@ -45,7 +46,7 @@ class CD(AbstractMemoryless):
     start: Start = eqx.field(static=True, default="data")
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
     takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
@@ -77,7 +78,7 @@ class CD(AbstractMemoryless):
         negative = model.conditional_statistics(layers, model.summed)
         return Phases(positive, negative, nothing(model))
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
         return at_epoch(self.inference, epoch, "sum")
 

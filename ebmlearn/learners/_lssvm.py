@@ -5,6 +5,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from .._numbers import NUMBER
 from ..inference import AbstractInference
 from ..models import AbstractPlainModel
 from ..models._base import require
@@ -30,7 +31,7 @@ class LSSVM(AbstractMemoryless):
     _: KW_ONLY
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
     takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
@@ -56,7 +57,7 @@ class LSSVM(AbstractMemoryless):
         loss = self.cost(rival, visible).sum(-1).mean() + energies[0] - energies[1]
         return Phases(positive, negative, loss)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference of that epoch: MAP."""
         return at_epoch(self.inference, epoch, "max")
 

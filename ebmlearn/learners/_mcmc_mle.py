@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._numbers import NUMBER
 from .._types import Key
 from ..inference import AbstractInference
 from ..models import AbstractModel, AbstractPlainModel
@@ -54,7 +55,7 @@ class MCMCMLE(AbstractContrastive):
     refresh: int | None = eqx.field(static=True, default=1000)
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
 
     def __check_init__(self):
         if not isinstance(self.sampler, AbstractSampler):
@@ -106,7 +107,7 @@ class MCMCMLE(AbstractContrastive):
         phases = Phases(positive, negative, nothing(model), effective)
         return phases, MCMCMLEState(chains, reference, updates + 1)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
         return at_epoch(self.inference, epoch, "sum")
 

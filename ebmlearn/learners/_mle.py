@@ -3,6 +3,7 @@ from dataclasses import KW_ONLY
 import equinox as eqx
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from .._numbers import NUMBER
 from ..inference import AbstractInference
 from ..models import AbstractPlainModel
 from ._base import (
@@ -36,7 +37,7 @@ class MLE(AbstractMemoryless):
     inference: Inference = eqx.field(converter=as_schedule)
     _: KW_ONLY
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
     loss: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
@@ -60,7 +61,7 @@ class MLE(AbstractMemoryless):
             loss = data + inference(model).log_partition.mean()
         return Phases(positive, negative, loss)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference of that epoch: marginals."""
         return at_epoch(self.inference, epoch, "sum")
 

@@ -5,6 +5,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from .._numbers import NUMBER
 from ..inference import AbstractInference
 from ..models import AbstractPlainModel
 from ..models._base import require
@@ -39,7 +40,7 @@ class MSSVM(AbstractMemoryless):
     _: KW_ONLY
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
     takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
@@ -66,7 +67,7 @@ class MSSVM(AbstractMemoryless):
         loss = (margin + free_energy(model, seen, observed, inference)).mean()
         return Phases(positive, negative, loss)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference of that epoch: marginal MAP."""
         return at_epoch(self.inference, epoch, "mixed")
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._numbers import NUMBER
 from ..inference import AbstractInference
 from ..models import AbstractPlainModel
 from ..models._base import require
@@ -28,7 +29,7 @@ class PercLoss(AbstractMemoryless):
     k: int = eqx.field(static=True, default=10)
     _: KW_ONLY
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
     takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
@@ -58,7 +59,7 @@ class PercLoss(AbstractMemoryless):
             jnp.maximum(data - lowest, jnp.zeros_like(data)).mean(),
         )
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, as in the paper."""
         return mean_field()
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._numbers import is_off, NUMBER
 from .._types import Key
 from ..inference import AbstractInference
 from ..models import AbstractModel, AbstractPlainModel, Statistics
@@ -44,7 +45,7 @@ class PMPLearner(AbstractContrastive):
     num_chains: int | None = eqx.field(static=True, default=None)
     hidden: Hidden = eqx.field(static=True, default="exact")
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
 
     def __check_init__(self):
         if not isinstance(self.sampler, PMP):
@@ -52,13 +53,13 @@ class PMPLearner(AbstractContrastive):
             raise TypeError(f"`sampler` must be a `PMP`, got {got}; `SAP` takes other samplers.")
         if self.num_chains is not None:
             _checks.count("num_chains", self.num_chains)
-        elif self.sampler.renewal < 1:
+        elif not is_off(self.sampler.renewal, 1):
             raise ValueError("`num_chains` must be given where noise persists, got None.")
         _checks.choice("hidden", self.hidden, get_args(Hidden))
 
     def init(self, model: AbstractModel, *, key: Key) -> PMPState | None:
         """Nothing, or noise and messages that persist."""
-        if self.sampler.renewal == 1:
+        if is_off(self.sampler.renewal, 1):
             return None
         assert self.num_chains is not None
         return self.sampler.init(model, self.num_chains, key=key)
@@ -120,7 +121,7 @@ class PMPLearner(AbstractContrastive):
             (settled, iterations, info.residual),
         )
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The same max-product without noise."""
         return self.sampler.max_product()
 

@@ -48,7 +48,7 @@ class PseudoLikelihood(AbstractLearner):
         nan, one = jnp.full_like(loss, jnp.nan), jnp.ones_like(loss)
         return gradient, state, StepInfo(loss, nan, one, jnp.zeros_like(loss), nan)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field."""
         return mean_field()
 

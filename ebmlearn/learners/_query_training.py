@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Batch, Key
-from ..estimate._query_entropy import cross_entropy, query_entropy
+from ..estimate._query_entropy import cross_entropy, mean_entropy
 from ..inference import AbstractInference, RandomTargets
 from ..inference._network import Network
 from ..inference._queries import AbstractQueries, as_queries, check_told, draw
@@ -124,11 +124,7 @@ class QueryTraining(AbstractLearner):
 
     def metric(self, model: AbstractModel) -> Metric:
         """The cross-entropy of the same queries each time, in bits."""
-
-        def entropy(model: QueryModel, validation: Any, epoch: int) -> float:
-            return query_entropy(model, validation, self.queries, key=0).value
-
-        return entropy
+        return _Entropy(self.queries)
 
     def _numbers(self) -> dict[str, bool]:
         """Which of the numbers beside the parameters are learned."""
@@ -138,13 +134,22 @@ class QueryTraining(AbstractLearner):
             "log_strength": self.strength,
         }
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference that the model brings."""
         return self.network
 
     def loss(self, model: QueryModel, batch: Batch, *, key: Key) -> Float[Array, ""]:
         """The cross-entropy of the targets of a batch in nats, on average over them."""
         return _loss(model, self, self._seen(model, batch), _checks.as_key(key))[0]
+
+
+class _Entropy(eqx.Module):
+    """A metric that equals every other one of equal queries."""
+
+    queries: AbstractQueries
+
+    def __call__(self, model: QueryModel, validation: Any, epoch: Any) -> Float[Array, ""]:
+        return mean_entropy(model, validation, self.queries, key=0)
 
 
 def _checked(model: AbstractModel) -> QueryModel:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._numbers import NUMBER
 from .._types import AnyArray, Key
 from ..inference import AbstractInference
 from ..models import AbstractModel, AbstractPlainModel, Statistics
@@ -49,7 +50,7 @@ class SAP(AbstractContrastive):
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     persistent: bool = eqx.field(static=True, default=True)
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
 
     def __check_init__(self):
         if not isinstance(self.sampler, AbstractSampler):
@@ -88,7 +89,7 @@ class SAP(AbstractContrastive):
         negative = particles(model, state.units)
         return Phases(positive, negative, nothing(model), share_accepted(info)), state
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
         return at_epoch(self.inference, epoch, "sum")
 
@@ -119,7 +120,7 @@ class TransSAP(AbstractContrastive):
     num_chains: int = eqx.field(static=True)
     inference: Inference = eqx.field(converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
-    weight_decay: float = eqx.field(static=True, default=0.0)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class TransSAP(AbstractContrastive):
         negative = particles(model, chains.units)
         return Phases(positive, negative, nan, accepted), TransSAPState(chains, updates + 1)
 
-    def decoder(self, epoch: int = 0) -> AbstractInference:
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, unless another inference was given."""
         return at_epoch(self.inference, epoch, "sum")
 

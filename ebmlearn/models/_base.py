@@ -303,7 +303,7 @@ class AbstractPlainModel(AbstractModel):
 
     @abc.abstractmethod
     def chosen_noise(
-        self, number: int, share: float, key: PRNGKeyArray
+        self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
     ) -> tuple[Bool[Array, "rows _"], ...]:
         """A share of the units, drawn at random, in the places of `perturbation`."""
 
@@ -642,7 +642,7 @@ class AbstractLayeredModel(AbstractPlainModel):
         return self.decode(states)
 
     def chosen_noise(
-        self, number: int, share: float, key: PRNGKeyArray
+        self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
     ) -> tuple[Bool[Array, "rows _"], ...]:
         """A share of the units, drawn at random, in the places of `perturbation`."""
         keys = jax.random.split(key, len(self.names))

@@ -252,7 +252,7 @@ class AbstractGraphModel(AbstractPlainModel):
         return jnp.zeros((), noise[0].dtype)
 
     def chosen_noise(
-        self, number: int, share: float, key: PRNGKeyArray
+        self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
     ) -> tuple[Bool[Array, "rows states"]]:
         """A share of the variables, drawn at random, in the places of `perturbation`."""
         (own,) = jax.random.split(key, 1)

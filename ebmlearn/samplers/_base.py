@@ -134,9 +134,9 @@ def masks(units: Any) -> list[Bool[Array, "chains _"] | None] | None:
     return jax.tree.leaves(units, is_leaf=lambda x: x is None)
 
 
-def no_improper(model: AbstractLayeredModel, betas: tuple[float, ...]) -> None:
+def no_improper(model: AbstractLayeredModel, betas: Sequence[float] | AnyArray) -> None:
     """Raises `ValueError` if a ladder begins where real units would have no distribution."""
-    if betas[0] == 0 and not model.finite:
+    if not model.finite and _checks.is_concrete(betas) and betas[0] == 0:
         raise ValueError(
             "`betas` must be positive for real units, which have no distribution at 0, got"
             f" {_shortened(betas)}."
@@ -160,7 +160,7 @@ def ladder(betas: Sequence[float] | Float[AnyArray, " betas"]) -> tuple[float, .
     return values
 
 
-def _shortened(values: tuple[float, ...]) -> str:
+def _shortened(values: Sequence[float] | AnyArray) -> str:
     if len(values) <= 6:
         return str(list(values))
     return f"[{values[0]}, {values[1]}, ..., {values[-2]}, {values[-1]}]"

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from .._numbers import NUMBER
 from ..models import AbstractLayeredModel
 from ..units import _random
 from ._base import AbstractChains, ladder, masks, no_improper, start_chains
@@ -59,7 +60,7 @@ class ParallelTempering(AbstractChains):
         ```
     """
 
-    betas: tuple[float, ...] = eqx.field(static=True, converter=ladder)
+    betas: tuple[float, ...] = eqx.field(metadata=NUMBER, converter=ladder)
 
     def _start(
         self,

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
+from .._numbers import is_off, NUMBER
 from ..inference import BP
 from ..models import AbstractPlainModel
 from ..models._base import refuse
@@ -75,7 +76,7 @@ class PMP(AbstractSampler):
     _: KW_ONLY
     damping: float | Float[Array, ""] = 0.5
     chunk: int | None = eqx.field(static=True, default=None)
-    renewal: float = eqx.field(static=True, default=1.0)
+    renewal: float = eqx.field(metadata=NUMBER, default=1.0)
     independent: ClassVar[bool] = True
 
     def __check_init__(self):
@@ -117,7 +118,7 @@ class PMP(AbstractSampler):
 
     def _begun(self, model: Any, chains: tuple[Any, Any], key: PRNGKeyArray) -> PMPState:
         state = PMPState(*chains, None, None)
-        if self.renewal == 1:
+        if is_off(self.renewal, 1):
             return state
         # The messages of noise of its own, so that the first step is as good as any other.
         noise = model.perturbation(_rows(state), key)
@@ -127,7 +128,7 @@ class PMP(AbstractSampler):
         number = _rows(state)
         one, two = jax.random.split(key)
         noise = model.perturbation(number, one)
-        if self.renewal < 1:
+        if not is_off(self.renewal, 1):
             drawn = model.chosen_noise(number, self.renewal, two)
             pairs = zip(drawn, noise, state.noise, strict=True)
             noise = tuple(jnp.where(new, a, b) for new, a, b in pairs)
@@ -158,11 +159,11 @@ def perturbed(
             peak=view.is_peak(states, instance),
             residual=residual,
         )
-        return states, info, end if sampler.renewal < 1 else None
+        return states, info, None if is_off(sampler.renewal, 1) else end
 
     size = noise[0].shape[:1]
     states, info, messages_ = each(one, (batch, noise, state.messages), size, settings.chunk)
-    kept = noise if sampler.renewal < 1 else None
+    kept = None if is_off(sampler.renewal, 1) else noise
     return PMPState(model.from_view(states), state.clamped, kept, messages_), info
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
+from .._numbers import NUMBER
 from ..models import AbstractLayeredModel
 from ..units import _random
 from ._base import (
@@ -47,7 +48,7 @@ class TemperedTransitions(AbstractChains):
         ```
     """
 
-    betas: tuple[float, ...] = eqx.field(static=True, converter=ladder)
+    betas: tuple[float, ...] = eqx.field(metadata=NUMBER, converter=ladder)
     _: KW_ONLY
     sweeps: int = eqx.field(static=True, default=1)
 

@@ -1,0 +1,409 @@
+"""Many runs of `fit` at once, each a lane of one program."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, PyTree
+
+from .. import _checks
+from .._numbers import traced
+from .._types import AnyArray, Key
+from ..learners import AbstractLearner, StepInfo
+from ..messages import Form
+from ._data import Arrays, Feed, in_memory
+from ._history import Fitted, means_of, Record, Stopped
+from ._loop import check_arguments, default_metric, opened, own_projection
+from ._progress import Bar
+from ._run import ROOM, SECONDS
+from ._state import compiled, start, step, Training, TrainState
+
+
+Item = TypeVar("Item")
+
+
+def fit_many(
+    model: Any,
+    learner: AbstractLearner,
+    data: Any,
+    *,
+    optimizer: optax.GradientTransformation | Sequence[optax.GradientTransformation],
+    epochs: int,
+    key: Sequence[Key],
+    batch_size: int,
+    validation: Any = None,
+    metric: Callable[[Any, Any, Any], Any] | None = None,
+    validate_every: int | None = None,
+    patience: int | None = None,
+    project: Callable[[Any], Any] | None = None,
+    build: Callable[[Any], Any] | None = None,
+    augment: Callable[..., Any] | None = None,
+    average: float | None = None,
+    progress: bool = True,
+) -> list[Fitted]:
+    """Trains many models at once, one for each key: a search over seeds and learning rates. Each
+    comes out as from [`ebmlearn.fit`][] with its own key, model and optimizer, up to rounding. On a
+    GPU, small models take little longer together than one of them alone.
+
+    !!! example
+
+        ```python
+        grid = [(rate, seed) for rate in (1e-3, 1e-2, 1e-1) for seed in range(3)]
+        found = ebmlearn.fit_many(
+            [ebmlearn.RBM.init(visible=784, hidden=100, key=seed) for _, seed in grid],
+            ebmlearn.SAP(num_chains=100),
+            images,
+            optimizer=[optax.adam(rate) for rate, _ in grid],
+            key=[seed for _, seed in grid],
+            epochs=20,
+            batch_size=100,
+            validation=valid,
+            metric=lambda model, valid, epoch: model.free_energy(valid).mean(),
+        )
+        best = min(found, key=lambda x: x.history.validations["metric"].min())
+        ```
+
+    **Arguments:**
+
+    - `model`: where all start, or a list with a model for each key. Their shapes must be equal.
+    - `optimizer`: one for all, or a list with one for each key. They may differ in their numbers
+      alone, such as learning rates and numbers of schedules.
+    - `key`: a list of seeds or keys, one for each run.
+    - `data`, `batch_size`: arrays, as for `fit`, the same for all.
+    - `metric`: as for `fit`, but it must be traceable: a function of JAX arrays that returns one,
+      such as `ebmlearn.error_rate(...)`, since it is compiled and mapped over all runs.
+    - `patience`: a run that has waited so long stops, while the others go on.
+    - `learner`, `epochs`, `validation`, `validate_every`, `project`, `build`, `augment`, `average`,
+      `progress`: as for `fit`, the same for all.
+
+    **Returns:**
+
+    A list of [`ebmlearn.Fitted`][]. A run whose gradient is not finite stops at the last good step
+    and says `stopped="diverged"`; it does not disturb the others. Ctrl-C stops all of them.
+    """
+    if not isinstance(key, Sequence) or isinstance(key, str) or not len(key):
+        got = _checks.describe(key)
+        raise TypeError(f"`key` must be a list with a key for each run, got {got}.")
+    keys = [_checks.as_key(k) for k in key]
+    models = _for_each("model", model, len(keys))
+    optimizers = _for_each("optimizer", optimizer, len(keys))
+    for one in optimizers:
+        check_arguments(
+            learner, one, epochs, 0, patience, metric, validation, validate_every, average
+        )
+    if not in_memory(data):
+        got = _checks.describe(data)
+        raise TypeError(f"`data` must be an array or a tuple of arrays in `fit_many`, got {got}.")
+    built, rows = opened(models[0], data, batch_size, build, augment, keys[0])
+    assert isinstance(rows, Arrays)
+    metric = default_metric(metric, learner, built, validation)
+    project = own_projection if project is None and build is None else project
+    decay = None if average is None else np.asarray(average, np.float32)
+    learner = traced(learner)
+    static = eqx.partition(models[0], eqx.is_inexact_array)[1]
+    training = Training(learner, static, build, project, augment, decay, None)
+    lanes = _Lanes(training, models, optimizers, keys, rows)
+    validation = jax.tree.map(jnp.asarray, validation)
+    bar = Bar(progress and jax.process_index() == 0, epochs * rows.steps, 0)
+    try:
+        lanes.go(epochs, metric, validation, validate_every, patience, bar)
+    except KeyboardInterrupt:
+        lanes.stop(lanes.active, "interrupted")
+    finally:
+        bar.close()
+    return lanes.fitted(metric is not None)
+
+
+def _for_each(name: str, x: Item | Sequence[Item], number: int) -> Sequence[Item]:
+    """One of them for each run."""
+    # Optimizers of Optax are tuples of functions.
+    if not isinstance(x, Sequence) or hasattr(x, "update"):
+        return [x] * number  # pyright: ignore
+    if len(x) != number:
+        raise ValueError(
+            f"`{name}` must be one for all runs or a list with one for each of the {number} keys,"
+            f" got {len(x)}."
+        )
+    return x
+
+
+class _Lane:
+    """What the host knows of one run."""
+
+    def __init__(self):
+        self.record = Record(None)
+        self.best, self.best_epoch, self.best_step, self.waited = math.inf, -1, 0, 0
+        self.stopped: Stopped = "epochs"
+        self.step = self.epoch = 0
+
+
+class _Lanes:
+    """The runs on the host. All that are active are at the same step."""
+
+    def __init__(
+        self,
+        training: Training,
+        models: Sequence[Any],
+        optimizers: Sequence[optax.GradientTransformation],
+        keys: Sequence[PRNGKeyArray],
+        rows: Arrays,
+    ):
+        split = [jax.random.split(key, 3) for key in keys]
+        self.feed = rows.feed()
+        self.keys = jnp.stack([k[0] for k in split]), jnp.stack([k[1] for k in split])
+        begun = []
+        for model, optimizer, own in zip(models, optimizers, split, strict=True):
+            parameters, static = eqx.partition(model, eqx.is_inexact_array)
+            if not eqx.tree_equal(static, training.static):
+                raise ValueError("`model` must hold models of one kind and shape, got others.")
+            begun.append(start(training, optimizer, parameters, own[2]))
+        updates = [t.update for t, _ in begun]
+        # Their structures hold all operations, but no numbers.
+        if len({jax.tree.structure(update) for update in updates}) > 1:
+            raise ValueError(
+                "`optimizer` must hold optimizers that differ in their numbers alone, and `model`"
+                " models of one shape, got others."
+            )
+        numbers = [jax.tree.leaves(update) for update in updates]
+        self.numbers = [np.stack(x) for x in zip(*numbers, strict=True)]
+        self.opened = begun[0][0]
+        self.state = jax.tree.map(lambda *x: _stacked(x), *[state for _, state in begun])
+        self.best = self.current
+        self.lanes = [_Lane() for _ in keys]
+        self.active = np.ones(len(keys), bool)
+        # All lanes send messages in one form, which must suit each of them.
+        serves = [t.fits(t.model(state.parameters), 0) for t, state in begun]
+        form: Form | None = None
+        if serves[0] is not None:
+            form = "odds" if all(bool(x) for x in serves) else "log-odds"
+        self.training = self.opened.in_form(form)
+        self.at_once = 1
+
+    @property
+    def current(self) -> PyTree:
+        """The parameters that count."""
+        averaged = self.opened.average is not None
+        return self.state.average if averaged else self.state.parameters
+
+    def stop(self, which: np.ndarray, why: Stopped) -> None:
+        for k in np.flatnonzero(which & self.active):
+            self.lanes[k].stopped = why
+        self.active = self.active & ~which
+
+    def go(
+        self,
+        epochs: int,
+        metric: Callable | None,
+        validation: Any,
+        every: int | None,
+        patience: int | None,
+        bar: Bar,
+    ) -> None:
+        steps, at = self.feed.steps, 0
+        while at < epochs * steps and self.active.any():
+            most = epochs * steps - at
+            if metric is not None:
+                most = min(most, (every or steps) - at % (every or steps))
+            number = self._steps(at, min(most, self.at_once, ROOM), bar)
+            at += number
+            if number and metric is not None and at % (every or steps) == 0 and self.active.any():
+                self._validate(metric, validation, (at - 1) // steps, patience, bar)
+            self._end_epoch(at)
+
+    def _steps(self, at: int, asked: int, bar: Bar) -> int:
+        """Some steps of all active lanes in one call; returns how many."""
+        began, steps = time.perf_counter(), self.feed.steps
+        before = np.asarray(self.state.step)
+        state, infos, number = compiled(advance_many)(
+            self.training,
+            self.opened,
+            self.numbers,
+            self.state,
+            self.feed,
+            self.keys,
+            self.active,
+            np.asarray(at // steps, np.int32),
+            np.asarray(at % steps, np.int32),
+            np.asarray(asked, np.int32),
+            ROOM,
+        )
+        infos, number = np.asarray(infos), int(number)
+        taken = time.perf_counter() - began
+        made = np.asarray(state.step) - before
+        own = list(zip(infos, made.tolist(), strict=True))
+        for lane, (x, n) in zip(self.lanes, own, strict=True):
+            self._record(lane, x[:, :n], at, taken)
+        self.state = state
+        self.stop(np.asarray(state.fault)[:, 0] >= 0, "diverged")
+        if number < asked and self.active.any():
+            # The weights of a lane have outgrown the form of the messages.
+            self.training = self.opened.in_form("log-odds")
+        self.at_once = max(1, min(2 * number, int(SECONDS * number / max(taken, 1e-9))))
+        if number:
+            means = means_of(np.concatenate([x[:, :n] for x, n in own], axis=1))
+            info = dict(zip(StepInfo._fields, means.tolist(), strict=True))
+            bar.update(number, at // steps, info)
+        return number
+
+    def _record(self, lane: _Lane, infos: np.ndarray, at: int, seconds: float) -> None:
+        number, steps = infos.shape[1], self.feed.steps
+        if not number:
+            return
+        *ended, last = np.split(infos, range(steps - at % steps, number, steps), axis=1)
+        for part in ended:
+            lane.record.add_steps(part, seconds * part.shape[1] / number)
+            lane.record.add_epoch()
+            lane.epoch += 1
+        lane.record.add_steps(last, seconds * last.shape[1] / number)
+        lane.step += number
+
+    def _end_epoch(self, at: int) -> None:
+        for lane in self.lanes:
+            if lane.step == at and at == (lane.epoch + 1) * self.feed.steps:
+                lane.record.add_epoch()
+                lane.epoch += 1
+
+    def _validate(
+        self, metric: Callable, validation: Any, epoch: int, patience: int | None, bar: Bar
+    ) -> None:
+        """Judges all active lanes, and keeps what is the best so far of each."""
+        current = self.current
+        try:
+            found = _judged(self.opened, metric, current, validation, np.asarray(epoch, np.int32))
+        except _NOT_TRACEABLE as error:
+            raise TypeError(
+                "`metric` must be traceable in `fit_many`: use `jax.numpy` alone and return a JAX"
+                " array, without `float`, `if` or NumPy; or call `fit` for each run."
+            ) from error
+        values = np.asarray(found, np.float64)
+        better = np.zeros(len(values), bool)
+        for k in np.flatnonzero(self.active):
+            lane, value = self.lanes[k], float(values[k])
+            lane.record.add_validation(lane.step, value)
+            lane.waited += 1
+            if value < lane.best or lane.best_epoch < 0:
+                better[k] = True
+                lane.best = math.inf if math.isnan(value) else value
+                lane.best_epoch, lane.best_step, lane.waited = epoch, lane.step, 0
+        self.best = _chosen(better, current, self.best)
+        if patience is not None:
+            self.stop(np.array([lane.waited >= patience for lane in self.lanes]), "patience")
+        bar.metric = min(lane.best for lane in self.lanes)
+
+    def fitted(self, measured: bool) -> list[Fitted]:
+        last, best = (jax.tree.map(np.asarray, x) for x in (self.current, self.best))
+        out = []
+        for k, lane in enumerate(self.lanes):
+            own = [jax.tree.map(lambda x: jnp.asarray(x[k]), tree) for tree in (best, last)]  # noqa: B023
+            chosen, end = own if measured else (own[1], own[1])
+            validations = len(lane.record.validations)
+            one = Fitted(
+                model=self.opened.model(chosen),
+                last=self.opened.model(end),
+                parameters=self.opened.free(chosen),
+                history=lane.record.history(lane.step, lane.epoch, validations),
+                best_epoch=lane.best_epoch if measured else lane.epoch - 1,
+                best_step=lane.best_step if measured else lane.step,
+                stopped=lane.stopped,
+            )
+            out.append(one)
+        return out
+
+
+def _stacked(leaves: Sequence[Array]) -> Array:
+    if jnp.issubdtype(leaves[0].dtype, jax.dtypes.extended):
+        return jnp.stack(leaves)
+    return jnp.asarray(np.stack([np.asarray(x) for x in leaves]))
+
+
+_NOT_TRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+@eqx.filter_jit
+def _judged(
+    training: Training, metric: Callable, parameters: PyTree, data: Any, epoch: Int[AnyArray, ""]
+) -> Float[Array, " lanes"]:
+    def one(parameters: PyTree) -> Array:
+        return jnp.asarray(metric(training.model(parameters), data, epoch))
+
+    return jax.vmap(one)(parameters)
+
+
+@eqx.filter_jit
+def _chosen(which: Bool[AnyArray, " lanes"], new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jax.vmap(jnp.where)(which, a, b), new, old)
+
+
+def advance_many(
+    training: Training,
+    opened: Training,
+    numbers: PyTree,
+    state: TrainState,
+    feed: Feed,
+    keys: tuple[PRNGKeys[Array, " lanes"], PRNGKeys[Array, " lanes"]],
+    active: Bool[AnyArray, " lanes"],
+    epoch: Int[AnyArray, ""],
+    done: Int[AnyArray, ""],
+    number: Int[AnyArray, ""],
+    room: int,
+) -> tuple[TrainState, Float[Array, "lanes infos room"], Int[Array, ""]]:
+    """`number` steps at once of all active lanes, as `advance` does them. Lanes that are not active
+    or have met a gradient that is not finite stay as they are. It stops before a step for which the
+    weights of a lane have outgrown the form of messages. Returns how many steps it made as well.
+    """
+
+    def place(i: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
+        position = i + done
+        return position // feed.steps + epoch, position % feed.steps
+
+    def on(state: TrainState) -> Bool[Array, " lanes"]:
+        return jnp.asarray(active) & (state.fault[:, 0] < 0)
+
+    def unfinished(carry: tuple) -> Bool[Array, ""]:
+        i, state, _, _ = carry
+        more = (i < number) & on(state).any()
+        if training.form != "odds":
+            return more
+        now = place(i)[0]
+
+        def serves(parameters: PyTree) -> Bool[Array, ""]:
+            return jnp.asarray(opened.fits(training.model(parameters), now))
+
+        return more & (jax.vmap(serves)(state.parameters) | ~on(state)).all()
+
+    def orders(epoch: Int[Array, ""]) -> Int[Array, "lanes rows"]:
+        return jax.vmap(lambda key: feed.order(key, epoch))(keys[0])
+
+    def one(carry: tuple) -> tuple:
+        i, state, order, infos = carry
+        epoch, k = place(i)
+        order = jax.lax.cond((i == 0) | (k == 0), lambda: orders(epoch), lambda: order)
+
+        def lane(numbers: Any, old: TrainState, order: Any, key: Any, on: Any) -> tuple:
+            own = eqx.tree_at(lambda t: t.update.numbers, training, numbers)
+            new, info = step(own, old, feed.batch(order, k), key, epoch)
+            good = on & (new.fault[0] < 0)
+            kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
+            fault = jnp.where(on, new.fault, old.fault)
+            column = jnp.stack([x.astype(infos.dtype) for x in info])
+            return eqx.tree_at(lambda s: s.fault, kept, fault), column
+
+        state, columns = jax.vmap(lane)(numbers, state, order, keys[1], on(state))
+        infos = jax.lax.dynamic_update_slice(infos, columns[:, :, None], (0, 0, i))
+        return i + 1, state, order, infos
+
+    none = jnp.zeros((), jnp.int32)
+    order = jax.tree.map(jnp.zeros_like, jax.eval_shape(orders, none))
+    infos = jnp.zeros((len(active), len(StepInfo._fields), room), jnp.float32)
+    made, state, _, infos = jax.lax.while_loop(unfinished, one, (none, state, order, infos))
+    return state, infos, made

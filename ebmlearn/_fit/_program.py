@@ -1,0 +1,176 @@
+"""A function as a list of operations whose numbers are arguments, so that two functions that
+differ in their numbers alone, such as `optax.adam(0.1)` and `optax.adam(0.2)`, are one program for
+the compiler.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jaxtyping import PyTree
+
+
+# Calls whose inside is written out, where their numbers are found. Those of loops and branches
+# stay as they are and belong to what is compared.
+_CALLS = {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint"}
+
+
+class Program(eqx.Module):
+    """What a function does to arguments of certain shapes.
+
+    Programs of equal operations are equal but for `numbers`, which are arrays: `jax.jit` compiles
+    them once.
+    """
+
+    numbers: list[np.ndarray]
+    _code: "_Code" = eqx.field(static=True)
+
+    def __init__(self, function: Callable, *arguments: PyTree):
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        flat = _Flat(closed)
+        self._code = _Code(flat, jax.tree.structure(arguments), jax.tree.structure(shapes))
+        # One array for each dtype, since each argument costs a call time.
+        self.numbers = [np.stack([flat.values[i] for i in group]) for group in self._code.groups]
+        self.numbers += [flat.values[i] for i in self._code.single]
+
+    def __call__(self, *arguments: PyTree) -> PyTree:
+        code = self._code
+        leaves, structure = jax.tree.flatten(arguments)
+        assert structure == code.inputs
+        slots: dict[int, Any] = dict(enumerate(leaves))
+        for group, numbers in zip(code.groups, self.numbers, strict=False):
+            slots |= {slot: numbers[k] for k, slot in enumerate(group)}
+        slots |= dict(zip(code.single, self.numbers[len(code.groups) :], strict=True))
+        for primitive, params, given, results in code.flat.operations:
+            found = primitive.bind(*[slots[i] for i in given], **params)
+            slots |= zip(results, found if primitive.multiple_results else [found], strict=True)
+        found = [_plain(slots[i]) for i in code.flat.outputs]
+        return jax.tree.unflatten(code.outputs, found)
+
+
+class _Operation(NamedTuple):
+    primitive: Any
+    params: dict[str, Any]
+    given: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+class _Flat:
+    """The operations of a function in order, each on slots that are filled one after the other."""
+
+    def __init__(self, closed: ClosedJaxpr):
+        self.operations: list[_Operation] = []
+        self.values: dict[int, Any] = {}  # the numbers, by slot
+        self.shapes = [_shape(v.aval) for v in closed.jaxpr.invars]
+        self.size = len(self.shapes)
+        self.outputs = self._written_out(closed, list(range(self.size)))
+
+    def _written_out(self, closed: ClosedJaxpr, given: list[int]) -> list[int]:
+        slots = dict(zip(closed.jaxpr.invars, given, strict=True))
+        for variable, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+            slots[variable] = self._number(value, variable.aval)
+
+        def slot(x: Any) -> int:
+            return self._number(x.val, x.aval) if isinstance(x, Literal) else slots[x]
+
+        for equation in closed.jaxpr.eqns:
+            given = [slot(x) for x in equation.invars]
+            inside = _inside(equation)
+            if inside is not None:
+                results = self._written_out(inside, given)
+            else:
+                results = list(range(self.size, self.size + len(equation.outvars)))
+                self.size += len(results)
+                parts = equation.primitive, equation.params, tuple(given), tuple(results)
+                self.operations.append(_Operation(*parts))
+            slots |= zip(equation.outvars, results, strict=True)
+        return [slot(x) for x in closed.jaxpr.outvars]
+
+    def _number(self, value: Any, aval: Any) -> int:
+        is_key = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+        self.values[self.size] = value if is_key else np.asarray(value, aval.dtype)
+        self.size += 1
+        return self.size - 1
+
+
+class _Code:
+    """The operations without their numbers, compared by what they do."""
+
+    def __init__(self, flat: _Flat, inputs: Any, outputs: Any):
+        self.flat, self.inputs, self.outputs = flat, inputs, outputs
+        kinds: dict[Any, list[int]] = {}
+        self.single = []
+        for slot, value in flat.values.items():
+            if value.shape == () and isinstance(value, np.ndarray):
+                kinds.setdefault(value.dtype, []).append(slot)
+            else:
+                self.single.append(slot)
+        self.groups = list(kinds.values())
+        numbers = tuple((slot, _shape(value)) for slot, value in flat.values.items())
+        operations = tuple(
+            (one.primitive, _described(one.params), one.given, one.results)
+            for one in flat.operations
+        )
+        parts = inputs, outputs, tuple(flat.shapes), tuple(flat.outputs), numbers, operations
+        self.key, self.hash = parts, hash(parts)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: Any) -> bool:
+        return self is other or (isinstance(other, _Code) and self.key == other.key)
+
+
+class _Same:
+    """Something that cannot be compared, and so equals itself alone."""
+
+    def __init__(self, x: Any):
+        self.x = x
+
+    def __hash__(self) -> int:
+        return id(self.x)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Same) and self.x is other.x
+
+
+def _inside(equation: Any) -> ClosedJaxpr | None:
+    """What a call does, to be written out in its place."""
+    if equation.primitive.name not in _CALLS:
+        return None
+    found = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    return ClosedJaxpr(found, ()) if isinstance(found, Jaxpr) else found
+
+
+def _described(x: Any) -> Any:
+    """A parameter of an operation as something that can be hashed and compared."""
+    if isinstance(x, dict):
+        return tuple((name, _described(x[name])) for name in sorted(x))
+    if isinstance(x, (tuple, list)):
+        return (type(x), *map(_described, x))
+    if isinstance(x, Jaxpr) and not x.constvars:
+        x = ClosedJaxpr(x, ())
+    if isinstance(x, ClosedJaxpr):
+        flat = _Flat(x)
+        return _Code(flat, None, None), _described(list(flat.values.values()))
+    if isinstance(x, np.ndarray):
+        return _shape(x), x.tobytes()
+    try:
+        hash(x)
+    except TypeError:
+        return _Same(x)
+    return type(x), x
+
+
+def _shape(x: Any) -> tuple[tuple[int, ...], Any]:
+    return tuple(x.shape), x.dtype
+
+
+def _plain(x: Any) -> Any:
+    """The same without JAX's mark of a number whose dtype may still change."""
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.extended)
+    return x if is_key else jax.lax.convert_element_type(x, x.dtype)

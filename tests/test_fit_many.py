@@ -1,0 +1,124 @@
+"""Many runs at once: each is the run by itself."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import ebmlearn as ebm
+
+
+RATES, SEEDS = (0.3, 0.02), (0, 1, 2)
+GRID = [(rate, seed) for rate in RATES for seed in SEEDS]
+
+
+def rows(number, seed=0):
+    x = np.random.default_rng(seed).integers(0, 2, (number, 4)).astype(np.float32)
+    return x, np.stack([x[:, 0] * x[:, 1], 1 - x[:, 3], x[:, 2]], 1)
+
+
+def close(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, atol=2e-5)
+
+
+def both(models, learner, data, optimizers, **options):
+    """All at once, and one after the other."""
+    options = {"epochs": 6, "batch_size": 5, "progress": False, **options}
+    keys = [seed for _, seed in GRID]
+    many = ebm.fit_many(models, learner, data, optimizer=optimizers, key=keys, **options)
+    single = [
+        ebm.fit(model, learner, data, optimizer=optimizer, key=key, **options)
+        for model, optimizer, key in zip(models, optimizers, keys, strict=True)
+    ]
+    for a, b in zip(many, single, strict=True):
+        close((a.model, a.last, a.parameters), (b.model, b.last, b.parameters))
+        assert (a.best_epoch, a.best_step, a.stopped) == (b.best_epoch, b.best_step, b.stopped)
+        for name in ("steps", "epochs", "validations"):
+            one, other = getattr(a.history, name), getattr(b.history, name)
+            assert one.keys() == other.keys()
+            for key in set(one) - {"seconds"}:
+                np.testing.assert_allclose(one[key], other[key], atol=1e-4)
+    return many
+
+
+def test_each_lane_is_a_run_by_itself():
+    models = [ebm.CRBM.init(3, 2, 4, key=seed, scale=0.3) for _, seed in GRID]
+    optimizers = [optax.adam(optax.cosine_decay_schedule(rate, 30)) for rate, _ in GRID]
+    many = both(
+        models,
+        ebm.MLE(lambda epoch: ebm.BP(2 + epoch)),
+        rows(23),
+        optimizers,
+        validation=rows(9, 1),
+        patience=2,
+        validate_every=3,
+        average=0.8,
+        epochs=8,
+    )
+    # Not all of them stop at the same step.
+    assert len({len(x.history.steps["gap"]) for x in many}) > 1
+
+
+def test_lanes_with_a_state_and_without_a_metric():
+    models = [ebm.RBM.init(4, 3, key=seed) for _, seed in GRID]
+    learner = ebm.SAP(num_chains=6, weight_decay=0.01)
+    both(models, learner, rows(20)[0], [optax.sgd(rate) for rate, _ in GRID])
+
+
+def test_lanes_change_the_form_of_messages_together():
+    """One lane outgrows the fast form, and all others follow."""
+    models = [ebm.RBM.init(4, 3, key=seed, scale=2.0 + 2 * seed) for _, seed in GRID]
+    optimizers = [optax.sgd(20 * rate) for rate, _ in GRID]
+    both(models, ebm.MLE(ebm.BP(5)), rows(20)[0], optimizers)
+
+
+def test_query_training_in_lanes():
+    models = [ebm.QueryModel(ebm.RBM.init(4, 3, key=seed), iterations=4) for _, seed in GRID]
+    optimizers = [optax.adam(rate) for rate, _ in GRID]
+    data, valid = rows(20)[0], rows(9, 1)[0]
+    both(models, ebm.QueryTraining(), data, optimizers, validation=valid, epochs=3)
+
+
+def test_a_lane_that_diverges_leaves_the_others_alone():
+    def metric(model, validation, epoch):
+        return jnp.abs(model.weights).sum()
+
+    def rate(last):
+        return optax.sgd(optax.piecewise_constant_schedule(0.1, {5: last}))
+
+    options: dict[str, Any] = dict(epochs=3, batch_size=5, metric=metric, progress=False)
+    model, learner, data = ebm.RBM.init(4, 3, key=0), ebm.CD(1), rows(20)[0]
+    bad, good = ebm.fit_many(
+        model, learner, data, optimizer=[rate(np.inf), rate(1.0)], key=[0, 1], **options
+    )
+    assert (bad.stopped, good.stopped) == ("diverged", "epochs")
+    assert len(bad.history.steps["gap"]) < len(good.history.steps["gap"]) == 12
+    assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((bad.model, bad.last)))
+    close(good.last, ebm.fit(model, learner, data, optimizer=rate(1.0), key=1, **options).last)
+
+
+def test_what_lanes_need():
+    model, learner, data = ebm.RBM.init(4, 3, key=0), ebm.CD(1), rows(20)[0]
+    options: dict[str, Any] = dict(epochs=1, batch_size=5, progress=False)
+
+    sgd = optax.sgd(0.1)
+
+    def run(model: Any = model, optimizer: Any = sgd, key: Any = (0, 1), **more: Any):
+        return ebm.fit_many(model, learner, data, optimizer=optimizer, key=key, **options, **more)
+
+    with pytest.raises(TypeError, match="`metric` must be traceable in `fit_many`"):
+        run(metric=lambda model, validation, epoch: float(model.weights.sum()))
+    with pytest.raises(ValueError, match="differ in their numbers alone"):
+        run(optimizer=[optax.sgd(0.1), optax.adam(0.1)])
+    with pytest.raises(ValueError, match="`optimizer` must be one for all runs or a list"):
+        run(optimizer=[optax.sgd(0.1)])
+    with pytest.raises(ValueError, match="`model` models of one shape"):
+        run(model=[model, ebm.RBM.init(4, 2, key=0)])
+    with pytest.raises(TypeError, match="`key` must be a list"):
+        run(key=[])
+    with pytest.raises(TypeError, match="`data` must be an array or a tuple of arrays"):
+        ebm.fit_many(model, learner, [data], optimizer=sgd, key=[0], **options)
