@@ -52,6 +52,11 @@ GUESSES = {
         lambda: ebm.predict(RBM, X),
         "`predict` lacks the argument `inference`: write `predict(",
     ),
+    "fit(rbm, X)": (
+        lambda: ebm.fit(RBM, X),
+        "`fit` lacks the argument `data`: write `fit(model, learner, data)`.",
+    ),
+    "fit(rbm, X, X)": (lambda: ebm.fit(RBM, X, X), "`learner` must be a learner such as `MLE(BP"),
     "save(rbm, path)": (lambda: ebm.save(RBM, "x.ebm"), "write `save(path, model)`"),
 }
 

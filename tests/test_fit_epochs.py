@@ -74,3 +74,42 @@ def test_epochs_of_different_length(tmp_path):
         fit(data=Batches(1, 1, 0), batch_size=None, checkpoint=keep, resume=False)
     # What was there is replaced.
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000001.ebm"]
+
+
+def test_a_history_holds_what_was_said():
+    found = fit()
+    assert "metric" not in found.history.epochs and "accepted" not in found.history.epochs
+    assert not any(np.isnan(x).all() for x in found.history.epochs.values())
+    assert "metric" in fit(metric=lambda model, data, epoch: 1.0).history.epochs
+
+
+def test_a_run_that_diverges_says_so():
+    model = ebm.RBM.init(4, 2, key=0)
+    with pytest.warns(UserWarning, match=r"The gap has grown from .*: the run diverges\. Try a"):
+        ebm.fit(
+            model,
+            ebm.SAP(num_chains=5),
+            ROWS,
+            optimizer=optax.sgd(1e9),
+            epochs=5,
+            batch_size=5,
+            progress=False,
+        )
+
+
+def test_an_interrupted_run_says_how_to_go_on(capsys, tmp_path):
+    def stop(report):
+        raise KeyboardInterrupt
+
+    fit(callbacks=[stop])
+    assert "and not saved: `fit(..., checkpoint=folder)`" in capsys.readouterr().out
+    fit(callbacks=[stop], checkpoint=tmp_path)
+    told = capsys.readouterr().out
+    assert "Interrupted in epoch 1, after step 2, and saved: the same call goes on from" in told
+    assert str(tmp_path) in told
+
+
+def test_the_bar_is_named_after_the_learner(capsys):
+    fit(progress=True)
+    told = capsys.readouterr().err
+    assert "PseudoLikelihood, compiling ..." in told and "steps/s" in told

@@ -51,8 +51,8 @@ class Arrays:
             raise ValueError(f"`data` must hold arrays with as many rows each, got {got} rows.")
         if rows[0] == 0:
             raise ValueError("`data` must hold a row at least, got none.")
+        batch_size = min(100, rows[0]) if batch_size is None else batch_size
         _checks.count("batch_size", batch_size)
-        assert batch_size is not None
         if batch_size > rows[0]:
             raise ValueError(
                 f"`batch_size` must be at most the {rows[0]} rows of `data`, got {batch_size}."

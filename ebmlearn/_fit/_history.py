@@ -14,14 +14,22 @@ class History(NamedTuple):
 
     - Of each step: `loss`, `gap`, `converged`, `iterations`, `accepted`, as
       [`ebmlearn.learners.StepInfo`][] explains them.
-    - Of each epoch: the means of these, the last `metric` on the validation data in that epoch (NaN
-      without), and `seconds`.
+    - Of each epoch: the means of these, the last `metric` on the validation data in that epoch, and
+      `seconds`. What a learner or a run never says is not there.
     - Of each validation: the `step` after which it was made, counted from 1, and its `metric`.
     """
 
     steps: dict[str, np.ndarray]
     epochs: dict[str, np.ndarray]
     validations: dict[str, np.ndarray]
+
+    def told(self) -> "History":
+        """The same without columns in which no number stands."""
+
+        def kept(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {k: x for k, x in columns.items() if not x.size or not np.isnan(x).all()}
+
+        return self._replace(steps=kept(self.steps), epochs=kept(self.epochs))
 
 
 class EpochReport(NamedTuple):

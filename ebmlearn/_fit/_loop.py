@@ -8,11 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import PyTree
 
 from .. import _checks
+from .._containers import as_data
 from .._numbers import traced
-from .._types import Key
+from .._types import Data, Key
 from ..learners import AbstractLearner
+from ..learners._base import Metric
 from ..models import AbstractModel
 from ._checkpoint import Checkpoint, Keeper
 from ._data import Arrays, Batches, source
@@ -23,26 +26,27 @@ from ._run import Run, Validation
 from ._state import start, Training
 
 
+@_checks.usage("fit(model, learner, data)")
 def fit(
-    model: Any,
+    model: PyTree,
     learner: AbstractLearner,
-    data: Any,
+    data: Data | PyTree,
     *,
-    optimizer: optax.GradientTransformation,
-    epochs: int,
-    key: Key,
+    optimizer: optax.GradientTransformation | None = None,
+    epochs: int = 10,
+    key: Key = 0,
     batch_size: int | None = None,
-    validation: Any = None,
-    metric: Callable[[Any, Any, int], Any] | None = None,
+    validation: PyTree = None,
+    metric: Metric | None = None,
     validate_every: int | None = None,
     patience: int | None = None,
     checkpoint: str | os.PathLike | Checkpoint | None = None,
     resume: bool = True,
-    callbacks: Sequence[Callable[[EpochReport], Any]] = (),
+    callbacks: Sequence[Callable[[EpochReport], object]] = (),
     mesh: jax.sharding.Mesh | None = None,
-    project: Callable[[Any], Any] | None = None,
-    build: Callable[[Any], Any] | None = None,
-    augment: Callable[..., Any] | None = None,
+    project: Callable[[PyTree], PyTree] | None = None,
+    build: Callable[[PyTree], AbstractModel] | None = None,
+    augment: Callable[..., PyTree] | None = None,
     average: float | None = None,
     progress: bool = True,
 ) -> Fitted:
@@ -70,13 +74,18 @@ def fit(
     - `model`: what to train; with `build`, any pytree of free parameters.
     - `learner`: for instance [`ebmlearn.MLE`][].
     - `data`: an array of visible units `[rows, visible]`, for a CRBM the pair (features, visible),
-      for a FactorGraphModel a dictionary from groups of variables to their states. Or any
-      iterable of such batches that can be gone through once an epoch.
-    - `optimizer`: of Optax, of those that need gradients and parameters alone. A schedule counts
-      steps. A new optimizer that differs in its numbers alone compiles nothing.
+      for a FactorGraphModel a dictionary from groups of variables to their states. Data frames,
+      lists of lists, sparse matrices and arrays of other libraries do as well. NaN is a missing
+      value: [`ebmlearn.MLE`][], [`ebmlearn.SAP`][] and [`ebmlearn.QueryTraining`][] take those of
+      visible units as not observed. Or any iterable of batches that can be gone through once an
+      epoch.
+    - `optimizer`: of Optax, of those that need gradients and parameters alone; `optax.adam(1e-3)`
+      by default. A schedule counts steps. A new optimizer that differs in its numbers alone
+      compiles nothing.
     - `epochs`: how often to go through the data. Each time the rows are in another order, and those
       that fill no whole batch are left out.
-    - `batch_size`: rows a step; None if the data come in batches.
+    - `batch_size`: rows a step; 100 by default, or all rows if they are fewer. Not for data that
+      come in batches.
     - `key`: a seed, or a key such as `jax.random.key(0)`.
     - `validation`: data as above, for `metric`.
     - `metric`: a function of the model, the validation data (or None) and the epoch; lower is
@@ -110,6 +119,7 @@ def fit(
     A [`ebmlearn.Fitted`][]. Ctrl-C ends a run early: it is saved, and what there is is returned. A
     gradient that is not finite raises `FloatingPointError`, and the last checkpoint stays.
     """
+    optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     check_arguments(
         learner, optimizer, epochs, key, patience, metric, validation, validate_every, average
     )
@@ -130,7 +140,7 @@ def fit(
         state = jax.device_put(state, replicated)
         if isinstance(rows, Arrays):
             rows.data = jax.device_put(rows.data, replicated)
-    validation = jax.tree.map(jnp.asarray, validation)
+    validation = jax.tree.map(jnp.asarray, as_data("validation", validation))
     judged = Validation(metric, validation, validate_every)
     run = Run(training, state, rows, (order_key, step_key), judged, callbacks)
     if checkpoint is not None:
@@ -141,7 +151,7 @@ def fit(
         run.keep_in(Keeper(settings, about), resume)
     shown = progress and jax.process_index() == 0
     total = None if rows.steps is None else epochs * rows.steps
-    bar = Bar(shown, total, int(run.state.step))
+    bar = Bar(shown, type(learner).__name__, total, int(run.state.step))
     try:
         stopped = run.go(epochs, patience, bar)
     except KeyboardInterrupt:
@@ -149,6 +159,8 @@ def fit(
     finally:
         bar.close()
     run.save()
+    if stopped == "interrupted":
+        print(run.interruption())
     return run.fitted(stopped)
 
 
@@ -165,6 +177,7 @@ def opened(
     if not isinstance(built, AbstractModel):
         got = _checks.describe(built)
         raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
+    data = as_data("data", data)
     if isinstance(data, Mapping):
         data = built.as_batch(data)
     rows = source(data, batch_size)
@@ -174,6 +187,9 @@ def opened(
         # All of it is looked at, if it is there.
         batch = data if isinstance(rows, Arrays) else rows.first()
     built.check(batch, "data")
+    if isinstance(rows, Arrays) and augment is None:
+        # This says what is missing.
+        rows.data = jax.tree.map(jnp.asarray, built.as_batch(data))
     return built, rows
 
 

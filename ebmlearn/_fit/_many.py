@@ -13,10 +13,12 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._containers import as_data
 from .._numbers import traced
 from .._types import AnyArray, Key
 from ..learners import AbstractLearner, StepInfo
 from ..messages import Form
+from ..models import AbstractModel
 from ._data import Arrays, Feed, in_memory
 from ._history import Fitted, means_of, Record, Stopped
 from ._loop import check_arguments, default_metric, opened, own_projection
@@ -29,21 +31,21 @@ Item = TypeVar("Item")
 
 
 def fit_many(
-    model: Any,
+    model: PyTree,
     learner: AbstractLearner,
-    data: Any,
+    data: PyTree,
     *,
     optimizer: optax.GradientTransformation | Sequence[optax.GradientTransformation],
-    epochs: int,
     key: Sequence[Key],
-    batch_size: int,
-    validation: Any = None,
-    metric: Callable[[Any, Any, Any], Any] | None = None,
+    epochs: int = 10,
+    batch_size: int | None = None,
+    validation: PyTree = None,
+    metric: Callable[[PyTree, PyTree, Int[Array, ""]], Array] | None = None,
     validate_every: int | None = None,
     patience: int | None = None,
-    project: Callable[[Any], Any] | None = None,
-    build: Callable[[Any], Any] | None = None,
-    augment: Callable[..., Any] | None = None,
+    project: Callable[[PyTree], PyTree] | None = None,
+    build: Callable[[PyTree], AbstractModel] | None = None,
+    augment: Callable[..., PyTree] | None = None,
     average: float | None = None,
     progress: bool = True,
 ) -> list[Fitted]:
@@ -97,6 +99,7 @@ def fit_many(
         check_arguments(
             learner, one, epochs, 0, patience, metric, validation, validate_every, average
         )
+    data, validation = as_data("data", data), as_data("validation", validation)
     if not in_memory(data):
         got = _checks.describe(data)
         raise TypeError(f"`data` must be an array or a tuple of arrays in `fit_many`, got {got}.")
@@ -110,7 +113,8 @@ def fit_many(
     training = Training(learner, static, build, project, augment, decay, None)
     lanes = _Lanes(training, models, optimizers, keys, rows)
     validation = jax.tree.map(jnp.asarray, validation)
-    bar = Bar(progress and jax.process_index() == 0, epochs * rows.steps, 0)
+    shown = progress and jax.process_index() == 0
+    bar = Bar(shown, type(learner).__name__, epochs * rows.steps, 0)
     try:
         lanes.go(epochs, metric, validation, validate_every, patience, bar)
     except KeyboardInterrupt:
@@ -307,7 +311,7 @@ class _Lanes:
                 model=self.opened.model(chosen),
                 last=self.opened.model(end),
                 parameters=self.opened.free(chosen),
-                history=lane.record.history(lane.step, lane.epoch, validations),
+                history=lane.record.history(lane.step, lane.epoch, validations).told(),
                 best_epoch=lane.best_epoch if measured else lane.epoch - 1,
                 best_step=lane.best_step if measured else lane.step,
                 stopped=lane.stopped,

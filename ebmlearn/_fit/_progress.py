@@ -1,22 +1,30 @@
 import math
+import time
 from typing import Any
 
 
 class Bar:
     """A progress bar of all steps of a run."""
 
-    def __init__(self, shown: bool, total: int | None, done: int):
+    def __init__(self, shown: bool, name: str, total: int | None, done: int):
         self.bar: Any = None
         self.metric = math.nan
         if shown:
             from tqdm.auto import tqdm
 
+            self.name = name
             self.bar = tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True)
+            self.bar.set_description(f"{name}, compiling ...")
 
     def update(self, number: int, epoch: int, info: dict[str, float]) -> None:
         """Shows the means of the last steps; what a learner cannot say is left out."""
         if self.bar is None:
             return
+        if self.name:
+            # The time until here went into compilation, and says nothing of the pace.
+            self.bar.start_t = self.bar.last_print_t = time.time()
+            self.bar.set_description(self.name)
+            self.name = ""
         figures: dict[str, Any] = {"epoch": epoch + 1}
         loss = info["loss"] if math.isfinite(info["loss"]) else info["gap"]
         figures["loss" if math.isfinite(info["loss"]) else "gap"] = f"{loss:.4g}"

@@ -24,6 +24,8 @@ from ._state import advance, compiled, Training, TrainState
 # The most steps that are done between two looks at the host, and how long they should take.
 ROOM = 1024
 SECONDS = 0.5
+# A run whose loss or gap becomes so many times what it was is said to diverge.
+GROWTH = 1e4
 
 
 class _Now(NamedTuple):
@@ -73,6 +75,7 @@ class Run:
         self.keeper: Keeper | None = None
         self.saved: tuple[int, int] | None = None
         self.at_once = 1
+        self.began: dict[str, float] = {}  # the first loss and gap
 
     @property
     def state(self) -> TrainState:
@@ -191,6 +194,7 @@ class Run:
         facts = {**self.facts, "epoch": epoch + len(ended), "done": done, "form": form}
         self.now = self.now._replace(state=state, facts=facts)
         if number:
+            self._warn_of_growth(infos)
             means = dict(zip(StepInfo._fields, infos.mean(1).tolist(), strict=True))
             bar.update(number, self.epoch, means)
 
@@ -242,7 +246,7 @@ class Run:
             model=self.training.model(best),
             last=self.training.model(last),
             parameters=self.training.free(best),
-            history=self._history(),
+            history=self._history().told(),
             best_epoch=facts["best_epoch"],
             best_step=facts["best_step"],
             stopped=stopped,
@@ -255,6 +259,30 @@ class Run:
         step, epoch = self.place
         facts = {**self.facts, "best_epoch": epoch - 1, "best_step": step}
         return self.now._replace(best=self._counted(self.state), facts=facts)
+
+    def interruption(self) -> str:
+        """Where a run was when it was interrupted, and how to go on."""
+        where = f"Interrupted in epoch {self.epoch}, after step {int(self.state.step)}"
+        if self.keeper is None:
+            return f"{where}, and not saved: `fit(..., checkpoint=folder)` saves a run."
+        folder = self.keeper.settings.folder
+        return f"{where}, and saved: the same call goes on from {folder!r}."
+
+    def _warn_of_growth(self, infos: np.ndarray) -> None:
+        """Warns, once, of a loss or a gap far beyond those that the run began with."""
+        for name in ("loss", "gap"):
+            size = np.abs(infos[StepInfo._fields.index(name)])
+            size = size[np.isfinite(size)]
+            if not size.size:
+                continue
+            began = self.began.setdefault(name, float(size[0]))
+            if size.max() > GROWTH * max(began, 1.0) and "warned" not in self.began:
+                self.began["warned"] = 1.0
+                warnings.warn(
+                    f"The {name} has grown from {began:.3g} to {size.max():.3g} by step"
+                    f" {int(self.state.step)}: the run diverges. Try a smaller learning rate.",
+                    stacklevel=6,
+                )
 
     def _history(self) -> History:
         return self.record.history(*self.place, self.facts["validations"])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
+from .._containers import as_data
 from .._types import Evidence, Observed, Targets
 from ..models import AbstractModel
 from ..models._base import require_model
@@ -52,10 +53,10 @@ def query(
       [`ebmlearn.AbstractInference`][]. Or a [`ebmlearn.QueryModel`][], which brings its own
       inference.
     - `evidence`: 0 and 1 fix a unit, a number between them is the likelihood of 1 against 0; of
-      Gaussian units, any number. What stands at units that are not observed is not looked at. None
-      is no evidence.
-    - `observed`: booleans, which units are observed. Each row of a batch may have its own. Only of
-      a graph may it be left out.
+      Gaussian units, any number. What stands at units that are not observed is not looked at, and
+      NaN is a unit that is not observed. None is no evidence. Data frames and lists do as well.
+    - `observed`: booleans, which units are observed. Each row of a batch may have its own. It may
+      be left out for a graph, and where NaN says what is not observed.
     - `inference`: for instance [`ebmlearn.BP`][], [`ebmlearn.MeanField`][] or [`ebmlearn.Exact`][].
     - `targets`: what to answer for: indices of units, or one group of a graph. Everything, if not
       given.
@@ -70,7 +71,7 @@ def query(
     `inference(model, evidence, observed)`: it takes the same arguments.
     """
     inference = asker(model, inference)
-    problem = model.problem(evidence, observed)
+    problem = model.problem(as_data("evidence", evidence), as_data("observed", observed))
     beliefs = inference.beliefs_of(problem)
     answer = beliefs.marginals
     if targets is not None:

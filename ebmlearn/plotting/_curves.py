@@ -15,6 +15,8 @@ from ..inference import Beliefs
 from ._axes import named, numbers, on, places
 
 
+# What a history is drawn by, the first that is there.
+_MAIN = ("metric", "loss", "gap", "converged")
 _ABOUT = {
     "loss": "loss",
     "gap": "energy of data less that of the model",
@@ -28,7 +30,7 @@ _ABOUT = {
 
 def history(
     history: History | Mapping[str, History],
-    name: str = "loss",
+    name: str | None = None,
     *,
     per: Literal["epochs", "steps"] = "epochs",
     ax: Axes | None = None,
@@ -38,7 +40,7 @@ def history(
     !!! example
 
         ```python
-        plotting.history(fitted.history, "metric")
+        plotting.history(fitted.history)
         plotting.history({"MLE": one.history, "CD": other.history}, "gap", per="steps")
         ```
 
@@ -46,7 +48,8 @@ def history(
 
     - `history`: a [`History`][ebmlearn._fit.History], or several by their names.
     - `name`: `"loss"`, `"gap"`, `"converged"`, `"iterations"` or `"accepted"`; of epochs also
-      `"metric"` and `"seconds"`.
+      `"metric"` and `"seconds"`. By default the first of metric, loss, gap and share converged that
+      all histories have.
     - `per`: `"epochs"`, counted from 1, or `"steps"`.
     - `ax`: where to draw.
 
@@ -55,13 +58,18 @@ def history(
     The axes, with a line for each history.
     """
     _checks.choice("per", per, ("epochs", "steps"))
-    curves = {}
-    for label, one in named("history", history).items():
+    found = named("history", history)
+    for one in found.values():
         if not isinstance(one, History):
             raise TypeError(
                 f"`history` must be what `fit` returns as `history`, got {type(one).__name__}."
             )
-        values = getattr(one, per)
+    told = {label: getattr(one, per) for label, one in found.items()}
+    if name is None:
+        shared = [k for k in _MAIN if all(k in values for values in told.values())]
+        name = shared[0] if shared else "converged"
+    curves = {}
+    for label, values in told.items():
         _checks.choice("name", name, values)
         curves[label] = numbers(f"history.{per}[{name!r}]", values[name], 1)
     ax = on(ax)
