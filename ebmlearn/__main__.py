@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 import ebmlearn as ebm
-from ebmlearn import datasets
+from ebmlearn import _extras, datasets
 
 
 NOISE = 0.15
@@ -92,6 +92,7 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     args = parser.parse_args()
+    _extras.need("python -m ebmlearn", "data", "plot")
     data = datasets.digits()
     valid_key, test_key = jax.random.split(jax.random.key(2))
     valid, test = (
