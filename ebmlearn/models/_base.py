@@ -544,13 +544,15 @@ class AbstractLayeredModel(AbstractPlainModel):
             raise TypeError(f"`{name}` must be an array, got {_checks.describe(data)}.")
         _checks.rank(name, data, 2, "[rows, visible]")
         _checks.trailing(name, data, (units.size,), "one value a unit")
-        _checks.finite_rows(name, data)
-        check_inside(name, data, units.evidence)
+        if _checks.is_concrete(data):
+            told = np.where(np.isnan(data), 0, data)
+            _checks.finite_rows(name, told)
+            check_inside(name, told, units.evidence)
         return jnp.asarray(data).astype(self.dtype)
 
-    def told_in(self, rows: Float[Array, "rows units"]) -> Bool[Array, ""]:
-        """What of rows data tell: all."""
-        return jnp.asarray(True)
+    def told_in(self, rows: Float[Array, "rows units"]) -> Bool[Array, "rows units"]:
+        """What of rows data tell: all that is not NaN."""
+        return ~jnp.isnan(rows)
 
     def row_problem(self, rows: Float[Array, "rows units"], observed: Any) -> Problem:
         """The model with evidence that was checked before."""
