@@ -17,7 +17,7 @@ import ebmlearn as ebm
 ROOT = Path(__file__).parents[1]
 # Each room may use the rooms before it.
 ROOMS = ["units", "models", "messages", "inference", "samplers", "estimate", "learners", "_fit"]
-ROOMS += ["numpyro", "plotting"]
+ROOMS += ["numpyro", "plotting", "sklearn"]
 
 
 def run(code: str) -> str:
@@ -40,6 +40,8 @@ def test_missing_extra_says_what_to_install():
         'pip install "ebmlearn[pgmax]", or slim: pip install numba && pip install --no-deps pgmax',
         "import ebmlearn.plotting": "ebmlearn.plotting needs Matplotlib: "
         'pip install "ebmlearn[plot]"',
+        "import ebmlearn.sklearn": "ebmlearn.sklearn needs scikit-learn: "
+        'pip install "ebmlearn[sklearn]"',
         "from ebmlearn import datasets; datasets.digits()": "datasets.digits needs scikit-learn: "
         'pip install "ebmlearn[data]"',
         "import runpy; runpy.run_module('ebmlearn', run_name='__main__')": "python -m ebmlearn "
@@ -70,7 +72,7 @@ def test_each_ecosystem_has_its_room():
         "numpyro": {"numpyro"},
         "matplotlib": {"plotting", "__main__"},
         "tqdm": {"_fit"},
-        "sklearn": {"datasets"},
+        "sklearn": {"datasets", "sklearn"},
     }
     for path in (ROOT / "ebmlearn").rglob("*.py"):
         room = path.relative_to(ROOT / "ebmlearn").with_suffix("").parts[0]
