@@ -42,7 +42,8 @@ def moved_digits() -> tuple[np.ndarray, ...]:
     steps = ((0, 0), (-1, 0), (0, -1), (0, 1), (1, 0))
     moved = [shift(images, (0, *step), order=0).reshape(-1, 64) for step in steps]
     rows = minmax_scale(np.concatenate(moved))
-    return tuple(train_test_split(rows, np.tile(y, 5), test_size=0.2, random_state=0))
+    parts = train_test_split(rows, np.tile(y, 5), test_size=0.2, random_state=0)
+    return tuple(np.asarray(part) for part in parts)
 
 
 def classify(seeds: int) -> dict[str, Any]:
