@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 import ebmlearn as ebm
-from ebmlearn import datasets
+from ebmlearn import _extras, datasets
 
 
 NOISE = 0.15
@@ -95,6 +95,7 @@ def main() -> None:
     if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore
         # What is compiled is found again by the next run.
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "ebmlearn"))
+    _extras.need("python -m ebmlearn", "data", "plot")
     data = datasets.digits()
     valid_key, test_key = jax.random.split(jax.random.key(2))
     valid, test = (

@@ -18,7 +18,7 @@ from benchmarks import report
 
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ["", ".datasets", ".numpyro", ".pgmax", ".plotting"]
+PACKAGES = ["", ".datasets", ".numpyro", ".pgmax", ".plotting", ".sklearn"]
 # Their names stand in the reference if `ebmlearn` itself does not have them.
 ROOMS = [".units", ".models", ".inference", ".samplers", ".estimate", ".learners", "._fit"]
 
@@ -86,10 +86,9 @@ def test_pages_are_in_the_navigation():
     assert sorted(pages(nav)) == sorted(there)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/install.md"])
-def test_installing_gives_the_overrides_of_the_project(name):
+def test_installing_gives_the_overrides_of_the_project():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]
-    text = (ROOT / name).read_text()
+    text = (ROOT / "docs/install.md").read_text()
     blocks = [tomllib.loads(b) for b in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
     assert settings["override-dependencies"] in [
         b["tool"]["uv"]["override-dependencies"] for b in blocks
@@ -117,9 +116,10 @@ def test_notebooks_as_text(tmp_path):
     assert "![figure 1](1_small_1.png)" in page
     assert (tmp_path / "pages" / "1_small_1.png").read_bytes().startswith(b"\x89PNG")
     book = json.loads((tmp_path / "books" / "1_small.ipynb").read_text())
-    assert [cell["cell_type"] for cell in book["cells"]] == ["markdown", "code", "code"]
-    assert book["cells"][1]["outputs"][0]["text"] == "two\n3\n"
-    assert "image/png" in book["cells"][2]["outputs"][0]["data"]
+    assert [cell["cell_type"] for cell in book["cells"]] == ["markdown", "code", "code", "code"]
+    assert "%pip install" in "".join(book["cells"][1]["source"])
+    assert book["cells"][2]["outputs"][0]["text"] == ["two\n", "3\n"]
+    assert "image/png" in book["cells"][3]["outputs"][0]["data"]
 
     path.write_text("# %%\nx = 1\n\n# %%\nassert x == 2\n")
     with pytest.raises(AssertionError) as caught:
@@ -135,11 +135,48 @@ def test_notebooks_as_text(tmp_path):
             _notebook.read(path)
 
 
+def test_notebook_that_is_not_of_its_source_is_noticed(tmp_path, monkeypatch):
+    from tutorials import _notebook
+
+    path = tmp_path / "1_small.py"
+    path.write_text("# %% [markdown]\n# # Title\n\n# %%\nprint('two')\n")
+    assert not _notebook.is_current(path)
+    _notebook.make(path, None, tmp_path)
+    assert _notebook.is_current(path)
+    text = path.read_text()
+    path.write_text(text.replace("two", "three"))
+    assert not _notebook.is_current(path)
+    path.write_text(text)
+    assert _notebook.is_current(path)
+    monkeypatch.setattr(_notebook, "repository", lambda: "https://github.com/somebody/ebmlearn")
+    assert not _notebook.is_current(path)
+    _notebook.make(path, None, tmp_path)
+    book = path.with_suffix(".ipynb").read_text()
+    assert "colab.research.google.com/github/somebody/ebmlearn/blob/main/tutorials/1_small" in book
+    assert "ebmlearn[data,plot] @ git+https://github.com/somebody/ebmlearn" in book
+
+
+def test_repository_has_one_address():
+    from tutorials import _notebook
+
+    home = _notebook.repository()
+    site = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+    assert site.get("repo_url", "") == home
+    cited = re.search(
+        r"^repository-code: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE
+    )
+    assert (cited[1] if cited else "") == home
+
+
 def test_tutorials_are_notebooks():
     from tutorials import _notebook
 
     paths = sorted((ROOT / "tutorials").glob("[0-9]*.py"))
-    assert len(paths) >= 7
+    assert len(paths) >= 9
+    for path in paths:
+        build = f"uv run python -m tutorials {path.stem} --notebooks"
+        assert _notebook.is_current(path), f"the notebook of {path.name} is old: {build}"
+        assert path.with_suffix(".ipynb").stat().st_size <= 400_000, path
     for path in paths:
         cells = _notebook.read(path)
         assert cells[0].source.startswith("# "), path

@@ -17,7 +17,7 @@ import ebmlearn as ebm
 ROOT = Path(__file__).parents[1]
 # Each room may use the rooms before it.
 ROOMS = ["units", "models", "messages", "inference", "samplers", "estimate", "learners", "_fit"]
-ROOMS += ["numpyro", "plotting"]
+ROOMS += ["numpyro", "plotting", "sklearn"]
 
 
 def run(code: str) -> str:
@@ -29,8 +29,32 @@ def run(code: str) -> str:
 
 def test_import_loads_no_other_ecosystem():
     loaded = run("import sys, ebmlearn; print([m for m in sys.modules if '.' not in m])")
-    for name in ("pgmax", "numpyro", "matplotlib", "tqdm"):
+    for name in ("pgmax", "numpyro", "matplotlib", "sklearn", "tqdm"):
         assert repr(name) not in loaded
+
+
+def test_missing_extra_says_what_to_install():
+    """In one process, without the packages of all extras."""
+    uses = {
+        "import ebmlearn.pgmax": "ebmlearn.pgmax needs PGMax: "
+        'pip install "ebmlearn[pgmax]", or slim: pip install numba && pip install --no-deps pgmax',
+        "import ebmlearn.plotting": "ebmlearn.plotting needs Matplotlib: "
+        'pip install "ebmlearn[plot]"',
+        "import ebmlearn.sklearn": "ebmlearn.sklearn needs scikit-learn: "
+        'pip install "ebmlearn[sklearn]"',
+        "from ebmlearn import datasets; datasets.digits()": "datasets.digits needs scikit-learn: "
+        'pip install "ebmlearn[data]"',
+        "import runpy; runpy.run_module('ebmlearn', run_name='__main__')": "python -m ebmlearn "
+        'needs scikit-learn and Matplotlib: pip install "ebmlearn[data,plot]"',
+    }
+    out = run(
+        "import sys\n"
+        "for name in ('pgmax', 'matplotlib', 'sklearn'):\n    sys.modules[name] = None\n"
+        f"for use in {list(uses)!r}:\n"
+        "    try:\n        exec(use)\n"
+        "    except ImportError as error:\n        print(error)"
+    )
+    assert out.splitlines() == list(uses.values())
 
 
 def test_rooms_use_only_rooms_before_them():
@@ -48,7 +72,7 @@ def test_each_ecosystem_has_its_room():
         "numpyro": {"numpyro"},
         "matplotlib": {"plotting", "__main__"},
         "tqdm": {"_fit"},
-        "sklearn": {"datasets"},
+        "sklearn": {"datasets", "sklearn"},
     }
     for path in (ROOT / "ebmlearn").rglob("*.py"):
         room = path.relative_to(ROOT / "ebmlearn").with_suffix("").parts[0]

@@ -189,6 +189,33 @@ def test_loss_is_the_cross_entropy_of_targets():
         np.testing.assert_allclose(learner.loss(model, jnp.asarray(rows), key=KEY), expected)
 
 
+@pytest.mark.parametrize("name", ["binary", "real"])
+def test_what_is_nan_in_data_is_neither_evidence_nor_target(name):
+    rng = np.random.default_rng(0)
+    plain = ebm.RBM.init(5, 3, key=KEY, scale=1.0)
+    rows = random_bits(rng, 12, 5).astype(np.float32)
+    if name == "real":
+        plain = ebm.GaussianRBM.init(5, 3, key=KEY, scale=0.5)
+        rows = rng.normal(size=(12, 5)).astype(np.float32)
+    model = ebm.QueryModel(plain)
+    known = rng.random(rows.shape) < 0.7
+    targets = rng.random(rows.shape) < 0.5
+    holes = np.where(known, rows, np.nan)
+
+    def loss(rows, observed, targets):
+        pair = jnp.asarray(observed), jnp.asarray(targets)
+        learner = ebm.QueryTraining(lambda shape, key: pair)
+        gradient, _, info = learner.step(model, None, rows, key=KEY, epoch=0)
+        return jax.tree.leaves((gradient, info.loss))
+
+    found = loss(holes, ~targets, targets)
+    expected = loss(rows, ~targets & known, targets & known)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    everywhere = ebm.query_entropy(model, holes, ebm.RandomTargets(0.5), key=KEY)
+    assert (everywhere.targets <= known.sum(1)).all()
+
+
 def test_one_target_without_hidden_units_is_pseudo_likelihood():
     rng = np.random.default_rng(6)
     with oracle.x64(True):

@@ -12,7 +12,7 @@ from ._notebook import make
 
 FOLDER = Path(__file__).parent
 # Their models are so small that to compile takes longer than to run.
-SMALL = ("03_numpyro", "06_nonnegative_data", "07_which_learner", "08_scaling_out")
+SMALL = ("03_numpyro", "06_nonnegative_data", "07_which_learner", "08_scaling_out", "09_from")
 
 
 def main() -> None:
@@ -20,7 +20,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tutorials", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"which, all by default: {', '.join(known)}")
     parser.add_argument("--markdown", type=Path, help="a folder for pages with their figures")
-    parser.add_argument("--notebooks", type=Path, help="a folder for Jupyter notebooks")
+    parser.add_argument(
+        "--notebooks",
+        nargs="?",
+        type=Path,
+        const=FOLDER,
+        help="a folder for Jupyter notebooks, by default that of the tutorials",
+    )
     parser.add_argument("--at-once", type=int, default=2, help="how many processes")
     args = parser.parse_args()
     chosen = [name for name in known if not args.names or any(x in name for x in args.names)]
@@ -41,7 +47,7 @@ def main() -> None:
         # Side by side they share the cores: to compile in several threads as well would only cost.
         flags = "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
         environment = {**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}"}
-        if name in SMALL:
+        if name.startswith(SMALL):
             environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
         return subprocess.run(command, env=environment).returncode
 

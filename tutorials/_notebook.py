@@ -7,11 +7,16 @@ and the figures that it leaves open are its output, as in Jupyter.
 import ast
 import base64
 import contextlib
+import hashlib
 import io
 import json
 import time
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
+
+
+ROOT = Path(__file__).parents[1]
 
 
 class Output(NamedTuple):
@@ -111,22 +116,72 @@ def as_markdown(name: str, cells: list[Cell], outputs: list[Output | None], fold
     (folder / f"{name}.md").write_text("\n\n".join(parts) + "\n")
 
 
+def repository() -> str:
+    """The address of the repository, from `[project.urls]`; empty while there is none."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return project.get("urls", {}).get("Repository", "")
+
+
+def in_notebook(name: str, cells: list[Cell], home: str) -> list[Cell]:
+    """The cells of a notebook: those of the file, after the first a cell that installs what they
+    import, and a badge that opens the notebook in Colab if the repository has a `home`.
+    """
+    title, *rest = cells
+    if home:
+        where = home.removeprefix("https://github.com/").rstrip("/")
+        address = f"https://colab.research.google.com/github/{where}/blob/main/tutorials"
+        badge = "https://colab.research.google.com/assets/colab-badge.svg"
+        source = f"{title.source}\n\n[![Open in Colab]({badge})]({address}/{name}.ipynb)"
+        title = title._replace(source=source)
+    code = "\n".join(cell.source for cell in cells if cell.kind == "code")
+    package = f"ebmlearn[data,plot] @ git+{home}" if home else "..[data,plot]"
+    lines = [
+        "# Skip this cell if ebmlearn is installed.",
+        f'%pip install --quiet "{package}"',
+    ]
+    if "pgmax" in code:
+        # Without the development tools that PGMax declares.
+        lines += ["%pip install --quiet numba", "%pip install --quiet --no-deps pgmax"]
+    return [title, Cell("install", "\n".join(lines), 0), *rest]
+
+
+def digest(cells: list[Cell]) -> str:
+    """A hash of all that a notebook is made from."""
+    text = json.dumps([[cell.kind, cell.source] for cell in cells])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def is_current(path: Path) -> bool:
+    """Whether the notebook beside a file was made from it as it is now."""
+    book = path.with_suffix(".ipynb")
+    if not book.exists():
+        return False
+    cells = in_notebook(path.stem, read(path), repository())
+    return json.loads(book.read_text())["metadata"].get("source_sha256") == digest(cells)
+
+
 def as_notebook(name: str, cells: list[Cell], outputs: list[Output | None], folder: Path) -> None:
     """Writes a Jupyter notebook with its outputs."""
     folder.mkdir(parents=True, exist_ok=True)
+    found = dict(zip([cell.line for cell in cells], outputs, strict=True))
+    cells = in_notebook(name, cells, repository())
     out, count = [], 0
-    for number, (cell, output) in enumerate(zip(cells, outputs, strict=True)):
+    for number, cell in enumerate(cells):
         entry: dict[str, Any] = {
-            "cell_type": cell.kind,
+            "cell_type": "markdown" if cell.kind == "markdown" else "code",
             "id": f"cell-{number}",
             "metadata": {},
-            "source": cell.source,
+            "source": cell.source.splitlines(keepends=True),
         }
+        if cell.kind == "install":
+            entry |= {"execution_count": None, "outputs": []}
+        output = found.get(cell.line)
         if output is not None:
             count += 1
             shown: list[dict[str, Any]] = []
             if output.text:
-                shown.append({"output_type": "stream", "name": "stdout", "text": output.text})
+                text = output.text.splitlines(keepends=True)
+                shown.append({"output_type": "stream", "name": "stdout", "text": text})
             for figure in output.figures:
                 data = {"image/png": base64.b64encode(figure).decode()}
                 shown.append({"output_type": "display_data", "data": data, "metadata": {}})
@@ -135,11 +190,15 @@ def as_notebook(name: str, cells: list[Cell], outputs: list[Output | None], fold
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = {
         "cells": out,
-        "metadata": {"kernelspec": kernel},
+        "metadata": {
+            "kernelspec": kernel,
+            "language_info": {"name": "python"},
+            "source_sha256": digest(cells),
+        },
         "nbformat": 4,
         "nbformat_minor": 5,
     }
-    (folder / f"{name}.ipynb").write_text(json.dumps(notebook, indent=1) + "\n")
+    (folder / f"{name}.ipynb").write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
 
 def make(path: Path, markdown: Path | None, notebooks: Path | None) -> float:

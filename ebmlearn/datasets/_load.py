@@ -3,7 +3,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from .. import _checks
+from .. import _checks, _extras
 from . import _files
 
 
@@ -30,11 +30,8 @@ def digits(threshold: int | None = 7) -> Dataset:
 
     - `threshold`: grey levels, 0 to 16, above this become 1; None keeps them.
     """
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    x = _binarised(np.asarray(x, np.uint8), threshold)
-    return _cut(x, np.asarray(y, np.uint8), 1197, 1497)
+    x, y = _load_digits("datasets.digits")
+    return _cut(_binarised(x, threshold), y, 1197, 1497)
 
 
 def shifted_digits() -> Dataset:
@@ -44,10 +41,8 @@ def shifted_digits() -> Dataset:
     that all five copies of a digit are in one part; what the paper trains on, 7,185 rows, are the
     first two parts together. They come with scikit-learn; no file is needed.
     """
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    images = np.asarray(x, np.float32).reshape(-1, 8, 8) / 16
+    x, y = _load_digits("datasets.shifted_digits")
+    images = x.astype(np.float32).reshape(-1, 8, 8) / 16
     order = np.random.default_rng(0).permutation(len(images))
     wide = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     parts = []
@@ -56,7 +51,7 @@ def shifted_digits() -> Dataset:
             wide[rows, 1 + down : 9 + down, 1 + across : 9 + across]
             for down, across in ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
         ]
-        labels = np.tile(np.asarray(y, np.uint8)[rows], len(moved))
+        labels = np.tile(y[rows], len(moved))
         parts.append(Split(np.concatenate(moved).reshape(-1, 64), labels))
     return Dataset(*parts)
 
@@ -142,6 +137,15 @@ def frey_faces() -> Dataset:
             f"`x` of 'frey' must be uint8 of shape (1965, 28, 20), got {_checks.describe(x)}."
         )
     return _cut(x.reshape(1965, 560), None, 1572, 1572)
+
+
+def _load_digits(caller: str) -> tuple[np.ndarray, np.ndarray]:
+    """Grey levels 0 to 16 and classes of scikit-learn's digits."""
+    _extras.need(caller, "data")
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    return np.asarray(x, np.uint8), np.asarray(y, np.uint8)
 
 
 def _cut(x: np.ndarray, y: np.ndarray | None, first: int, second: int) -> Dataset:

@@ -75,7 +75,8 @@ def query_entropy(
 
     - `model`: a [`ebmlearn.QueryModel`][], or a model that `inference` can ask.
     - `data`: rows of visible units, from 0 to 1 (a number between them is a share of rows with 1),
-      any numbers for Gaussian units; of a graph, a dictionary from groups of variables to states.
+      any numbers for Gaussian units, NaN for what is missing and never asked for; of a graph, a
+      dictionary from groups of variables to states.
     - `queries`: a distribution such as [`ebmlearn.RandomTargets`][], or a function.
     - `inference`: what answers for a plain model: an inference, or for binary units a sampler.
     - `key`: a typed key, for the queries. The same key and the same `batch_size` ask the same
@@ -151,10 +152,18 @@ def cross_entropy(
     """The sum of the cross-entropies of the targets of each row, in nats; how many there are; and
     the share of rows on which messages had settled.
     """
-    known = model.told_in(rows)
-    observed, targets = asked.observed & known, asked.targets & known
+    rows, (observed, targets) = _told(model, rows, asked)
     beliefs = inference.beliefs_of(model.row_problem(rows, observed))
     return beliefs.surprise(rows, targets), targets.sum(-1), beliefs.settled
+
+
+def _told(model: Any, rows: Any, asked: Query) -> tuple[Any, Query]:
+    """Queries among what data tell, and 0 in place of what they do not: NaN would stay in
+    gradients.
+    """
+    known = model.told_in(rows)
+    filled = jnp.where(known, rows, jnp.zeros_like(rows))
+    return filled, Query(asked.observed & known, asked.targets & known)
 
 
 @eqx.filter_jit
@@ -173,6 +182,7 @@ def _by_sampling(
     burn_in: int,
     key: PRNGKeyArray,
 ) -> tuple[Array, Array, float]:
+    data, asked = _told(model, data, asked)
     p = sampled_marginals(
         model,
         data,

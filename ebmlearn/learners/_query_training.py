@@ -22,6 +22,8 @@ class QueryTraining(AbstractLearner):
     as belief propagation answers for them. The model that comes out is trained for that inference,
     and may be asked for any unit given any others.
 
+    A unit that is NaN in a row of data is neither evidence nor target there.
+
     With one target, no hidden units, `scale=1` and strong evidence this is pseudo-likelihood.
 
     !!! example

@@ -3,6 +3,11 @@ factor groups here: build graphs afterwards.
 """
 
 # ruff: noqa: E402
+from .. import _extras
+
+
+_extras.need("ebmlearn.pgmax", "pgmax")
+
 from ._compat import make_compatible as _make_compatible
 
 

@@ -9,7 +9,8 @@ def make_compatible() -> None:
     """Lets PGMax 0.6.1 run on any JAX that this library allows: it asks `jax.lib.xla_bridge` for
     the platform, which has moved to `jax.extend.backend`. Nothing inside PGMax is changed.
     """
-    if not hasattr(jax.lib, "xla_bridge"):
+    # Not `hasattr`: it meets the module's own `__getattr__`, which warns on some versions of JAX.
+    if "xla_bridge" not in vars(jax.lib):
         jax.lib.xla_bridge = jax.extend.backend  # pyright: ignore[reportAttributeAccessIssue]
 
 

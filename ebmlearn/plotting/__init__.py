@@ -4,6 +4,12 @@ Each function draws onto the axes `ax`, or onto those of a new figure, and retur
 shown or saved, and titles are left to the caller.
 """
 
+# ruff: noqa: E402
+from .. import _extras
+
+
+_extras.need("ebmlearn.plotting", "plot")
+
 from ._curves import (
     ais_bracket as ais_bracket,
     convergence as convergence,

@@ -1,0 +1,11 @@
+"""Models as estimators of scikit-learn, for `Pipeline`, `GridSearchCV` and `clone`."""
+
+# ruff: noqa: E402
+from .. import _extras
+
+
+_extras.need("ebmlearn.sklearn", "sklearn")
+
+from ._crbm import CRBMClassifier as CRBMClassifier
+from ._imputer import RBMImputer as RBMImputer
+from ._rbm import BernoulliRBM as BernoulliRBM

@@ -1,0 +1,138 @@
+import jax
+import numpy as np
+import optax
+from jaxtyping import Float, Shaped
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from .._fit import fit
+from ..inference import BP
+from ..learners import AbstractLearner, MLE
+from ..models import CRBM
+from ._common import check_settings, learner_of, MatrixLike, RandomState, seed, validate_data
+
+
+def _has_marginals(self: "CRBMClassifier") -> bool:
+    return self._learner().decoder(0).maximises == "nothing"
+
+
+class CRBMClassifier(ClassifierMixin, BaseEstimator):
+    """A conditional RBM as a classifier of many binary outputs at once: hidden units tie the
+    outputs to each other, so that they are predicted together.
+
+    `y` has a column for each output, with two classes each; one output may come as a vector.
+
+    !!! example
+
+        ```python
+        from ebmlearn.sklearn import CRBMClassifier
+
+        clean = CRBMClassifier(64, n_iter=20).fit(noisy_pixels, pixels).predict(others)
+        ```
+    """
+
+    def __init__(
+        self,
+        n_components: int = 64,
+        *,
+        learning_rate: float = 0.01,
+        batch_size: int = 50,
+        n_iter: int = 50,
+        verbose: int = 0,
+        random_state: RandomState = None,
+        learner: AbstractLearner | None = None,
+    ):
+        """**Arguments:**
+
+        - `n_components`: the number of hidden units.
+        - `learning_rate`: of Adam.
+        - `batch_size`: rows a step.
+        - `n_iter`: epochs.
+        - `verbose`: whether to show a progress bar.
+        - `random_state`: a seed, a `RandomState`, or None for another result each time.
+        - `learner`: any learner that takes a CRBM, for instance [`ebmlearn.MSSVM`][]. By default
+          `MLE(BP(10))`.
+
+        Fitted attributes: `model_`, the [`ebmlearn.CRBM`][]; `classes_`, the classes of each
+        output.
+        """
+        self.n_components = n_components
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.n_iter = n_iter
+        self.verbose = verbose
+        self.random_state = random_state
+        self.learner = learner
+
+    def fit(self, X: MatrixLike, y: MatrixLike) -> "CRBMClassifier":
+        """Trains a CRBM to predict the outputs `y` from the features `X`."""
+        check_settings(self)
+        features, outputs = validate_data(self, X, y, multi_output=True, dtype=np.float32)
+        check_classification_targets(outputs)
+        columns = outputs.reshape(len(outputs), -1)
+        classes = [np.unique(column) for column in columns.T]
+        for k, found in enumerate(classes):
+            if len(found) > 2:
+                raise ValueError(
+                    "Only binary classification is supported. The type of the target is multiclass:"
+                    f" `y` must have two classes an output, got {len(found)} in output {k}."
+                )
+        bits = np.stack(
+            [column == found[-1] for column, found in zip(columns.T, classes, strict=True)], 1
+        )
+        # An output with one class is always that class.
+        bits &= np.array([len(found) > 1 for found in classes])
+        one, two = jax.random.split(jax.random.key(seed(self.random_state)))
+        self.model_ = fit(
+            CRBM.init(bits.shape[1], self.n_components, features.shape[1], key=one),
+            self._learner(),
+            (features, bits),
+            optimizer=optax.adam(self.learning_rate),
+            epochs=self.n_iter,
+            batch_size=min(self.batch_size, len(features)),
+            key=two,
+            progress=bool(self.verbose),
+        ).model
+        self.classes_ = classes if outputs.ndim > 1 else classes[0]
+        return self
+
+    def predict(self, X: MatrixLike) -> Shaped[np.ndarray, "rows *outputs"]:
+        """The outputs together, as the learner predicts them: by default each unit by its own
+        probability.
+        """
+        features = self._features(X)
+        bits = np.asarray(self._learner().predict(self.model_, features), int)
+        if not isinstance(self.classes_, list):
+            return self.classes_[np.minimum(bits[:, 0], len(self.classes_) - 1)]
+        pairs = zip(bits.T, self.classes_, strict=True)
+        return np.stack([found[np.minimum(bit, len(found) - 1)] for bit, found in pairs], 1)
+
+    @available_if(_has_marginals)
+    def predict_proba(self, X: MatrixLike) -> Float[np.ndarray, "rows outputs"]:
+        """The probability of the second class of each output. For one output, which came as a
+        vector, the probabilities of its classes. Only with learners that predict by probabilities.
+        """
+        features = self._features(X)
+        beliefs = self._learner().decoder(0)(self.model_.condition(features))
+        p = np.asarray(beliefs.visible, np.float64)
+        if isinstance(self.classes_, list):
+            return p
+        return np.concatenate([1 - p, p], 1)[:, : len(self.classes_)]
+
+    def _learner(self) -> AbstractLearner:
+        return learner_of(self, MLE(BP(10)))
+
+    def _features(self, X: MatrixLike) -> Float[np.ndarray, "rows features"]:
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, dtype=np.float32)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        assert tags.classifier_tags is not None
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.multi_label = True
+        return tags

@@ -1,0 +1,130 @@
+import jax
+import numpy as np
+import optax
+from jaxtyping import Float
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from .. import _checks
+from .._fit import fit
+from ..inference import AbstractQueries, query, RandomTargets
+from ..learners import QueryTraining
+from ..models import QueryModel, RBM
+from ._common import check_settings, MatrixLike, RandomState, seed, validate_data
+
+
+_ROWS = 256  # How many rows are asked about at once, so that one size alone is compiled.
+
+
+class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Fills in missing values by asking an RBM that query training has trained for that: each
+    missing value becomes its mean given the values of the row that are there
+    ([`ebmlearn.query`][]). Both the rows to train on and those to fill in may have missing values,
+    which are NaN.
+
+    It is meant for binary columns, of which the mean is the probability of 1. Any other column is
+    taken as a share of the way from its least to its largest value. A column without any value
+    becomes 0.
+
+    !!! example
+
+        ```python
+        from ebmlearn.sklearn import RBMImputer
+
+        filled = RBMImputer(100).fit(train).transform(test)
+        ```
+    """
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        learning_rate: float = 0.01,
+        batch_size: int = 100,
+        n_iter: int = 100,
+        iterations: int = 10,
+        queries: AbstractQueries | None = None,
+        verbose: int = 0,
+        random_state: RandomState = None,
+    ):
+        """**Arguments:**
+
+        - `n_components`: the number of hidden units.
+        - `learning_rate`: of Adam.
+        - `batch_size`: rows a step.
+        - `n_iter`: epochs.
+        - `iterations`: how often messages are sent to answer.
+        - `queries`: what to train for; by default [`ebmlearn.RandomTargets`][]`(0.5)`. The closer
+          this is to what will be missing, the better the answers.
+        - `verbose`: whether to show a progress bar.
+        - `random_state`: a seed, a `RandomState`, or None for another result each time.
+
+        Fitted attributes: `model_`, the [`ebmlearn.QueryModel`][]; `data_min_` and `data_max_`, the
+        ranges of the columns.
+        """
+        self.n_components = n_components
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.n_iter = n_iter
+        self.iterations = iterations
+        self.queries = queries
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def fit(self, X: MatrixLike, y: object = None) -> "RBMImputer":
+        """Trains the model on what the rows of `X` tell; `y` is not used."""
+        check_settings(self)
+        _checks.count("iterations", self.iterations)
+        rows = self._rows(X, reset=True)
+        told = ~np.isnan(rows)
+        least = np.where(told, rows, np.inf).min(0)
+        most = np.where(told, rows, -np.inf).max(0)
+        empty = ~told.any(0)
+        self.data_min_ = np.where(empty, 0.0, least)
+        self.data_max_ = np.where(empty, 0.0, most)
+        one, two = jax.random.split(jax.random.key(seed(self.random_state)))
+        rbm = RBM.init(rows.shape[1], self.n_components, key=one)
+        self.model_ = fit(
+            QueryModel(rbm, self.iterations),
+            QueryTraining(RandomTargets(0.5) if self.queries is None else self.queries),
+            self._shares(rows),
+            optimizer=optax.adam(self.learning_rate),
+            epochs=self.n_iter,
+            batch_size=min(self.batch_size, len(rows)),
+            key=two,
+            progress=bool(self.verbose),
+        ).model
+        return self
+
+    def transform(self, X: MatrixLike) -> Float[np.ndarray, "rows features"]:
+        """The rows of `X` with their missing values filled in; all others stay as they are."""
+        check_is_fitted(self)
+        rows = self._rows(X, reset=False).copy()
+        missing, shares = np.isnan(rows), self._shares(rows)
+        span = self.data_max_ - self.data_min_
+        wanted = np.flatnonzero(missing.any(1))
+        for first in range(0, len(wanted), _ROWS):
+            some = wanted[first : first + _ROWS]
+            padded = np.resize(some, _ROWS)
+            evidence, observed = np.nan_to_num(shares[padded]), ~missing[padded]
+            answer = np.asarray(query(self.model_, evidence, observed), np.float64)[: len(some)]
+            rows[some] = np.where(missing[some], self.data_min_ + span * answer, rows[some])
+        return rows
+
+    def _rows(self, X: MatrixLike, reset: bool) -> Float[np.ndarray, "rows features"]:
+        kinds = (np.float64, np.float32)
+        return validate_data(self, X, reset=reset, dtype=kinds, ensure_all_finite="allow-nan")
+
+    def _shares(self, X: Float[np.ndarray, "rows features"]) -> Float[np.ndarray, "rows features"]:
+        """Values as shares of the range of their column, from 0 to 1; NaN stays."""
+        span = self.data_max_ - self.data_min_
+        shares = (X - self.data_min_) / np.where(span > 0, span, 1)
+        return shares.clip(0, 1).astype(np.float32)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        assert tags.transformer_tags is not None
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

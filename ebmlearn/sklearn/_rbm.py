@@ -1,0 +1,229 @@
+import time
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from scipy.special import expit
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted
+
+from ..estimate._likelihood import pseudo_log_likelihood_of
+from ..learners import AbstractLearner, SAP
+from ..models import RBM
+from ..samplers import Gibbs
+from ._common import check_settings, learner_of, MatrixLike, RandomState, seed, validate_data
+
+
+class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """An RBM as a transformer: it takes the place of `sklearn.neural_network.BernoulliRBM`, with
+    the same arguments, methods and fitted attributes, and with any learner.
+
+    Rows lie in [0, 1]. A number between 0 and 1, such as a grey level, is the mean of a unit, as in
+    scikit-learn.
+
+    Two things differ from scikit-learn's. `score_samples` is the whole pseudo-likelihood, not an
+    estimate from one unit drawn at random, so that it gives the same result each time. Rows that
+    fill no whole batch are left out of an epoch; other rows are left out in the next.
+
+    !!! example
+
+        ```python
+        from ebmlearn.sklearn import BernoulliRBM
+
+        pipeline = make_pipeline(BernoulliRBM(100, learning_rate=0.06), LogisticRegression())
+        pipeline.fit(x, y)
+        ```
+    """
+
+    def __init__(
+        self,
+        n_components: int = 256,
+        *,
+        learning_rate: float = 0.1,
+        batch_size: int = 10,
+        n_iter: int = 10,
+        verbose: int = 0,
+        random_state: RandomState = None,
+        learner: AbstractLearner | None = None,
+    ):
+        """**Arguments:**
+
+        - `n_components`: the number of hidden units.
+        - `learning_rate`: of stochastic gradient descent.
+        - `batch_size`: rows a step.
+        - `n_iter`: epochs.
+        - `verbose`: whether to print the pseudo-likelihood after each epoch.
+        - `random_state`: a seed, a `RandomState`, or None for another result each time.
+        - `learner`: any learner that takes an RBM, for instance [`ebmlearn.CD`][] or
+          [`ebmlearn.MLE`][]. By default persistent contrastive divergence with `batch_size` chains,
+          as in scikit-learn.
+
+        Fitted attributes: `model_`, the [`ebmlearn.RBM`][]; `components_`, `intercept_hidden_` and
+        `intercept_visible_`, its parameters as scikit-learn names them.
+        """
+        self.n_components = n_components
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.n_iter = n_iter
+        self.verbose = verbose
+        self.random_state = random_state
+        self.learner = learner
+
+    def fit(self, X: MatrixLike, y: object = None) -> "BernoulliRBM":
+        """Trains an RBM on the rows of `X`; `y` is not used."""
+        check_settings(self)
+        rows = self._rows(X, reset=True)
+        self._begin(rows)
+        size = min(self.batch_size, len(rows))
+        for k in range(self.n_iter):
+            began = time.perf_counter()
+            self._epoch(rows, size, k)
+            if self.verbose:
+                score, seconds = self.score_samples(rows).mean(), time.perf_counter() - began
+                print(
+                    f"[{type(self).__name__}] Iteration {k + 1}, pseudo-likelihood = {score:.2f},"
+                    f" time = {seconds:.2f}s"
+                )
+        return self
+
+    def partial_fit(self, X: MatrixLike, y: object = None) -> "BernoulliRBM":
+        """One step of gradient descent on the rows of `X` as one batch, from where the last one
+        ended; `y` is not used.
+        """
+        check_settings(self)
+        first = not hasattr(self, "model_")
+        rows = self._rows(X, reset=first)
+        if first:
+            self._begin(rows)
+        self._epoch(rows, len(rows), 0)
+        return self
+
+    def transform(self, X: MatrixLike) -> Float[np.ndarray, "rows components"]:
+        """The probability of 1 of each hidden unit given the rows of `X`."""
+        check_is_fitted(self)
+        kinds = (np.float64, np.float32)
+        rows = validate_data(self, X, accept_sparse="csr", reset=False, dtype=kinds)
+        # In the precision of `X`, and without compiling for each number of rows.
+        weights = self.components_.T.astype(rows.dtype)
+        return np.asarray(expit(rows @ weights + self.intercept_hidden_.astype(rows.dtype)))
+
+    def score_samples(self, X: MatrixLike) -> Float[np.ndarray, " rows"]:
+        """The pseudo-log-likelihood of each row: the sum over units of the log-probability of the
+        unit given all others.
+        """
+        check_is_fitted(self)
+        rows = self._rows(X, reset=False)
+        return np.asarray(_pseudo_log_likelihood(self.model_, jnp.asarray(rows)))
+
+    def gibbs(self, v: MatrixLike) -> Bool[np.ndarray, "rows visible"]:
+        """Visible units after one step of Gibbs sampling from the visible units `v`."""
+        check_is_fitted(self)
+        rows = jnp.asarray(np.asarray(v, np.float32))
+        one, two = jax.random.split(self._next_key())
+        hidden = jax.random.bernoulli(one, self.model_.hidden_given(rows))
+        return np.asarray(jax.random.bernoulli(two, self.model_.visible_given(hidden)))
+
+    @property
+    def components_(self) -> Float[np.ndarray, "components visible"]:
+        """The weights, a row for each hidden unit."""
+        return np.asarray(self.model_.weights, np.float64).T
+
+    @property
+    def intercept_hidden_(self) -> Float[np.ndarray, " components"]:
+        """The biases of the hidden units."""
+        return np.asarray(self.model_.hidden_bias, np.float64)
+
+    @property
+    def intercept_visible_(self) -> Float[np.ndarray, " visible"]:
+        """The biases of the visible units."""
+        return np.asarray(self.model_.visible_bias, np.float64)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.model_.num_hidden
+
+    def _learner(self) -> AbstractLearner:
+        return learner_of(self, SAP(Gibbs(), num_chains=self.batch_size))
+
+    def _begin(self, rows: Float[np.ndarray, "rows visible"]) -> None:
+        self._key = jax.random.key(seed(self.random_state))
+        self.model_ = RBM.init(rows.shape[1], self.n_components, key=self._next_key())
+        self._state = self._learner().init(self.model_, key=self._next_key())
+
+    def _epoch(self, rows: Float[np.ndarray, "rows visible"], size: int, number: int) -> None:
+        rate = jnp.asarray(self.learning_rate, self.model_.dtype)
+        model, state = _epoch(
+            self._learner(),
+            self.model_,
+            self._state,
+            jnp.asarray(rows),
+            size,
+            rate,
+            jnp.asarray(number),
+            self._next_key(),
+        )
+        if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(model)):
+            raise FloatingPointError(
+                f"A parameter is NaN or infinite in iteration {number + 1}: try a smaller"
+                f" `learning_rate` than {self.learning_rate}."
+            )
+        self.model_, self._state = model, state
+
+    def _rows(self, X: MatrixLike, reset: bool) -> Float[np.ndarray, "rows visible"]:
+        """Rows as training takes them."""
+        rows = validate_data(self, X, accept_sparse="csr", reset=reset, dtype=np.float32)
+        rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
+        if reset and (rows.min() < 0 or rows.max() > 1):
+            warnings.warn(
+                f"`X` should lie in [0, 1], got {rows.min():.3g} to {rows.max():.3g}: training"
+                " clips it. Scale `X` first, for instance by `MinMaxScaler`.",
+                stacklevel=3,
+            )
+        return rows.clip(0, 1)
+
+    def _next_key(self) -> PRNGKeyArray:
+        self._key, key = jax.random.split(self._key)
+        return key
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        assert tags.transformer_tags is not None
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+@eqx.filter_jit
+def _epoch(
+    learner: AbstractLearner,
+    model: RBM,
+    state: PyTree,
+    rows: Float[Array, "rows visible"],
+    size: int,
+    rate: Float[Array, ""],
+    number: Int[Array, ""],
+    key: PRNGKeyArray,
+) -> tuple[RBM, PyTree]:
+    """Goes through the rows once. The learning rate is an argument: another one compiles nothing.
+    `ebmlearn.fit` would refuse grey levels.
+    """
+    one, two = jax.random.split(key)
+    steps = rows.shape[0] // size
+    order = jax.random.permutation(one, rows.shape[0])[: steps * size].reshape(steps, size)
+
+    def step(carry: tuple[RBM, PyTree], batch: tuple[Array, Array]) -> tuple[Any, None]:
+        (model, state), (places, own) = carry, batch
+        gradient, state, _ = learner.step(model, state, rows[places], key=own, epoch=number)
+        return (jax.tree.map(lambda x, g: x - rate * g, model, gradient), state), None
+
+    return jax.lax.scan(step, (model, state), (order, jax.random.split(two, steps)))[0]
+
+
+@eqx.filter_jit
+def _pseudo_log_likelihood(model: RBM, rows: Float[Array, "rows visible"]) -> Float[Array, " rows"]:
+    return pseudo_log_likelihood_of(model, rows)
