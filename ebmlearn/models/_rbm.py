@@ -7,7 +7,8 @@ from jaxtyping import Array, DTypeLike, Float, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..units import AbstractUnits, Binary
+from ..units import AbstractUnits
+from ..units._binary import binary
 from ._base import (
     AbstractFree,
     AbstractLayeredModel,
@@ -189,7 +190,7 @@ class RBM(AbstractLayeredModel, AbstractFree):
 
     @property
     def layers(self) -> tuple[AbstractUnits, ...]:
-        return Binary(self.num_visible), Binary(self.num_hidden)
+        return binary(self.num_visible), binary(self.num_hidden)
 
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return self.visible_bias, self.hidden_bias
