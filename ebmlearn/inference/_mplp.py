@@ -12,7 +12,7 @@ from .._types import AnyArray
 from ..messages import Instance
 from ..models import AbstractLayeredModel, Statistics
 from ..models._problem import each
-from ._base import AbstractInference, check_limits, chunk_of, Limits
+from ._base import AbstractInference, check_limits, chunk_of, limited, Limits
 from ._beliefs import AbstractDerived, Beliefs
 
 
@@ -55,7 +55,7 @@ class MPLP(AbstractInference):
             raise ValueError("`evidence` must be None for MPLP, got an array.")
         model = problem.model
         edges, weights = _edges(model)
-        limits = Limits(self.iterations, self.tol, model.dtype)
+        limits = limited(self.iterations, self.tol, model.dtype)
         log_odds, bound, iterations, residual = _solved(problem, edges, weights, limits)
         return Beliefs(
             problem,

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
 from ..inference import BP
+from ..inference._bp import settings_of
 from ..models._base import refuse
 from ..models._problem import each
 from ._base import AbstractSampler
@@ -140,7 +141,7 @@ def perturbed(
 ) -> tuple[PMPState, PMPInfo]:
     """The maxima of a model perturbed by this noise."""
     batch, noise = messages.maker(model).perturbed(model, state.units, state.clamped, noise)
-    settings = sampler.max_product().settings(model)
+    settings = settings_of(sampler.max_product(), model)
     view = settings.view(model, "log-odds")
 
     def one(problem: Any) -> PyTree:
@@ -167,7 +168,8 @@ PMP.__init__.__doc__ = """**Arguments:**
 
 - `iterations`: how many sweeps.
 - `damping`: the share of its old value that a message keeps, above 0 and below 1.
-- `chunk`: how many samples are treated at once; by default, what fits in 256 MiB of messages.
+- `chunk`: how many samples are treated at once; the default suits the device, as for
+  [`ebmlearn.BP`][].
 - `renewal`: the share of variables whose noise is drawn anew in a step. Below 1, messages go on
   from the step before, so that few sweeps may do in training, and the samples of one step depend
   on those of the last.
