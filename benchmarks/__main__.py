@@ -18,6 +18,7 @@ NAMES = (
     "qt",
     "resume",
     "sap",
+    "speed",
     "structure",
 )
 
