@@ -43,12 +43,6 @@ def _views(name, scale=1.0):
     return view(rbm, beta=jnp.ones(()), **settings), instances
 
 
-@pytest.fixture(autouse=True)
-def two_at_once(monkeypatch):
-    """Fewer copies of the kernel to compile, and loops that end inside and after a stride."""
-    monkeypatch.setattr(_pairwise, "_AT_ONCE", 2)
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_the_kernel_does_the_same_sweeps(name):
     messages, instances = _views(name)
@@ -59,7 +53,7 @@ def test_the_kernel_does_the_same_sweeps(name):
         start = messages.start(instance, "centred")
         return (
             one_by_one(messages, start, instance, number),
-            by_kernel(messages, start, instance, number, True),
+            by_kernel(messages, start, instance, number, 2, True),
         )
 
     for number in (0, 3, 4):
@@ -95,3 +89,13 @@ def test_derivatives_are_those_of_the_plain_sweeps():
     pairs = [jax.jvp(functools.partial(end, run), (one.unary,), (tangents,))[1] for run in runs]
     for a, b in zip(*pairs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_cpu_beside_a_gpu_sweeps_plainly(monkeypatch):
+    rbm = _rbm()
+    wanted = ebm.BP(4)(rbm).visible
+    monkeypatch.setattr(_pairwise, "serves", lambda *_: True)
+    jax.clear_caches()
+    np.testing.assert_allclose(ebm.BP(4)(rbm).visible, wanted, rtol=1e-6)
+    gradient = jax.grad(lambda rbm: ebm.BP(4)(rbm).log_partition.sum())(rbm)
+    assert np.isfinite(gradient.weights).all()

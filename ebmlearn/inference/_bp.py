@@ -210,16 +210,27 @@ class Settings:
             return self.form == "odds"
         return MAKERS[model.kind].fits(model, self.temperature, self.damping is not None)
 
+    def rows(self, shape: tuple[int, ...]) -> int:
+        """How many instances of a batch are treated at once."""
+        return min(math.prod(shape), self.chunk)
+
     def run(
-        self, view: messages.AbstractView, instance: Any, begin: Any = None
+        self, view: messages.AbstractView, instance: Any, rows: int, begin: Any = None
     ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
-        """Passes messages, from those of another state on if it is given."""
+        """Passes messages, from those of another state on if it is given. `rows` is how many
+        instances do so together.
+        """
         start = view.start(instance, self.start) if begin is None else view.resume(begin, instance)
-        return passed(view, instance, start, self.limits)
+        return passed(view, instance, start, self.limits, rows=rows)
 
 
 def passed(
-    view: messages.AbstractView, instance: Any, start: Any, limits: Limits, unroll: int = 1
+    view: messages.AbstractView,
+    instance: Any,
+    start: Any,
+    limits: Limits,
+    unroll: int = 1,
+    rows: int = 1,
 ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
     """Passes messages from a state on: the last state, the number of sweeps and the last change.
 
@@ -236,7 +247,7 @@ def passed(
 
     # How much the last sweep changed need be found only once.
     if limits.length is None:
-        state, fields = view.sweeps(start, instance, jnp.asarray(limits.iterations))
+        state, fields = view.sweeps(start, instance, jnp.asarray(limits.iterations), rows)
     else:
 
         @jax.checkpoint
@@ -283,7 +294,7 @@ def solved(settings: Settings, problem: Any) -> tuple[Any, Array, Array, Array, 
 
         def one(instance: Any) -> PyTree:
             instance = instance.tempered(settings.temperature)
-            state, iterations, residual = settings.run(view, instance)
+            state, iterations, residual = settings.run(view, instance, settings.rows(shape))
             found = view.beliefs(state, instance)
             return found, iterations, residual, state if keep else None
 
@@ -330,7 +341,7 @@ def _derived(passed: _Passed, problem: Any, what: Literal["pairwise", "log_parti
 
         def one(instance: Any) -> PyTree:
             instance = instance.tempered(settings.temperature)
-            state, _, _ = settings.run(sweeping, instance)
+            state, _, _ = settings.run(sweeping, instance, settings.rows(shape))
             return finish(in_log_odds(state, form == "odds"), instance)
 
         return each(one, batch, shape, settings.chunk)
@@ -349,7 +360,8 @@ def _statistics(settings: Settings, problem: Any) -> Statistics:
 
         def one(instance: Any) -> PyTree:
             instance = instance.tempered(settings.temperature)
-            state, iterations, residual = settings.run(view, instance)
+            rows = settings.rows(problem.shape)
+            state, iterations, residual = settings.run(view, instance, rows)
             state = in_log_odds(state, last is not view)
             found = last.statistics(state, instance)
             return (found.units, found.squares, iterations, residual), found.pairs

@@ -134,7 +134,9 @@ class GaussianView(AbstractView):
         linears = self._damped(linears, state.linears)
         return self._summed(precisions, linears, kept, log_odds, instance, state.fields)
 
-    def sweeps(self, state: Any, instance: Any, number: Int[Array, ""]) -> tuple[Any, Any]:
+    def sweeps(
+        self, state: Any, instance: Any, number: Int[Array, ""], rows: int = 1
+    ) -> tuple[Any, Any]:
         """So many sweeps, one after the other."""
         return one_by_one(self, state, instance, number)
 

@@ -46,7 +46,9 @@ class AbstractGraphView(AbstractView):
 
     product: eqx.AbstractVar[Product]
 
-    def sweeps(self, state: Any, instance: Any, number: Int[Array, ""]) -> tuple[Any, Any]:
+    def sweeps(
+        self, state: Any, instance: Any, number: Int[Array, ""], rows: int = 1
+    ) -> tuple[Any, Any]:
         """So many sweeps, one after the other."""
         return one_by_one(self, state, instance, number)
 

@@ -16,8 +16,9 @@ from ._types import Form, Product, Schedule, Start
 from ._view import AbstractView, Expected, one_by_one, Told
 
 
-# The sweeps of a kernel after which it is asked whether there are more.
-_AT_ONCE = 16
+# The sweeps of a kernel after which it is asked whether there are more, where these are of so few
+# edges that asking takes longer than a sweep.
+_AT_ONCE, _FEW = 16, 2**23
 
 
 class Instance(NamedTuple):
@@ -135,13 +136,15 @@ class PairwiseView(AbstractView):
         return State(tuple(messages), tuple(fields))
 
     def sweeps(
-        self, state: State, instance: Instance, number: Int[Array, ""]
+        self, state: State, instance: Instance, number: Int[Array, ""], rows: int = 1
     ) -> tuple[State, tuple[Float[Array, " _"], ...]]:
         """So many sweeps: by a kernel on GPUs, where the model is one block between two layers."""
         if not self._has_kernel:
             return one_by_one(self, state, instance, number)
+        few = rows * self.weights[0].size <= _FEW
+        kernel = functools.partial(by_kernel, at_once=_AT_ONCE if few else 1)
         parts = self, state, instance, number
-        return jax.lax.platform_dependent(*parts, cuda=by_kernel, default=one_by_one)
+        return jax.lax.platform_dependent(*parts, cuda=kernel, default=one_by_one)
 
     def beliefs(self, state: State, instance: Instance) -> tuple[Float[Array, " _"], ...]:
         """The log-odds of every unit."""
@@ -420,18 +423,19 @@ class PairwiseView(AbstractView):
         return scores.max(0) if self.product == "max" else jax.nn.logsumexp(scores, axis=0)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
 def by_kernel(
     view: PairwiseView,
     state: State,
     instance: Instance,
     number: Int[Array, ""],
+    at_once: int = 1,
     interpret: bool = False,
 ) -> tuple[State, tuple[Float[Array, " _"], ...]]:
     """The same as `one_by_one` for one block between two layers, by the kernel.
 
     Whether a loop of unknown length goes on is asked on the host, which takes longer than a sweep
-    of one instance. So it is asked once for several sweeps, of which those that are too many do
+    of one instance. So it is asked once for `at_once` sweeps, of which those that are too many do
     nothing.
     """
     product = "max" if view.product == "max" else "sum"
@@ -461,9 +465,9 @@ def by_kernel(
 
     def several(carry: Any) -> Any:
         i, carry = carry
-        for k in range(_AT_ONCE):
+        for k in range(at_once):
             carry = once(carry, i + k < number - 1)
-        return i + _AT_ONCE, carry
+        return i + at_once, carry
 
     begin = jnp.zeros_like(number), (messages, *fields, state.fields[1])
     ended = jax.lax.while_loop(lambda c: c[0] < number - 1, several, begin)[1]
@@ -488,7 +492,7 @@ def _chosen(yes: Bool[Array, ""], a: PyTree, b: PyTree) -> PyTree:
 
 
 @by_kernel.defjvp
-def _(interpret, primals, tangents):
+def _(at_once, interpret, primals, tangents):
     # The kernel has no derivative of its own.
     return jax.jvp(one_by_one, primals, tangents)
 

@@ -54,8 +54,12 @@ class AbstractView(eqx.Module):
         """One sweep: every message is sent once."""
 
     @abc.abstractmethod
-    def sweeps(self, state: Any, instance: Any, number: Int[Array, ""]) -> tuple[Any, Any]:
-        """So many sweeps: the last state, and the fields before the last of them."""
+    def sweeps(
+        self, state: Any, instance: Any, number: Int[Array, ""], rows: int = 1
+    ) -> tuple[Any, Any]:
+        """So many sweeps: the last state, and the fields before the last of them. `rows` is how
+        many instances are swept together.
+        """
 
     @abc.abstractmethod
     def resume(self, state: Any, instance: Any) -> Any:

@@ -143,10 +143,11 @@ def perturbed(
     batch, noise = messages.maker(model).perturbed(model, state.units, state.clamped, noise)
     settings = settings_of(sampler.max_product(), model)
     view = settings.view(model, "log-odds")
+    size = noise[0].shape[:1]
 
     def one(problem: Any) -> PyTree:
         instance, noise, begin = problem
-        end, _, residual = settings.run(view, instance, begin)
+        end, _, residual = settings.run(view, instance, settings.rows(size), begin)
         states = view.decode(view.beliefs(end, instance))
         score = view.score(states, instance)
         extra = view.linear(states, noise)
@@ -158,7 +159,6 @@ def perturbed(
         )
         return states, info, end if sampler.renewal < 1 else None
 
-    size = noise[0].shape[:1]
     states, info, messages_ = each(one, (batch, noise, state.messages), size, settings.chunk)
     kept = noise if sampler.renewal < 1 else None
     return PMPState(model.from_view(states), state.clamped, kept, messages_), info
