@@ -1,7 +1,7 @@
 """Rows about `fit`: compiled once, no overhead of an epoch, many runs at once."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,19 +12,20 @@ import ebmlearn as ebm
 from ebmlearn import datasets
 
 
-NAMES = ("fit_again", "fit_epoch", "fit_many")
+TASKS = ("fit_again", "fit_epoch", "fit_many")
 RATES = np.geomspace(1e-4, 1e-1, 20).tolist()
 SEEDS = (0, 1, 2)
 
 
-def rows(names: tuple[str, ...] = NAMES) -> list[dict[str, Any]]:
+def rows(tasks: Sequence[str], small: bool = False) -> Iterator[dict[str, Any]]:
     """The rows of some tasks: name, value, unit, what is to be reached, and the formula of bytes
-    where there is one.
+    where there is one. All of them are small.
     """
-    return [row for name in names if name in NAMES for row in globals()[f"_{name}"]()]
+    for task in tasks:
+        yield from globals()[f"_{task}"]()
 
 
-def _row(name: str, value: float, unit: str, reach: str) -> dict[str, Any]:
+def _row(name: str, value: float, unit: str, reach: str | None = None) -> dict[str, Any]:
     return {"name": name, "value": value, "unit": unit, "reach": reach, "bytes": None}
 
 
@@ -51,7 +52,7 @@ def _fit_again() -> list[dict[str, Any]]:
     equal = min(run(1e-2) for _ in range(3))
     other = min(run(rate) for rate in (1e-3, 2e-3, 3e-3))
     return [
-        _row("first fit, CRBM 64x64 on digits, one epoch", first, "s", ""),
+        _row("first fit, CRBM 64x64 on digits, one epoch", first, "s"),
         _row("fit again, new equal optimizer", equal, "s", "<= 0.5"),
         _row("fit again, another learning rate", other, "s", "<= 0.5"),
     ]
@@ -116,7 +117,7 @@ def _fit_many() -> list[dict[str, Any]]:
     some = range(0, len(grid), max(1, len(grid) // 6))
     apart = sum(_seconds(lambda k=k: single(k)) for k in some) * len(grid) / len(some)
     return [
-        _row("query training, 20 rates x 3 seeds, at once", together, "s", ""),
-        _row("query training, one after the other (from six)", apart, "s", ""),
+        _row("query training, 20 rates x 3 seeds, at once", together, "s"),
+        _row("query training, one after the other (from six)", apart, "s"),
         _row("query training, gain of `fit_many`", apart / together, "x", ">= 8 on an H200"),
     ]

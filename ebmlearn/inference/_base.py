@@ -3,8 +3,9 @@
 import abc
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, dataclass_transform, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -23,6 +24,8 @@ from ._beliefs import Beliefs
 Tree = TypeVar("Tree")
 # Without a tolerance of its own, a run is judged by that of Ping & Ihler 2017, section 6.
 _JUDGED_BY = 1e-3
+# Messages of a batch are kept while they are at most so many numbers, 256 MiB in float32.
+KEPT = 2**26
 
 
 class AbstractInference(eqx.Module):
@@ -64,8 +67,10 @@ class AbstractInference(eqx.Module):
 
         [`ebmlearn.Beliefs`][].
         """
-        self.check(model)
-        return self._beliefs(model.problem(evidence, observed))
+        kind = type(self)
+        # Looked up on the classes: Equinox wraps each method of an instance in a new module.
+        kind.check(self, model)
+        return kind._beliefs(self, type(model).problem(model, evidence, observed))
 
     def statistics(
         self,
@@ -155,7 +160,23 @@ def traced(x: Any, dtype: DTypeLike) -> AnyArray:
     return jnp.asarray(x, dtype) if isinstance(x, Array) else np.asarray(x, dtype)
 
 
-class Limits(eqx.Module):
+@dataclass_transform(frozen_default=True)
+def static_fields(*names: str) -> Callable[[type[Tree]], type[Tree]]:
+    """A class of settings as a frozen dataclass and a pytree, in which the fields of these names
+    are static. It is made within a few microseconds at each call, where an Equinox module takes a
+    hundred.
+    """
+
+    def decorate(cls: type[Tree]) -> type[Tree]:
+        cls = dataclasses.dataclass(frozen=True)(cls)
+        data = [x.name for x in dataclasses.fields(cls) if x.name not in names]  # pyright: ignore
+        return jax.tree_util.register_dataclass(cls, data, list(names))
+
+    return decorate
+
+
+@static_fields("early", "length")
+class Limits:
     """When to stop: after a number of sweeps, or earlier once a sweep changes little. The numbers
     are arrays, so that new values compile nothing; with `length` it is a loop that can be
     differentiated in reverse mode, recomputing each sweep instead of keeping it.
@@ -163,14 +184,8 @@ class Limits(eqx.Module):
 
     iterations: Int[AnyArray, ""]
     tol: Float[AnyArray, ""]
-    early: bool = eqx.field(static=True)
-    length: int | None = eqx.field(static=True)
-
-    def __init__(self, iterations: Any, tol: Any, dtype: DTypeLike, unroll: bool = False):
-        self.iterations = traced(iterations, jnp.int32)
-        self.length = int(iterations) if unroll else None
-        self.tol = traced(_JUDGED_BY if tol is None else tol, dtype)
-        self.early = tol is not None
+    early: bool
+    length: int | None
 
     def iterate(
         self, sweep: Callable[[PyTree], tuple[PyTree, Float[Array, ""]]], start: PyTree
@@ -203,8 +218,46 @@ class Limits(eqx.Module):
         return state, i, residual
 
 
+def limited(iterations: Any, tol: Any, dtype: DTypeLike, unroll: bool = False) -> Limits:
+    """The limits that the arguments of an inference mean."""
+    return Limits(
+        iterations=traced(iterations, jnp.int32),
+        tol=traced(_JUDGED_BY if tol is None else tol, dtype),
+        early=tol is not None,
+        length=int(iterations) if unroll else None,
+    )
+
+
 def chunk_of(model: AbstractModel, schedule: Schedule = "layers") -> int:
-    """How many instances are treated at once, where each has messages: 2**26 numbers are 256 MiB in
-    float32.
+    """How many instances are treated at once, where each has messages, so that these take no more
+    memory than those that are kept.
     """
-    return max(1, 2**26 // max(1, MAKERS[model.kind].size(model, schedule)))
+    return max(1, KEPT // max(1, MAKERS[model.kind].size(model, schedule)))
+
+
+def swept_at_once(model: AbstractModel, schedule: Schedule) -> int:
+    """How many instances pass messages at once on the device at hand."""
+    return max(1, _numbers() // max(1, MAKERS[model.kind].size(model, schedule)))
+
+
+@functools.cache
+def _numbers() -> int:
+    """How many numbers the messages of instances that are swept together should be.
+
+    A CPU sweeps several times as fast where they stay in the cache that a core has for itself. On
+    other devices a sweep should be as large as a sixteenth of the memory allows, since each of its
+    kernels has to be started.
+    """
+    if jax.default_backend() == "cpu":
+        return _cache() // 4
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return max(KEPT, stats.get("bytes_limit", 0) // 64)
+
+
+def _cache() -> int:
+    """The bytes of the second-level cache of a core, 1 MiB where the system does not tell."""
+    try:
+        size = pathlib.Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
+        return int(size.removesuffix("K")) * 1024
+    except (OSError, ValueError):
+        return 2**20

@@ -13,7 +13,17 @@ from .._types import AnyArray
 from ..messages import Form, MAKERS, Product, Schedule, Start
 from ..models import AbstractModel, Statistics
 from ..models._problem import each, each_and_mean
-from ._base import AbstractFormed, AbstractInference, check_limits, chunk_of, Limits, traced
+from ._base import (
+    AbstractFormed,
+    AbstractInference,
+    check_limits,
+    KEPT,
+    limited,
+    Limits,
+    static_fields,
+    swept_at_once,
+    traced,
+)
 from ._beliefs import AbstractDerived, Beliefs, Normal
 from ._exact import MAXIMISES
 
@@ -80,8 +90,8 @@ class BP(AbstractInference, AbstractFormed):
         return MAXIMISES[self.product]
 
     def _beliefs(self, problem: Any) -> Beliefs:
-        settings = self.settings(problem.model)
-        told, converged, iterations, residual, kept = _solved(settings, problem)
+        settings = settings_of(self, problem.model)
+        told, converged, iterations, residual, kept = solved(settings, problem)
         return Beliefs(
             problem,
             _Passed(settings, kept),
@@ -94,54 +104,11 @@ class BP(AbstractInference, AbstractFormed):
         )
 
     def _statistics(self, problem: Any) -> Statistics:
-        return _statistics(self.settings(problem.model), problem)
-
-    def settings(self, model: AbstractModel) -> "Settings":
-        """What it does on one model."""
-        maker = MAKERS[model.kind]
-        temperature = traced(self.temperature, model.dtype)
-        maker.check(model, self.product, temperature)
-        turns, kind = maker.takes_turns(model), type(model).__name__
-        if self.product == "mixed" and not turns:
-            raise ValueError(f'`product="mixed"` needs a bipartite model, got a {kind}.')
-        if self.schedule == "layers" and not turns:
-            raise ValueError(f'`schedule="layers"` needs a bipartite model, got a {kind}.')
-        undamped = isinstance(self.damping, (int, float)) and self.damping == 0
-        schedule = self.schedule or ("layers" if turns else "flooding")
-        return Settings(
-            limits=Limits(self.iterations, self.tol, model.dtype, self.unroll),
-            temperature=temperature,
-            damping=None if undamped else traced(self.damping, model.dtype),
-            form=self.chosen_form(model),
-            product=self.product,
-            start=self.start,
-            schedule=schedule,
-            unroll=self.unroll,
-            chunk=self.chunk or chunk_of(model, schedule),
-        )
+        return _statistics(settings_of(self, problem.model), problem)
 
     def fits(self, model: AbstractModel, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
         """Whether messages may be sent in their fast form, as exactly as in the general one."""
-        model = model.bare()
-        undamped = isinstance(self.damping, (int, float)) and self.damping == 0
-        if self.product == "max":
-            return False
-        temperature = traced(self.temperature, model.dtype)
-        return MAKERS[model.kind].fits(model, temperature, not undamped)
-
-    def chosen_form(self, model: AbstractModel) -> Form | None:
-        """The form of the messages; None if it has to be found at run time."""
-        if self.form is not None and not _checks.is_concrete((model, self.temperature)):
-            return self.form
-        with jax.ensure_compile_time_eval():
-            fits = self.fits(model)
-            if not isinstance(fits, bool) and _checks.is_concrete((model, self.temperature)):
-                fits = bool(fits)
-        if self.form == "odds" and fits is False:
-            raise ValueError('`form` must be "log-odds" or None for these weights, got "odds".')
-        if isinstance(fits, bool):
-            return self.form or ("odds" if fits else "log-odds")
-        return None
+        return _fits(self, model.bare())
 
 
 class _Passed(AbstractDerived):
@@ -160,18 +127,74 @@ class _Passed(AbstractDerived):
         return _derived(self, problem, "log_partition")
 
 
-class Settings(eqx.Module):
+def settings_of(bp: BP, model: AbstractModel) -> "Settings":
+    """What belief propagation does on one model."""
+    # Functions rather than methods: Equinox wraps a method that is looked up in a new module, which
+    # costs as much as a small inference. For the same reason `type(model)` is asked below.
+    kind, dtype = type(model).__name__, model.dtype
+    maker = MAKERS[model.kind]
+    temperature = traced(bp.temperature, dtype)
+    maker.check(model, bp.product, temperature)
+    turns = maker.takes_turns(model)
+    if bp.product == "mixed" and not turns:
+        raise ValueError(f'`product="mixed"` needs a bipartite model, got a {kind}.')
+    if bp.schedule == "layers" and not turns:
+        raise ValueError(f'`schedule="layers"` needs a bipartite model, got a {kind}.')
+    schedule = bp.schedule or ("layers" if turns else "flooding")
+    return Settings(
+        limits=limited(bp.iterations, bp.tol, dtype, bp.unroll),
+        temperature=temperature,
+        damping=None if _is_undamped(bp) else traced(bp.damping, dtype),
+        form=_chosen_form(bp, model),
+        product=bp.product,
+        start=bp.start,
+        schedule=schedule,
+        unroll=bp.unroll,
+        chunk=bp.chunk or swept_at_once(model, schedule),
+    )
+
+
+def _is_undamped(bp: BP) -> bool:
+    return isinstance(bp.damping, (int, float)) and bp.damping == 0
+
+
+def _fits(bp: BP, model: AbstractModel) -> bool | Bool[Array, ""]:
+    """Whether messages may be sent in their fast form, as exactly as in the general one."""
+    if bp.product == "max":
+        return False
+    temperature = traced(bp.temperature, model.dtype)
+    return MAKERS[model.kind].fits(model, temperature, not _is_undamped(bp))
+
+
+def _chosen_form(bp: BP, model: AbstractModel) -> Form | None:
+    """The form of the messages; None if it has to be found at run time."""
+    is_concrete = _checks.is_concrete((model, bp.temperature))
+    if bp.form is not None and not is_concrete:
+        return bp.form
+    with jax.ensure_compile_time_eval():
+        fits = _fits(bp, model)
+        if not isinstance(fits, bool) and is_concrete:
+            fits = bool(fits)
+    if bp.form == "odds" and fits is False:
+        raise ValueError('`form` must be "log-odds" or None for these weights, got "odds".')
+    if isinstance(fits, bool):
+        return bp.form or ("odds" if fits else "log-odds")
+    return None
+
+
+@static_fields("form", "product", "start", "schedule", "unroll", "chunk")
+class Settings:
     """A BP fitted to one model, its numbers as arrays so that new values compile nothing."""
 
     limits: Limits
     temperature: Float[AnyArray, ""]
     damping: Float[AnyArray, ""] | None
-    form: Form | None = eqx.field(static=True)
-    product: Product = eqx.field(static=True)
-    start: Start = eqx.field(static=True)
-    schedule: Schedule = eqx.field(static=True)
-    unroll: bool = eqx.field(static=True)
-    chunk: int = eqx.field(static=True)
+    form: Form | None
+    product: Product
+    start: Start
+    schedule: Schedule
+    unroll: bool
+    chunk: int
 
     def view(self, model: Any, form: Form) -> messages.AbstractView:
         # BP at temperature T is T times BP at 1 on the parameters divided by T.
@@ -187,16 +210,27 @@ class Settings(eqx.Module):
             return self.form == "odds"
         return MAKERS[model.kind].fits(model, self.temperature, self.damping is not None)
 
+    def rows(self, shape: tuple[int, ...]) -> int:
+        """How many instances of a batch are treated at once."""
+        return min(math.prod(shape), self.chunk)
+
     def run(
-        self, view: messages.AbstractView, instance: Any, begin: Any = None
+        self, view: messages.AbstractView, instance: Any, rows: int, begin: Any = None
     ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
-        """Passes messages, from those of another state on if it is given."""
+        """Passes messages, from those of another state on if it is given. `rows` is how many
+        instances do so together.
+        """
         start = view.start(instance, self.start) if begin is None else view.resume(begin, instance)
-        return passed(view, instance, start, self.limits)
+        return passed(view, instance, start, self.limits, rows=rows)
 
 
 def passed(
-    view: messages.AbstractView, instance: Any, start: Any, limits: Limits, unroll: int = 1
+    view: messages.AbstractView,
+    instance: Any,
+    start: Any,
+    limits: Limits,
+    unroll: int = 1,
+    rows: int = 1,
 ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
     """Passes messages from a state on: the last state, the number of sweeps and the last change.
 
@@ -212,14 +246,15 @@ def passed(
         return limits.iterate(sweep, start)
 
     # How much the last sweep changed need be found only once.
-    def step(carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        return view.update(carry[0], instance), carry[0].fields
-
-    first = start, start.fields
     if limits.length is None:
-        state, fields = jax.lax.fori_loop(0, limits.iterations, lambda _, x: step(x), first)
+        state, fields = view.sweeps(start, instance, jnp.asarray(limits.iterations), rows)
     else:
-        again = jax.checkpoint(lambda x, _: (step(x), None))
+
+        @jax.checkpoint
+        def again(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
+            return (view.update(carry[0], instance), carry[0].fields), None
+
+        first = start, start.fields
         (state, fields), _ = jax.lax.scan(again, first, length=limits.length, unroll=unroll)
     residual = view.change(state._replace(fields=fields), state, instance)
     iterations = jnp.add(limits.iterations, 0)
@@ -244,27 +279,29 @@ def in_log_odds(state: Any, odds: bool | Bool[Array, ""]) -> Any:
     return state._replace(messages=jax.tree.map(convert, state.messages))
 
 
-@eqx.filter_jit
-def _solved(settings: Settings, problem: Any) -> tuple[Any, Array, Array, Array, PyTree]:
+# All leaves are arrays. `eqx.filter_jit` would take longer to see that than a small inference.
+@jax.jit
+def solved(settings: Settings, problem: Any) -> tuple[Any, Array, Array, Array, PyTree]:
     """What is told of all units, whether converged, sweeps, last change, and the messages if they
     may be kept.
     """
     model, shape = problem.model, problem.shape
-    keep = math.prod(shape) <= settings.chunk
+    maker = MAKERS[model.kind]
+    keep = math.prod(shape) * maker.size(model, settings.schedule) <= KEPT
 
     def run(form: Form) -> PyTree:
         view = settings.view(model, form)
 
         def one(instance: Any) -> PyTree:
             instance = instance.tempered(settings.temperature)
-            state, iterations, residual = settings.run(view, instance)
+            state, iterations, residual = settings.run(view, instance, settings.rows(shape))
             found = view.beliefs(state, instance)
             return found, iterations, residual, state if keep else None
 
-        return each(one, MAKERS[model.kind].instances(problem), shape, settings.chunk)
+        return each(one, maker.instances(problem), shape, settings.chunk)
 
     found, iterations, residual, kept = in_form(settings.fits(model), run)
-    told = MAKERS[model.kind].told(problem, found, settings.temperature)
+    told = maker.told(problem, found, settings.temperature)
     return told, residual <= settings.limits.tol, iterations, residual, kept
 
 
@@ -304,7 +341,7 @@ def _derived(passed: _Passed, problem: Any, what: Literal["pairwise", "log_parti
 
         def one(instance: Any) -> PyTree:
             instance = instance.tempered(settings.temperature)
-            state, _, _ = settings.run(sweeping, instance)
+            state, _, _ = settings.run(sweeping, instance, settings.rows(shape))
             return finish(in_log_odds(state, form == "odds"), instance)
 
         return each(one, batch, shape, settings.chunk)
@@ -323,7 +360,8 @@ def _statistics(settings: Settings, problem: Any) -> Statistics:
 
         def one(instance: Any) -> PyTree:
             instance = instance.tempered(settings.temperature)
-            state, iterations, residual = settings.run(view, instance)
+            rows = settings.rows(problem.shape)
+            state, iterations, residual = settings.run(view, instance, rows)
             state = in_log_odds(state, last is not view)
             found = last.statistics(state, instance)
             return (found.units, found.squares, iterations, residual), found.pairs
@@ -361,7 +399,8 @@ BP.__init__.__doc__ = """**Arguments:**
   traced. [`ebmlearn.fit`][] chooses for itself.
 - `unroll`: a fixed number of sweeps that can be differentiated in reverse mode. Memory is bounded
   by recomputing each sweep. `iterations` must then be a Python integer.
-- `chunk`: how many instances are treated at once; by default, what fits in 256 MiB of messages.
-  Messages of a larger batch are not kept, and `pairwise` and `log_partition` run the inference
-  again.
+- `chunk`: how many instances are treated at once. The default suits the device: on a CPU, as many
+  as have their messages in the cache of a core; on a GPU, as many as fit in a sixteenth of its
+  memory. Where all messages of a batch take more than 256 MiB they are not kept, and `pairwise` and
+  `log_partition` run the inference again.
 """

@@ -14,7 +14,7 @@ from .._types import AnyArray
 from ..messages import change, Instance
 from ..models import AbstractLayeredModel, Statistics
 from ..models._problem import each, each_and_mean
-from ._base import AbstractInference, check_limits, chunk_of, Limits, traced
+from ._base import AbstractInference, check_limits, chunk_of, limited, Limits, traced
 from ._beliefs import AbstractDerived, Beliefs
 
 
@@ -68,7 +68,7 @@ class MeanField(AbstractInference):
 
     def _settings(self, model: AbstractLayeredModel) -> "_Settings":
         dtype = model.unary()[0].dtype
-        limits = Limits(self.iterations, self.tol, dtype)
+        limits = limited(self.iterations, self.tol, dtype)
         return _Settings(limits, traced(self.damping, dtype))
 
 

@@ -13,7 +13,7 @@ from .._types import AnyArray
 from ..messages import Instance
 from ..models import AbstractLayeredModel, Statistics
 from ..models._problem import each
-from ._base import AbstractInference, check_limits, chunk_of, Limits
+from ._base import AbstractInference, check_limits, chunk_of, limited, Limits
 from ._beliefs import AbstractDerived, Beliefs
 
 
@@ -54,7 +54,7 @@ class MPLP(AbstractInference):
     def _beliefs(self, problem: Any) -> Beliefs:
         model = problem.model
         edges, weights = _edges(model)
-        limits = Limits(self.iterations, self.tol, model.dtype)
+        limits = limited(self.iterations, self.tol, model.dtype)
         log_odds, bound, iterations, residual = _solved(problem, edges, weights, limits)
         return Beliefs(
             problem,

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..models import AbstractLayeredModel, Statistics
 from ..units._rectified import Rectified, rectified
-from ._base import AbstractInference, check_limits, Limits, traced
+from ._base import AbstractInference, check_limits, limited, Limits, traced
 from ._beliefs import Beliefs, Found, Normal
 
 
@@ -160,7 +160,7 @@ class AbstractNonnegativeInference(AbstractInference):
         return at, (number, residual)
 
     def _limits(self, dtype: Any) -> tuple[Limits, Float[Array, ""]]:
-        return Limits(self.iterations, self.tol, dtype), jnp.asarray(traced(self.damping, dtype))
+        return limited(self.iterations, self.tol, dtype), jnp.asarray(traced(self.damping, dtype))
 
     def _beliefs(self, problem: Any) -> Beliefs:
         return _solved(self._traced(problem.model.dtype), problem)

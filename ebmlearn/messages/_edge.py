@@ -18,8 +18,10 @@ from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
 
+from .._checks import is_concrete
 from .._sentinels import HUGE
 from .._types import AnyArray
 from ..models._block import Block
@@ -29,6 +31,10 @@ from ..models._block import Block
 # within exp(±87), while |W| / T is at most this.
 ODDS_LIMIT = 10.0
 _GROUP = 16
+# Up to here NumPy finds the largest weight sooner than a compiled program is called.
+_FEW = 2**15
+# 2 artanh(z) / z in powers of z², for |z| <= 1/3: seven for float32, all for float64.
+_ARTANH = tuple(2 / (2 * k + 1) for k in range(16))
 # Sums of log-odds keep multiples of 1/64 apart from the rest: the former add without any rounding,
 # so that large messages which cancel leave the small ones exact.
 _QUANTUM = 64.0
@@ -38,7 +44,17 @@ def odds_serve(
     blocks: tuple[Block, ...], temperature: Float[AnyArray, ""]
 ) -> bool | Bool[Array, ""]:
     """Whether messages as odds are exact enough for the weights; not where there are none."""
-    return bool(blocks) and _within(tuple(block.weights for block in blocks), temperature)
+    weights = tuple(block.weights for block in blocks)
+    if not _is_small((weights, temperature)):
+        return _within(weights, temperature)
+    known = [np.asarray(w) for w in weights]
+    peaks = [max(w.max(initial=0), -w.min(initial=0)) for w in known]
+    return bool(known) and bool(max(peaks) <= ODDS_LIMIT * temperature)
+
+
+def _is_small(x: PyTree) -> bool:
+    """Whether values are known, and so few that NumPy sees them sooner than a compiled program."""
+    return sum(a.size for a in jax.tree.leaves(x)) <= _FEW and is_concrete(x)
 
 
 @jax.jit
@@ -69,8 +85,13 @@ def _(primals, tangents):
 @jax.custom_jvp
 def soft(w: Float[Array, "..."], t: Float[Array, "..."]) -> Float[Array, "..."]:
     """The sum-product message, Ping & Ihler 2017, eq. (13)-(14) in log-odds, for all |w|."""
-    ratio = (1 + jnp.exp(-jnp.abs(t + w))) / (1 + jnp.exp(-jnp.abs(t - w)))
-    return hard(w, t) + jnp.log(ratio)
+    same, other = jnp.exp(-jnp.abs(t + w)), jnp.exp(-jnp.abs(t - w))
+    # log((1 + a) / (1 + b)) = 2 artanh(z) by its series, which needs no logarithm: |z| <= 1/3.
+    z = (same - other) / (2 + same + other)
+    *lower, series = _ARTANH[:7] if z.dtype == jnp.float32 else _ARTANH
+    for coefficient in reversed(lower):
+        series = series * (z * z) + coefficient
+    return hard(w, t) + z * series
 
 
 @soft.defjvp
@@ -86,10 +107,35 @@ def odds(
     """The sum-product message as odds, from k = exp(W / 2), the log-odds of the sender, and the
     message that came to it, as odds too.
     """
-    # The odds of the belief as a ratio, of which neither part can overflow.
-    one, zero = jnp.exp(jnp.minimum(belief, 0)), jnp.exp(jnp.minimum(-belief, 0))
+    above, below = odds_ratio(k, belief, message)
+    return above / below
+
+
+def odds_ratio(
+    k: Float[Array, "..."], belief: Float[Array, "..."], message: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """`odds` as a ratio: both parts lie between exp(-W) and 1 + exp(W)."""
+    one, zero = _ratio(belief)
     zero = zero * message
+    return zero + k * one, one + k * zero
+
+
+def odds_back(
+    k: Float[Array, "..."],
+    belief: Float[Array, "..."],
+    other: Float[Array, "..."],
+    message: Float[Array, "..."],
+) -> Float[Array, "..."]:
+    """The answer to a message: `odds(k, other, odds(k, belief, message))` with one division."""
+    above, below = odds_ratio(k, belief, message)
+    one, zero = _ratio(other)
+    one, zero = one * below, zero * above
     return (zero + k * one) / (one + k * zero)
+
+
+def _ratio(log_odds: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Odds as a ratio, of which neither part can overflow."""
+    return jnp.exp(jnp.minimum(log_odds, 0)), jnp.exp(jnp.minimum(-log_odds, 0))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .. import _checks
 from .._types import AnyArray
@@ -19,7 +19,7 @@ from ..models import AbstractLayeredModel
 from ..models._base import refuse
 from ._registry import AbstractMaker
 from ._types import Form, Product, Schedule, Start
-from ._view import AbstractView, cannot, Expected, Told
+from ._view import AbstractView, cannot, Expected, one_by_one, Told
 
 
 # A precision is called guarded if it lies below what is possible by more than rounding explains.
@@ -133,6 +133,12 @@ class GaussianView(AbstractView):
         precisions = self._damped(precisions, state.precisions)
         linears = self._damped(linears, state.linears)
         return self._summed(precisions, linears, kept, log_odds, instance, state.fields)
+
+    def sweeps(
+        self, state: Any, instance: Any, number: Int[Array, ""], rows: int = 1
+    ) -> tuple[Any, Any]:
+        """So many sweeps, one after the other."""
+        return one_by_one(self, state, instance, number)
 
     def resume(self, state: GaussianState, instance: GaussianInstance) -> GaussianState:
         raise cannot(self, "resume")

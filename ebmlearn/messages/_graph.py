@@ -13,7 +13,7 @@ from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray
 from ._registry import AbstractMaker
 from ._types import Product
-from ._view import AbstractView, Expected, Told
+from ._view import AbstractView, Expected, one_by_one, Told
 
 
 class GraphInstance(NamedTuple):
@@ -45,6 +45,12 @@ class AbstractGraphView(AbstractView):
     """
 
     product: eqx.AbstractVar[Product]
+
+    def sweeps(
+        self, state: Any, instance: Any, number: Int[Array, ""], rows: int = 1
+    ) -> tuple[Any, Any]:
+        """So many sweeps, one after the other."""
+        return one_by_one(self, state, instance, number)
 
     @abc.abstractmethod
     def _log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:

@@ -1,17 +1,24 @@
+import functools
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._sentinels import CLAMPED
 from .._types import AnyArray
 from ..models._block import Block
 from ._edge import hard, log_product, odds, ODDS_LIMIT, odds_serve, soft, split, summed, total
+from ._kernel import Block as EdgeBlock, Rule, serves, sweep
 from ._registry import AbstractMaker
 from ._types import Form, Product, Schedule, Start
-from ._view import AbstractView, Expected, Told
+from ._view import AbstractView, Expected, one_by_one, Told
+
+
+# The sweeps of a kernel after which it is asked whether there are more, where these are of so few
+# edges that asking takes longer than a sweep.
+_AT_ONCE, _FEW = 16, 2**23
 
 
 class Instance(NamedTuple):
@@ -32,10 +39,12 @@ class State(NamedTuple):
 
     A block holds the pair (messages towards its first layer, messages towards its second layer).
     Two cases need only one array: undamped layers take turns, so that each message is overwritten
-    by its answer; and inside a layer the two directions are one matrix and its transpose.
+    by its answer; and inside a layer the two directions are one matrix and its transpose. Undamped
+    mixed-product needs a number for each visible unit: the weights and the sign of its log-odds are
+    all that it sends, and from these follows what it is answered.
     """
 
-    messages: tuple[tuple[Float[Array, "_ _"], ...], ...]
+    messages: tuple[tuple[Float[Array, "..."], ...], ...]
     fields: tuple[Float[Array, " _"], ...]
 
 
@@ -99,6 +108,9 @@ class PairwiseView(AbstractView):
         layers = range(len(instance.unary))
         sent = [] if start == "centred" else messages
         fields = tuple(self._field(layer, sent, instance) for layer in layers)
+        for k in range(len(messages)):
+            if self._is_plugged(k):
+                messages[k] = (self._signs(fields[0]),)
         return State(tuple(messages), fields)
 
     def update(self, state: State, instance: Instance) -> State:
@@ -123,6 +135,17 @@ class PairwiseView(AbstractView):
                 fields[layer] = self._field(layer, messages, instance)
         return State(tuple(messages), tuple(fields))
 
+    def sweeps(
+        self, state: State, instance: Instance, number: Int[Array, ""], rows: int = 1
+    ) -> tuple[State, tuple[Float[Array, " _"], ...]]:
+        """So many sweeps: by a kernel on GPUs, where the model is one block between two layers."""
+        if not self._has_kernel:
+            return one_by_one(self, state, instance, number)
+        few = rows * self.weights[0].size <= _FEW
+        kernel = functools.partial(by_kernel, at_once=_AT_ONCE if few else 1)
+        parts = self, state, instance, number
+        return jax.lax.platform_dependent(*parts, cuda=kernel, default=one_by_one)
+
     def beliefs(self, state: State, instance: Instance) -> tuple[Float[Array, " _"], ...]:
         """The log-odds of every unit."""
         layers = range(len(state.fields))
@@ -131,7 +154,7 @@ class PairwiseView(AbstractView):
     def resume(self, state: State, instance: Instance) -> State:
         """Messages of another instance, with what they add up to here."""
         layers = range(len(instance.unary))
-        messages = list(state.messages)
+        messages = self._towards_even(state, instance)
         return state._replace(fields=tuple(self._field(k, messages, instance) for k in layers))
 
     def change(self, old: State, new: State, instance: Instance) -> Float[Array, ""]:
@@ -235,13 +258,12 @@ class PairwiseView(AbstractView):
             one = jnp.ones((), self.weights[0].dtype)
             units = tuple(jax.nn.sigmoid(field) for field in self.beliefs(state, plugged))
             return Expected(units, self.pairwise(state, instance, one), none)
+        even = self._towards_even(state, instance)
         fields, instance = list(state.fields), plugged
         self._send_layers(0, list(state.messages), fields, instance)
         fields = [self._held(layer, fields, instance) for layer in range(len(fields))]
         pairs = []
-        for (first, second), w, (message,) in zip(
-            self.edges, self.weights, state.messages, strict=True
-        ):
+        for (first, second), w, (message,) in zip(self.edges, self.weights, even, strict=True):
             if first % 2:
                 odd, even = _column(fields[first]), _row(fields[second])
             else:
@@ -258,6 +280,11 @@ class PairwiseView(AbstractView):
     def _in_place(self) -> bool:
         return self.schedule == "layers" and self.damping is None
 
+    @property
+    def _has_kernel(self) -> bool:
+        one = self.edges == ((0, 1),) and self.product != "mixed"
+        return one and serves(self.weights[0].shape, self.weights[0].dtype)
+
     def _rule(self, layer: int) -> Literal["sum", "max", "plug"]:
         if self.product == "mixed":
             return "plug" if layer == 0 else "sum"
@@ -265,9 +292,17 @@ class PairwiseView(AbstractView):
 
     def _send_layers(self, turn: int, messages: list, fields: list, instance: Instance) -> None:
         """Sends from the even (0) or the odd (1) layers to the others, changing the lists."""
+        kept = messages
+        messages = list(kept)
         for k, edge in enumerate(self.edges):
             sender = 0 if edge[0] % 2 == turn else 1
             field = self._held(edge[sender], fields, instance)
+            if self._is_plugged(k):
+                if turn == 0:
+                    kept[k] = (self._signs(field),)
+                plugged = self._plug(k, kept[k][0])
+                messages[k] = (plugged if turn == 0 else self._sent(k, 1, field, plugged),)
+                continue
             if self._in_place:
                 messages[k] = (self._sent(k, sender, field, messages[k][0]),)
             else:
@@ -275,6 +310,7 @@ class PairwiseView(AbstractView):
                 sent = self._sent(k, sender, field, pair[sender])
                 pair[1 - sender] = self._damped(pair[1 - sender], sent)
                 messages[k] = tuple(pair)
+            kept[k] = messages[k]
         for layer in range(1 - turn, len(fields), 2):
             fields[layer] = self._field(layer, messages, instance)
 
@@ -283,20 +319,42 @@ class PairwiseView(AbstractView):
         w, rule = self.weights[k], self._rule(self.edges[k][sender])
         align = _row if sender else _column
         if rule == "plug":
-            sign = jnp.sign(align(field))
-            if self.form == "odds":
-                return jnp.where(sign > 0, w, jnp.where(sign < 0, 1 / w, jnp.ones_like(w)))
-            return w * sign
+            return self._plug(k, self._signs(field))
         if self.form == "odds":
             return odds(w, align(field), incoming)
         return (soft if rule == "sum" else hard)(w, align(field) - incoming)
+
+    def _is_plugged(self, k: int) -> bool:
+        """Whether a block keeps the signs of the visible units in place of messages."""
+        return self._in_place and self.product == "mixed" and self.edges[k][0] == 0
+
+    def _signs(self, field: Float[Array, " m"]) -> Float[Array, " m"]:
+        """The signs of log-odds, as log-odds or odds."""
+        sign = jnp.sign(field)
+        return jnp.exp(sign) if self.form == "odds" else sign
+
+    def _plug(self, k: int, signs: Float[Array, " m"]) -> Float[Array, "m n"]:
+        """What visible units send as if they were held at their most likely states."""
+        w, signs = self.weights[k], _column(signs)
+        if self.form == "odds":
+            return jnp.where(signs > 1, w, jnp.where(signs < 1, 1 / w, jnp.ones_like(w)))
+        return w * jnp.sign(signs)
+
+    def _towards_even(self, state: State, instance: Instance) -> list[tuple[Array, ...]]:
+        """The messages of a state, with all those towards the visible units."""
+        messages = list(state.messages)
+        for k, (signs, *_) in enumerate(state.messages):
+            if self._is_plugged(k):
+                field = self._held(1, list(state.fields), instance)
+                messages[k] = (self._sent(k, 1, field, self._plug(k, signs)),)
+        return messages
 
     def _damped(self, old: Array, new: Array) -> Array:
         return new if self.damping is None else self.damping * old + (1 - self.damping) * new
 
     def _field(self, layer: int, messages: list, instance: Instance) -> Array:
         """The log-odds of a layer: its unary terms and all messages towards it."""
-        coarse, rest = _plus(split(instance.unary[layer]), self.shifts[layer])
+        coarse, rest = self._alone(layer, instance)
         for edge, message in zip(self.edges, messages, strict=False):
             if layer in edge:
                 end = edge.index(layer)
@@ -307,6 +365,10 @@ class PairwiseView(AbstractView):
                     clipped = self.product == "max"
                     coarse, rest = _plus((coarse, rest), total(towards, 1 - end, clipped))
         return coarse + rest
+
+    def _alone(self, layer: int, instance: Instance) -> tuple[Array, Array]:
+        """The log-odds of a layer without messages: multiples of 1/64, and the rest."""
+        return _plus(split(instance.unary[layer]), self.shifts[layer])
 
     def _held(self, layer: int, fields: list, instance: Instance) -> Array:
         """The log-odds of a layer, those of clamped units far beyond any message."""
@@ -325,18 +387,20 @@ class PairwiseView(AbstractView):
         """The messages in both directions, with the fields that they add up to. The fields are
         added up anew, so that a gradient with the messages held fixed is complete.
         """
-        messages = list(state.messages)
+        even = self._towards_even(state, instance)
         layers = range(len(state.fields))
-        fields = [self._field(layer, messages, instance) for layer in layers]
+        fields = [self._field(layer, even, instance) for layer in layers]
         instance = self._plugged(state, instance)
         if not self._in_place:
-            pairs = [pair if len(pair) == 2 else (pair[0], pair[0].T) for pair in messages]
+            pairs = [pair if len(pair) == 2 else (pair[0], pair[0].T) for pair in even]
             return pairs, fields, instance
-        self._send_layers(0, messages, fields, instance)
+        odd = list(state.messages)
+        self._send_layers(0, odd, fields, instance)
         pairs = []
-        for (first, _), (to_even,), (to_odd,) in zip(
-            self.edges, state.messages, messages, strict=True
+        for k, ((first, _), (to_even,), (to_odd,)) in enumerate(
+            zip(self.edges, even, odd, strict=True)
         ):
+            to_odd = self._plug(k, to_odd) if self._is_plugged(k) else to_odd
             pairs.append((to_odd, to_even) if first % 2 else (to_even, to_odd))
         return pairs, fields, instance
 
@@ -357,6 +421,80 @@ class PairwiseView(AbstractView):
 
     def _reduce(self, scores: Float[Array, "s *shape"]) -> Float[Array, "*shape"]:
         return scores.max(0) if self.product == "max" else jax.nn.logsumexp(scores, axis=0)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
+def by_kernel(
+    view: PairwiseView,
+    state: State,
+    instance: Instance,
+    number: Int[Array, ""],
+    at_once: int = 1,
+    interpret: bool = False,
+) -> tuple[State, tuple[Float[Array, " _"], ...]]:
+    """The same as `one_by_one` for one block between two layers, by the kernel.
+
+    Whether a loop of unknown length goes on is asked on the host, which takes longer than a sweep
+    of one instance. So it is asked once for `at_once` sweeps, of which those that are too many do
+    nothing.
+    """
+    product = "max" if view.product == "max" else "sum"
+    turns = "turns" if view._in_place else "damped"
+    rule = Rule(view.form, product, turns if view.schedule == "layers" else "flooding")
+    clamp = instance.clamp[0]
+    block = EdgeBlock(
+        view.weights[0],
+        view._alone(0, instance),
+        jnp.zeros_like(state.fields[0]) if clamp is None else clamp,
+        jnp.zeros((), view.weights[0].dtype) if view.damping is None else view.damping,
+    )
+    own = view._alone(1, instance)
+    sent, fields = list(state.messages), list(state.fields)
+    if rule.order != "flooding":
+        # The kernel begins with the second layer, and is half a sweep ahead.
+        view._send_layers(0, sent, fields, instance)
+    messages = state.messages[0] if rule.order == "turns" else sent[0]
+
+    def once(carry: Any, active: Bool[Array, ""]) -> Any:
+        messages, first, second, before = carry
+        held = view._held(1, [first, second], instance)
+        messages, first, sums = sweep(rule, block, messages, first, held, active, interpret)
+        *coarse, rest = sums
+        heard = sum(coarse, own[0]) + (own[1] + rest)
+        return messages, first, *_chosen(active, (heard, second), (second, before))
+
+    def several(carry: Any) -> Any:
+        i, carry = carry
+        for k in range(at_once):
+            carry = once(carry, i + k < number - 1)
+        return i + at_once, carry
+
+    begin = jnp.zeros_like(number), (messages, *fields, state.fields[1])
+    ended = jax.lax.while_loop(lambda c: c[0] < number - 1, several, begin)[1]
+    messages, first, second, before = ended
+    # The last sweep. Where layers take turns, `before` is what the second one sent with last.
+    some = number > 0
+    if rule.order == "flooding":
+        messages, *fields, _ = once(ended, some)
+        return State((messages,), tuple(fields)), (first, second)
+    if rule.order == "turns":
+        messages, *fields = once(ended, some)
+        fields = _chosen(some, (fields[0], second), state.fields)
+        return State((messages,), fields), _chosen(some, (first, before), state.fields)
+    rest, fields = [messages], [first, second]
+    view._send_layers(1, rest, fields, instance)
+    new = State(tuple(rest), tuple(fields)), (first, before)
+    return _chosen(some, new, (state, state.fields))
+
+
+def _chosen(yes: Bool[Array, ""], a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree.map(lambda x, y: jnp.where(yes, x, y), a, b)
+
+
+@by_kernel.defjvp
+def _(at_once, interpret, primals, tangents):
+    # The kernel has no derivative of its own.
+    return jax.jvp(one_by_one, primals, tangents)
 
 
 class PairwiseMaker(AbstractMaker):
@@ -420,13 +558,13 @@ class PairwiseMaker(AbstractMaker):
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
     ) -> bool | Bool[Array, ""]:
-        return False if damped else odds_serve(model.blocks(), temperature)
+        return False if damped else odds_serve(type(model).blocks(model), temperature)
 
     def takes_turns(self, model: Any) -> bool:
         return model.is_bipartite
 
     def size(self, model: Any, schedule: Schedule) -> int:
-        return sum(block.weights.size for block in model.blocks())
+        return sum(block.weights.size for block in type(model).blocks(model))
 
 
 def change(old: PyTree, new: PyTree) -> Float[Array, ""]:

@@ -2,7 +2,8 @@ import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
-from jaxtyping import Array, Bool, Float
+import jax
+from jaxtyping import Array, Bool, Float, Int
 
 from ._types import Start
 
@@ -51,6 +52,14 @@ class AbstractView(eqx.Module):
     @abc.abstractmethod
     def update(self, state: Any, instance: Any) -> Any:
         """One sweep: every message is sent once."""
+
+    @abc.abstractmethod
+    def sweeps(
+        self, state: Any, instance: Any, number: Int[Array, ""], rows: int = 1
+    ) -> tuple[Any, Any]:
+        """So many sweeps: the last state, and the fields before the last of them. `rows` is how
+        many instances are swept together.
+        """
 
     @abc.abstractmethod
     def resume(self, state: Any, instance: Any) -> Any:
@@ -110,6 +119,17 @@ class AbstractView(eqx.Module):
     @abc.abstractmethod
     def is_peak(self, states: Any, instance: Any) -> Bool[Array, ""]:
         """Whether no change of one unit raises the log-potential. In log-odds form only."""
+
+
+def one_by_one(
+    view: AbstractView, state: Any, instance: Any, number: Int[Array, ""]
+) -> tuple[Any, Any]:
+    """So many sweeps, as `AbstractView.sweeps` has them."""
+
+    def step(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        return view.update(carry[0], instance), carry[0].fields
+
+    return jax.lax.fori_loop(0, number, step, (state, state.fields))
 
 
 def cannot(view: AbstractView, what: str) -> NotImplementedError:

@@ -454,17 +454,17 @@ class AbstractLayeredModel(AbstractPlainModel):
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of the biases: `()` for a single model."""
-        return jnp.broadcast_shapes(*(bias.shape[:-1] for bias in self.unary()))
+        return np.broadcast_shapes(*(bias.shape[:-1] for bias in type(self).unary(self)))
 
     @property
     def dtype(self) -> np.dtype:
         """The dtype of the parameters."""
-        return self.unary()[0].dtype
+        return type(self).unary(self)[0].dtype
 
     @property
     def is_bipartite(self) -> bool:
         """Whether units of even layers are joined to units of odd layers only."""
-        return all((block.first - block.second) % 2 for block in self.blocks())
+        return all((block.first - block.second) % 2 for block in type(self).blocks(self))
 
     @property
     def seen(self) -> tuple[int, ...]:

@@ -5,7 +5,8 @@ from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..units import AbstractUnits, Binary
+from ..units import AbstractUnits
+from ..units._binary import binary
 from ._base import (
     AbstractLayeredModel,
     AbstractSymmetric,
@@ -123,7 +124,7 @@ class BoltzmannMachine(AbstractLayeredModel, AbstractSymmetric):
 
     @property
     def layers(self) -> tuple[AbstractUnits, ...]:
-        return (Binary(self.num_units),)
+        return (binary(self.num_units),)
 
     def inside(self) -> tuple[PyTree, ...]:
         return (self.couplings,)

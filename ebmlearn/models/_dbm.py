@@ -9,7 +9,8 @@ from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..units import AbstractUnits, Binary
+from ..units import AbstractUnits
+from ..units._binary import binary
 from ._base import AbstractFree, AbstractLayeredModel, gaussian, instancewise, states
 from ._block import Block
 from ._rbm import RBM
@@ -209,7 +210,7 @@ class DBM(AbstractLayeredModel, AbstractFree):
 
     @property
     def layers(self) -> tuple[AbstractUnits, ...]:
-        return tuple(Binary(bias.shape[-1]) for bias in self.biases)
+        return tuple(binary(bias.shape[-1]) for bias in self.biases)
 
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return self.biases

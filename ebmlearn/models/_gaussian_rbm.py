@@ -8,7 +8,8 @@ from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..units import AbstractUnits, Binary, Gaussian
+from ..units import AbstractUnits, Gaussian
+from ..units._binary import binary
 from ._base import AbstractFree, AbstractLayeredModel, gaussian, instancewise, parameter, states
 from ._block import Block
 from ._boltzmann import BoltzmannMachine
@@ -193,7 +194,7 @@ class GaussianRBM(AbstractLayeredModel, AbstractFree):
     @property
     def layers(self) -> tuple[AbstractUnits, ...]:
         visible = Gaussian(self.num_visible, self.log_sigma, self.visible_bias)
-        return visible, Binary(self.num_hidden)
+        return visible, binary(self.num_hidden)
 
     def remade(
         self,

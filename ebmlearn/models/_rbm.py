@@ -8,7 +8,8 @@ from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Key, Observed
-from ..units import AbstractUnits, Binary
+from ..units import AbstractUnits
+from ..units._binary import binary
 from ._base import (
     AbstractFree,
     AbstractLayeredModel,
@@ -190,7 +191,7 @@ class RBM(AbstractLayeredModel, AbstractFree):
 
     @property
     def layers(self) -> tuple[AbstractUnits, ...]:
-        return Binary(self.num_visible), Binary(self.num_hidden)
+        return binary(self.num_visible), binary(self.num_hidden)
 
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
         return self.visible_bias, self.hidden_bias

@@ -7,7 +7,8 @@ from jaxtyping import Array, DTypeLike, Float, Int, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..units import AbstractUnits, Binary, Categorical
+from ..units import AbstractUnits, Categorical
+from ..units._binary import binary
 from ._base import (
     AbstractLayeredModel,
     AbstractSymmetric,
@@ -242,7 +243,7 @@ class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
 
     @property
     def layers(self) -> tuple[AbstractUnits, ...]:
-        plain = Binary(self.num_visible), Binary(self.num_hidden)
+        plain = binary(self.num_visible), binary(self.num_hidden)
         return (*plain, Categorical(1, self.num_labels)) if self.num_labels else plain
 
     def remade(

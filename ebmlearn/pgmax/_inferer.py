@@ -10,7 +10,7 @@ from pgmax.infer import bp_state as bp_states
 from .. import _checks
 from .._sentinels import LIMIT
 from .._types import AnyArray
-from ..inference._base import Limits
+from ..inference._base import limited, Limits
 from ..inference._bp import in_form, in_log_odds, passed
 from ..messages import Form, GraphInstance, ODDS_LIMIT
 from ._dense_group import RBMFactor
@@ -120,7 +120,7 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer
         if fits is None and _checks.is_concrete((given, scale)):
             fits = bool(_fits(slices, given, scale))
         kept = None if undamped else jnp.asarray(damping, dtype)
-        limits = Limits(num_iters, None, dtype, unroll=True)
+        limits = limited(num_iters, None, dtype, unroll=True)
         messages = _run(layout, wires, slices, given, scale, kept, limits, hard, fits)
         return infer.BPArrays(bp_arrays.log_potentials, messages, bp_arrays.evidence)
 

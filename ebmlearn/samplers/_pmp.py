@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks, messages
 from .._numbers import is_off, NUMBER
 from ..inference import BP
+from ..inference._bp import settings_of
 from ..models import AbstractPlainModel
 from ..models._base import refuse
 from ..models._problem import each
@@ -144,12 +145,13 @@ def perturbed(
 ) -> tuple[PMPState, PMPInfo]:
     """The maxima of a model perturbed by this noise."""
     batch, noise = messages.maker(model).perturbed(model, state.units, state.clamped, noise)
-    settings = sampler.max_product().settings(model)
+    settings = settings_of(sampler.max_product(), model)
     view = settings.view(model, "log-odds")
+    size = noise[0].shape[:1]
 
     def one(problem: Any) -> PyTree:
         instance, noise, begin = problem
-        end, _, residual = settings.run(view, instance, begin)
+        end, _, residual = settings.run(view, instance, settings.rows(size), begin)
         states = view.decode(view.beliefs(end, instance))
         score = view.score(states, instance)
         extra = view.linear(states, noise)
@@ -161,7 +163,6 @@ def perturbed(
         )
         return states, info, None if is_off(sampler.renewal, 1) else end
 
-    size = noise[0].shape[:1]
     states, info, messages_ = each(one, (batch, noise, state.messages), size, settings.chunk)
     kept = None if is_off(sampler.renewal, 1) else noise
     return PMPState(model.from_view(states), state.clamped, kept, messages_), info
@@ -171,7 +172,8 @@ PMP.__init__.__doc__ = """**Arguments:**
 
 - `iterations`: how many sweeps.
 - `damping`: the share of its old value that a message keeps, above 0 and below 1.
-- `chunk`: how many samples are treated at once; by default, what fits in 256 MiB of messages.
+- `chunk`: how many samples are treated at once; the default suits the device, as for
+  [`ebmlearn.BP`][].
 - `renewal`: the share of variables whose noise is drawn anew in a step. Below 1, messages go on
   from the step before, so that few sweeps may do in training, and the samples of one step depend
   on those of the last.

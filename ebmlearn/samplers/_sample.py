@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,9 @@ from .. import _checks
 from .._types import Key
 from ..models import AbstractModel
 from ._base import AbstractSampler
+
+
+_ROUND = 32
 
 
 @_checks.usage("sample(model, Gibbs(), 1000, key=0)")
@@ -98,12 +102,28 @@ def _run(
         state, key = carry
         return sampler.step(model, state, key=jax.random.fold_in(key, i))[0], key
 
-    state, _ = jax.lax.fori_loop(0, burn_in, step, (state, warm))
+    state, _ = _repeated(0, burn_in, step, (state, warm))
 
     def one(state: Any, key: PRNGKeyArray) -> Any:
-        state, _ = jax.lax.fori_loop(1, thin, step, (state, key))
+        state, _ = _repeated(1, thin, step, (state, key))
         state, info = sampler.step(model, state, key=jax.random.fold_in(key, 0))
         return state, (state.units, info if with_info else None)
 
     _, out = jax.lax.scan(one, state, jax.random.split(main, number))
     return out
+
+
+def _repeated(begin: int, end: Any, step: Callable[[Any, Any], Any], carry: Any) -> Any:
+    """`jax.lax.fori_loop` of an unknown length. A GPU asks the host in every round of such a loop
+    whether there is another, which takes longer than a small sweep: so rounds are of several steps.
+    """
+    if jax.default_backend() == "cpu":
+        return jax.lax.fori_loop(begin, end, step, carry)
+    rounds = jnp.maximum(end - begin, 0) // _ROUND
+    rest = begin + rounds * _ROUND
+
+    def several(k: Any, carry: Any) -> Any:
+        first = begin + k * _ROUND
+        return jax.lax.fori_loop(0, _ROUND, lambda i, x: step(first + i, x), carry)
+
+    return jax.lax.fori_loop(rest, end, step, jax.lax.fori_loop(0, rounds, several, carry))

@@ -64,7 +64,6 @@ def drawn(
 ) -> Float[Array, "chains _"]:
     """Draws one layer given all others. `held` are the units that keep their states."""
     old, units = layers[layer], model.layers[layer]
-    noise = units.noise(key, old.shape, old.dtype)
     outside = model.field(layers, layer, inside=False)
     if not _is_one(beta):
         units = units.tempered(beta)
@@ -73,8 +72,9 @@ def drawn(
     if held is not None and step > 1:
         held = jnp.repeat(held, step, axis=-1)
     if not inner:
-        new = units.draw(_times(beta, outside), noise)
+        new = units.sample(_times(beta, outside), key)
         return new if held is None else jnp.where(held, old, new)
+    noise = units.noise(key, old.shape, old.dtype)
     _, _, couplings, edges = inner[0]
     fixed = jnp.zeros(old.shape, bool) if held is None else held
     if edges is not None:

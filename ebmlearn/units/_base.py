@@ -68,6 +68,10 @@ class AbstractUnits(eqx.Module):
         """States inside, drawn in a field. It may be given some of the units."""
 
     @abc.abstractmethod
+    def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
+        """What `draw` gives with the `noise` of a key."""
+
+    @abc.abstractmethod
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """Where chains start: each state as likely as another, or else drawn in the field."""
 
@@ -109,10 +113,6 @@ class AbstractUnits(eqx.Module):
         if statistics is None:
             return jnp.zeros(x.shape[:-1], x.dtype)
         return self.own_energy(statistics)
-
-    def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
-        """States inside, drawn in a field."""
-        return self.draw(field, self.noise(key, field.shape, field.dtype))
 
     def take(self: Units, places: Int[AnyArray, "..."] | slice) -> Units:
         """The units as `draw` needs them for some places of the last axis."""

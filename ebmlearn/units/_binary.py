@@ -1,3 +1,4 @@
+import functools
 from typing import ClassVar
 
 import equinox as eqx
@@ -63,6 +64,10 @@ class Binary(AbstractLinearUnits):
         """1 with the probability that the log-odds mean."""
         return _random.decide(field, noise)
 
+    def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
+        """Draws with the noise of a key."""
+        return _random.decided(field, key)
+
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """0 or 1, each with probability one half."""
         return jax.random.bernoulli(key, 0.5, field.shape).astype(field.dtype)
@@ -82,3 +87,9 @@ class Binary(AbstractLinearUnits):
     def log_normaliser(self, field: Float[Array, "... n"]) -> Float[Array, "..."]:
         """$\\sum \\log(1 + e^f)$."""
         return jax.nn.softplus(field).sum(-1)
+
+
+@functools.lru_cache(maxsize=256)
+def binary(size: int) -> Binary:
+    """`Binary(size)`, made once: models are asked for their layers several times in each call."""
+    return Binary(size)

@@ -66,6 +66,10 @@ class Categorical(AbstractLinearUnits):
         chosen = _random.choose(self._by_unit(field), self._by_unit(noise))
         return _flat(jax.nn.one_hot(chosen, self.states, dtype=field.dtype))
 
+    def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
+        """Draws with the noise of a key."""
+        return self.draw(field, self.noise(key, field.shape, field.dtype))
+
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """Each state as likely as another."""
         shape = (field.shape[0], field.shape[1] // self.states)

@@ -1,10 +1,13 @@
 """All that samplers draw. Tests replace these by all outcomes with their probabilities."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, UInt32
 
+from ._kernel import by_halves, serves
 from ._rectified import rectified_quantile
 
 
@@ -21,10 +24,15 @@ def uniforms(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Flo
         return _middles(jax.random.uniform(key, shape, dtype))
     half = -(-shape[0] // 2)
     counts = jax.lax.iota(jnp.uint32, half * shape[1]).reshape(half, shape[1])
-    bits = jnp.concatenate(_threefry(jax.random.key_data(key), counts, jnp.zeros_like(counts)))
+    data = jax.random.key_data(key)
+    bits = jnp.concatenate(_threefry((data[0], data[1]), counts, jnp.zeros_like(counts)))
+    return _from_bits(bits)[: shape[0]]
+
+
+def _from_bits(bits: UInt32[Array, "..."]) -> Float[Array, "..."]:
     # The bits of a number between 1 and 2.
     ones = jnp.uint32(0x3F800000)
-    return _middles(jax.lax.bitcast_convert_type((bits >> 9) | ones, jnp.float32) - 1)[: shape[0]]
+    return _middles(jax.lax.bitcast_convert_type((bits >> 9) | ones, jnp.float32) - 1)
 
 
 def _middles(uniform: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -33,7 +41,9 @@ def _middles(uniform: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _threefry(
-    key: UInt32[Array, "2"], x: UInt32[Array, "..."], y: UInt32[Array, "..."]
+    key: tuple[UInt32[Array, ""], UInt32[Array, ""]],
+    x: UInt32[Array, "..."],
+    y: UInt32[Array, "..."],
 ) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
     """The block cipher Threefry-2x32 with 20 rounds (Salmon et al. 2011)."""
     keys = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA)
@@ -52,6 +62,27 @@ def decide(log_odds: Float[Array, "..."], uniform: Float[Array, "..."]) -> Float
     return (uniform < jax.nn.sigmoid(log_odds)).astype(log_odds.dtype)
 
 
+def decided(log_odds: Float[Array, "rows n"], key: PRNGKeyArray) -> Float[Array, "rows n"]:
+    """1 with the probability that log-odds mean, else 0: `decide` with the `uniforms` of a key.
+
+    GPUs draw many by a kernel, which uses both numbers of a block of the cipher without storing
+    any; the draws are the same.
+    """
+
+    def plain(log_odds: Array, key: PRNGKeyArray) -> Array:
+        return decide(log_odds, uniforms(key, log_odds.shape, log_odds.dtype))
+
+    usual = str(jax.random.key_impl(key)) == "threefry2x32"
+    if not usual or not serves(log_odds):
+        return plain(log_odds, key)
+    data = jax.random.key_data(key)
+
+    def other(log_odds: Array, data: UInt32[Array, "2"]) -> Array:
+        return plain(log_odds, jax.random.wrap_key_data(data, impl="threefry2x32"))
+
+    return jax.lax.platform_dependent(log_odds, data, cuda=_by_kernel, default=other)
+
+
 def rectify(
     field: Float[Array, "..."], precision: Float[Array, "..."], uniform: Float[Array, "..."]
 ) -> Float[Array, "..."]:
@@ -60,6 +91,18 @@ def rectify(
     """
     root = jnp.sqrt(precision)
     return rectified_quantile(field / root, uniform) / root
+
+
+def _by_kernel(
+    log_odds: Float[Array, "rows n"], data: UInt32[Array, "2"], interpret: bool = False
+) -> Float[Array, "rows n"]:
+    """The draws of `decide`, two for each block of the cipher."""
+
+    def drawn(key: Any, counts: Array, *halves: Array) -> list[Array]:
+        bits = _threefry(key, counts, jnp.zeros_like(counts))
+        return [decide(x, _from_bits(b)) for x, b in zip(halves, bits, strict=True)]
+
+    return by_halves(drawn, log_odds, data, interpret)
 
 
 def accept(log_ratio: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, "..."]:
