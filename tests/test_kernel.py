@@ -11,6 +11,7 @@ import ebmlearn as ebm
 from ebmlearn.messages import _pairwise, Instance, view
 from ebmlearn.messages._pairwise import by_kernel
 from ebmlearn.messages._view import one_by_one
+from ebmlearn.units import _random
 
 
 RULES = {
@@ -89,6 +90,15 @@ def test_derivatives_are_those_of_the_plain_sweeps():
     pairs = [jax.jvp(functools.partial(end, run), (one.unary,), (tangents,))[1] for run in runs]
     for a, b in zip(*pairs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [7, 8])
+def test_the_kernel_draws_the_same_units(rows):
+    field, key = jax.random.normal(jax.random.key(1), (rows, 300)), jax.random.key(5)
+    wanted = _random.decide(field, _random.uniforms(key, field.shape, field.dtype))
+    found = _random._by_kernel(field, jax.random.key_data(key), True)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(_random.decided(field, key), wanted)
 
 
 def test_a_cpu_beside_a_gpu_sweeps_plainly(monkeypatch):

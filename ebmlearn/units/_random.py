@@ -24,8 +24,7 @@ def uniforms(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Flo
         return _middles(jax.random.uniform(key, shape, dtype))
     half = -(-shape[0] // 2)
     counts = jax.lax.iota(jnp.uint32, half * shape[1]).reshape(half, shape[1])
-    data = jax.random.key_data(key)
-    bits = jnp.concatenate(_threefry((data[0], data[1]), counts, jnp.zeros_like(counts)))
+    bits = jnp.concatenate(_threefry(jax.random.key_data(key), counts, jnp.zeros_like(counts)))
     return _from_bits(bits)[: shape[0]]
 
 
@@ -41,7 +40,7 @@ def _middles(uniform: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _threefry(
-    key: tuple[UInt32[Array, ""], UInt32[Array, ""]],
+    key: UInt32[Array, "2"] | tuple[UInt32[Array, ""], UInt32[Array, ""]],
     x: UInt32[Array, "..."],
     y: UInt32[Array, "..."],
 ) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
