@@ -9,8 +9,7 @@ import pytest
 
 import ebmlearn as ebm
 from ebmlearn.messages import _pairwise, Instance, view
-from ebmlearn.messages._pairwise import by_kernel
-from ebmlearn.messages._view import one_by_one
+from ebmlearn.messages._pairwise import by_kernel, one_by_one
 from ebmlearn.units import _random
 
 
@@ -105,6 +104,7 @@ def test_a_cpu_beside_a_gpu_sweeps_plainly(monkeypatch):
     rbm = _rbm()
     wanted = ebm.BP(4)(rbm).visible
     monkeypatch.setattr(_pairwise, "serves", lambda *_: True)
+    monkeypatch.setattr(_pairwise, "_on_gpu", lambda: True)
     jax.clear_caches()
     np.testing.assert_allclose(ebm.BP(4)(rbm).visible, wanted, rtol=1e-6)
     gradient = jax.grad(lambda rbm: ebm.BP(4)(rbm).log_partition.sum())(rbm)

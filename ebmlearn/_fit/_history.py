@@ -15,7 +15,7 @@ class History(NamedTuple):
     - Of each step: `loss`, `gap`, `converged`, `iterations`, `accepted`, as
       [`ebmlearn.learners.StepInfo`][] explains them.
     - Of each epoch: the means of these, the last `metric` on the validation data in that epoch, and
-      `seconds`. What a learner or a run never says is not there.
+      `seconds`; without those that the learner or the run never says.
     - Of each validation: the `step` after which it was made, counted from 1, and its `metric`.
     """
 
@@ -24,12 +24,9 @@ class History(NamedTuple):
     validations: dict[str, np.ndarray]
 
     def told(self) -> "History":
-        """The same without columns in which no number stands."""
-
-        def kept(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return {k: x for k, x in columns.items() if not x.size or not np.isnan(x).all()}
-
-        return self._replace(steps=kept(self.steps), epochs=kept(self.epochs))
+        """The same without columns of epochs in which no number stands."""
+        kept = {k: x for k, x in self.epochs.items() if not x.size or not np.isnan(x).all()}
+        return self._replace(epochs=kept)
 
 
 class EpochReport(NamedTuple):

@@ -11,9 +11,8 @@ import optax
 from jaxtyping import PyTree
 
 from .. import _checks
-from .._containers import as_data
-from .._numbers import traced
 from .._types import Data, Key
+from ..inference._base import with_traced
 from ..learners import AbstractLearner
 from ..learners._base import Metric
 from ..models import AbstractModel
@@ -134,13 +133,13 @@ def fit(
     parameters, static = eqx.partition(model, eqx.is_inexact_array)
     sharding, replicated = _shardings(mesh, batch_size)
     decay = None if average is None else np.asarray(average, np.float32)
-    training = Training(traced(learner), static, build, project, augment, decay, sharding)
+    training = Training(with_traced(learner), static, build, project, augment, decay, sharding)
     training, state = start(training, optimizer, parameters, init_key)
     if replicated is not None:
         state = jax.device_put(state, replicated)
         if isinstance(rows, Arrays):
             rows.data = jax.device_put(rows.data, replicated)
-    validation = jax.tree.map(jnp.asarray, as_data("validation", validation))
+    validation = jax.tree.map(jnp.asarray, _checks.as_data("validation", validation))
     judged = Validation(metric, validation, validate_every)
     run = Run(training, state, rows, (order_key, step_key), judged, callbacks)
     if checkpoint is not None:
@@ -177,7 +176,7 @@ def opened(
     if not isinstance(built, AbstractModel):
         got = _checks.describe(built)
         raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
-    data = as_data("data", data)
+    data = _checks.as_data("data", data)
     if isinstance(data, Mapping):
         data = built.as_batch(data)
     rows = source(data, batch_size)

@@ -13,9 +13,8 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._containers import as_data
-from .._numbers import traced
 from .._types import AnyArray, Key
+from ..inference._base import with_traced
 from ..learners import AbstractLearner, StepInfo
 from ..messages import Form
 from ..models import AbstractModel
@@ -99,7 +98,7 @@ def fit_many(
         check_arguments(
             learner, one, epochs, 0, patience, metric, validation, validate_every, average
         )
-    data, validation = as_data("data", data), as_data("validation", validation)
+    data, validation = _checks.as_data("data", data), _checks.as_data("validation", validation)
     if not in_memory(data):
         got = _checks.describe(data)
         raise TypeError(f"`data` must be an array or a tuple of arrays in `fit_many`, got {got}.")
@@ -108,7 +107,7 @@ def fit_many(
     metric = default_metric(metric, learner, built, validation)
     project = own_projection if project is None and build is None else project
     decay = None if average is None else np.asarray(average, np.float32)
-    learner = traced(learner)
+    learner = with_traced(learner)
     static = eqx.partition(models[0], eqx.is_inexact_array)[1]
     training = Training(learner, static, build, project, augment, decay, None)
     lanes = _Lanes(training, models, optimizers, keys, rows)

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
-from .._containers import as_data
 from .._types import Evidence, Observed, Targets
 from ..models import AbstractModel
 from ..models._base import require_model
@@ -71,7 +70,11 @@ def query(
     `inference(model, evidence, observed)`: it takes the same arguments.
     """
     inference = asker(model, inference)
-    problem = model.problem(as_data("evidence", evidence), as_data("observed", observed))
+    evidence, observed = (
+        _checks.as_data("evidence", evidence),
+        _checks.as_data("observed", observed),
+    )
+    problem = model.problem(evidence, observed)
     beliefs = inference.beliefs_of(problem)
     answer = beliefs.marginals
     if targets is not None:

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
-from .._numbers import is_off
 from .._types import AnyArray, Batch, Key
 from ..estimate import error_rate, predict
 from ..inference import AbstractInference, MeanField
-from ..inference._base import AbstractFormed, fits, in_form
+from ..inference._base import AbstractFormed, fits, in_form, is_off
 from ..messages import Form
 from ..models import AbstractModel, AbstractPlainModel, Statistics
 

@@ -6,8 +6,8 @@ import jax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._numbers import NUMBER
 from ..inference import AbstractInference
+from ..inference._base import NUMBER
 from ..models import AbstractLayeredModel, AbstractPlainModel
 from ..models._base import require_layers
 from ..samplers._sweep import at_random, sweep

@@ -5,8 +5,8 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from .._numbers import NUMBER
 from ..inference import AbstractInference
+from ..inference._base import NUMBER
 from ..models import AbstractPlainModel
 from ..models._base import require
 from ._base import AbstractMemoryless, as_schedule, at_epoch, Inference, Phases, posterior

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._numbers import NUMBER
 from .._types import Key
 from ..inference import AbstractInference
+from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel
 from ..models._base import refuse, require_layers
 from ..samplers import AbstractSampler, Gibbs

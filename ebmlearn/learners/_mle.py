@@ -3,8 +3,8 @@ from dataclasses import KW_ONLY
 import equinox as eqx
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from .._numbers import NUMBER
 from ..inference import AbstractInference
+from ..inference._base import NUMBER
 from ..models import AbstractPlainModel
 from ._base import (
     AbstractMemoryless,

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._numbers import NUMBER
 from ..inference import AbstractInference
+from ..inference._base import NUMBER
 from ..models import AbstractPlainModel
 from ..models._base import require
 from ..samplers._sweep import sweep

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._numbers import is_off, NUMBER
 from .._types import Key
 from ..inference import AbstractInference
+from ..inference._base import is_off, NUMBER
 from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ..models._base import require_single
 from ..samplers import PMP, PMPInfo, PMPState

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._numbers import NUMBER
 from .._types import AnyArray, Key
 from ..inference import AbstractInference
+from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ..models._base import require_layers
 from ..samplers import AbstractSampler, Gibbs, TemperedTransitions

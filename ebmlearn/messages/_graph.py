@@ -11,9 +11,10 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray
+from ._pairwise import one_by_one
 from ._registry import AbstractMaker
 from ._types import Product
-from ._view import AbstractView, Expected, one_by_one, Told
+from ._view import AbstractView, Expected, Told
 
 
 class GraphInstance(NamedTuple):

@@ -13,7 +13,7 @@ from ._edge import hard, log_product, odds, ODDS_LIMIT, odds_serve, soft, split,
 from ._kernel import Block as EdgeBlock, Rule, serves, sweep
 from ._registry import AbstractMaker
 from ._types import Form, Product, Schedule, Start
-from ._view import AbstractView, Expected, one_by_one, Told
+from ._view import AbstractView, Expected, Told
 
 
 # The sweeps of a kernel after which it is asked whether there are more, where these are of so few
@@ -283,7 +283,7 @@ class PairwiseView(AbstractView):
     @property
     def _has_kernel(self) -> bool:
         one = self.edges == ((0, 1),) and self.product != "mixed"
-        return one and serves(self.weights[0].shape, self.weights[0].dtype)
+        return one and _on_gpu() and serves(self.weights[0].shape, self.weights[0].dtype)
 
     def _rule(self, layer: int) -> Literal["sum", "max", "plug"]:
         if self.product == "mixed":
@@ -421,6 +421,21 @@ class PairwiseView(AbstractView):
 
     def _reduce(self, scores: Float[Array, "s *shape"]) -> Float[Array, "*shape"]:
         return scores.max(0) if self.product == "max" else jax.nn.logsumexp(scores, axis=0)
+
+
+def _on_gpu() -> bool:
+    return jax.default_backend() == "gpu"
+
+
+def one_by_one(
+    view: AbstractView, state: Any, instance: Any, number: Int[Array, ""]
+) -> tuple[Any, Any]:
+    """So many sweeps, as `AbstractView.sweeps` has them."""
+
+    def step(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        return view.update(carry[0], instance), carry[0].fields
+
+    return jax.lax.fori_loop(0, number, step, (state, state.fields))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))

@@ -2,7 +2,6 @@ import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Bool, Float, Int
 
 from ._types import Start
@@ -119,17 +118,6 @@ class AbstractView(eqx.Module):
     @abc.abstractmethod
     def is_peak(self, states: Any, instance: Any) -> Bool[Array, ""]:
         """Whether no change of one unit raises the log-potential. In log-odds form only."""
-
-
-def one_by_one(
-    view: AbstractView, state: Any, instance: Any, number: Int[Array, ""]
-) -> tuple[Any, Any]:
-    """So many sweeps, as `AbstractView.sweeps` has them."""
-
-    def step(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        return view.update(carry[0], instance), carry[0].fields
-
-    return jax.lax.fori_loop(0, number, step, (state, state.fields))
 
 
 def cannot(view: AbstractView, what: str) -> NotImplementedError:

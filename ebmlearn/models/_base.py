@@ -18,8 +18,15 @@ from ..units import _random, AbstractUnits
 from ._block import Block
 from ._chains import chains
 from ._names import by_layer, HIDDEN, named, TUPLES
-from ._partial import apart, marked, observed_evidence, Partial
-from ._problem import AbstractProblem, check_inside, Problem
+from ._problem import (
+    AbstractProblem,
+    apart,
+    check_inside,
+    marked,
+    observed_evidence,
+    Partial,
+    Problem,
+)
 from ._statistics import Statistics
 
 
@@ -885,8 +892,8 @@ def refuse(model: AbstractModel, wanted: str) -> NoReturn:
     """Raises `TypeError` for a model that is not taken, and says what to do."""
     hint = f": {model.hint}" if model.hint else ""
     kind = type(model).__name__
-    # Said aloud: an RBM, an NNBM.
-    article = "an" if kind.startswith(("RBM", "NNBM")) else "a"
+    # Said aloud, letter by letter: an RBM, a CRBM.
+    article = "an" if kind[:2].isupper() and kind[0] in "AEFHILMNORSX" else "a"
     raise TypeError(f"`model` must {wanted}, got {article} {kind}, which is {model.kind}{hint}.")
 
 

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from .._numbers import NUMBER
+from ..inference._base import NUMBER
 from ..models import AbstractLayeredModel
 from ..units import _random
 from ._base import AbstractChains, ladder, masks, no_improper, start_chains

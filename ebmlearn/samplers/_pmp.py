@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
-from .._numbers import is_off, NUMBER
 from ..inference import BP
+from ..inference._base import is_off, NUMBER
 from ..inference._bp import settings_of
 from ..models import AbstractPlainModel
 from ..models._base import refuse

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from .._numbers import NUMBER
+from ..inference._base import NUMBER
 from ..models import AbstractLayeredModel
 from ..units import _random
 from ._base import (

@@ -148,6 +148,10 @@ class AbstractRealUnits(AbstractUnits):
 
     finite: ClassVar[bool] = False
 
+    def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
+        """Draws with the noise of a key."""
+        return self.draw(field, self.noise(key, field.shape, field.dtype))
+
     @property
     def width(self) -> int:
         """One number a unit."""

@@ -70,10 +70,6 @@ class Gaussian(AbstractRealUnits):
         sigma = jnp.exp(self._over(self.log_scale, field))
         return sigma**2 * field + sigma * noise
 
-    def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
-        """Draws with the noise of a key."""
-        return self.draw(field, self.noise(key, field.shape, field.dtype))
-
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """As they are where all other units are 0."""
         return self.draw(field, _random.normals(key, field.shape, field.dtype))

@@ -75,10 +75,6 @@ class Nonnegative(AbstractRealUnits):
         """Truncated normal numbers."""
         return _random.rectify(field, self._over(field), noise)
 
-    def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
-        """Draws with the noise of a key."""
-        return self.draw(field, self.noise(key, field.shape, field.dtype))
-
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """As they are where all other units are 0."""
         return self.draw(field, _random.uniforms(key, field.shape, field.dtype))

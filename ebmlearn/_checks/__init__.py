@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ._types import AnyArray
+from .._types import AnyArray
+from ._containers import as_data as as_data
 
 
 Arguments = ParamSpec("Arguments")
