@@ -98,9 +98,9 @@ CASES = {
         lambda: ebm.query(RBM, V - 0.1, MASK, ebm.Exact()),
         ValueError, "`evidence`", r"\[0, 1\]", "-0.1",
     ),
-    "evidence NaN": (
-        lambda: ebm.query(RBM, V + jnp.nan, MASK, ebm.MeanField(1)),
-        ValueError, "`evidence`", r"\[0, 1\]", "nan",
+    "infinite evidence": (
+        lambda: ebm.query(RBM, V + jnp.inf, MASK, ebm.MeanField(1)),
+        ValueError, "`evidence`", r"\[0, 1\]", "inf",
     ),
     "evidence without mask": (
         lambda: ebm.BP(1)(RBM, V), ValueError, "`evidence`", "go together", "`observed`",

@@ -55,7 +55,7 @@ CASES = {
     ),
     "no data": (lambda: fit(data=3), TypeError, "`data`", "iterable", "3"),
     "large batch": (lambda: fit(batch_size=7), ValueError, "`batch_size`", "at most the 6 rows", "7"),
-    "no batch size": (lambda: fit(batch_size=None), TypeError, "`batch_size`", "integer", "None"),
+    "no batch size": (lambda: fit(batch_size=2.5), TypeError, "`batch_size`", "integer", "2.5"),
     "batch size of batches": (
         lambda: fit(data=[(X, V)], batch_size=2), ValueError, "`batch_size`", "None", "2",
     ),

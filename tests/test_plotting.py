@@ -166,7 +166,8 @@ def record(loss):
 
 
 def test_history():
-    ax = onto(plotting.history, {"one": record([3, 2, 1]), "two": record([5, 4])})
+    histories = {"one": record([3, 2, 1]), "two": record([5, 4])}
+    ax = onto(plotting.history, histories, "loss")
     found = lines(ax)
     np.testing.assert_allclose(found["one"], [[1, 3], [2, 2], [3, 1]])
     np.testing.assert_allclose(found["two"], [[1, 5], [2, 4]])
@@ -176,6 +177,10 @@ def test_history():
     np.testing.assert_allclose(only(alone.get_lines()).get_ydata(), np.arange(6))
     assert alone.get_legend() is None
     assert alone.get_xlabel() == "step"
+    # By default, what all of them have.
+    assert plotting.history(histories).get_ylabel() == "validation metric"
+    del histories["two"].epochs["metric"]
+    assert plotting.history(histories).get_ylabel() == "loss"
 
 
 def test_convergence():

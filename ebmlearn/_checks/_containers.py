@@ -44,7 +44,9 @@ def as_data(name: str, x: Any) -> PyTree:
 
 def _of_parts(name: str, x: Any) -> Any:
     """Lists of numbers are one array; all other tuples and lists hold arrays."""
-    first = x[0] if x else None
+    if not x:
+        return x
+    first = x[0]
     entry = first[0] if isinstance(first, (tuple, list)) and first else first
     if isinstance(entry, str):
         return _numeric(name, np.asarray(x, object))

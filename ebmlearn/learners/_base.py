@@ -1,6 +1,6 @@
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -199,8 +199,6 @@ class AbstractContrastive(AbstractLearner):
 
     centred: eqx.AbstractVar[bool]
     weight_decay: eqx.AbstractVar[float]
-    # Whether values of the data may be missing.
-    takes_missing: ClassVar[bool] = True
 
     def __check_init__(self):
         if not isinstance(self.centred, bool):
@@ -290,12 +288,6 @@ def _step(
     epoch: Int[Array, ""],
 ) -> tuple[Any, PyTree, StepInfo]:
     given, seen, observed = model.observe(batch)
-    if observed is not None and not learner.takes_missing:
-        name = type(learner).__name__
-        raise ValueError(
-            f"`batch` must hold no missing values for {name}, got NaN: MLE, SAP and QueryTraining"
-            " take them."
-        )
     phases, state = learner.phases(given, state, seen, observed, key=key, epoch=epoch)
     positive, negative, loss, accepted = phases
 
@@ -358,6 +350,16 @@ def posterior(
         lambda: model.complete(seen, mode),
         lambda: inference.statistics_of(model.holding(seen, observed)),
     )
+
+
+def no_gaps(observed: PyTree, learner: AbstractLearner) -> None:
+    """Raises `ValueError` if values of the data are missing."""
+    if observed is not None:
+        name = type(learner).__name__
+        raise ValueError(
+            f"`batch` must hold no missing values for {name}, got NaN: MLE, SAP and QueryTraining"
+            " take them."
+        )
 
 
 def free_energy(

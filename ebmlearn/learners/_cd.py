@@ -1,5 +1,5 @@
 from dataclasses import KW_ONLY
-from typing import ClassVar, get_args, Literal
+from typing import get_args, Literal
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from ._base import (
     at_epoch,
     Inference,
     mean_field,
+    no_gaps,
     nothing,
     Phases,
     posterior,
@@ -47,7 +48,6 @@ class CD(AbstractMemoryless):
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
         _checks.count("k", self.k)
@@ -64,6 +64,7 @@ class CD(AbstractMemoryless):
         epoch: Int[Array, ""],
     ) -> Phases:
         model = require_layers(model, "CD")
+        no_gaps(observed, self)
         positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
         first, rest = jax.random.split(key)
         layers = jax.tree.leaves(positive.units)

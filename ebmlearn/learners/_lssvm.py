@@ -1,5 +1,4 @@
 from dataclasses import KW_ONLY
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -9,7 +8,7 @@ from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractPlainModel
 from ..models._base import require
-from ._base import AbstractMemoryless, as_schedule, at_epoch, Inference, Phases, posterior
+from ._base import AbstractMemoryless, as_schedule, at_epoch, Inference, no_gaps, Phases, posterior
 from ._cost import augmented, check_cost, Cost, hamming
 
 
@@ -32,7 +31,6 @@ class LSSVM(AbstractMemoryless):
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
         at_epoch(self.inference, 0, "max")
@@ -48,6 +46,7 @@ class LSSVM(AbstractMemoryless):
         epoch: Int[Array, ""],
     ) -> Phases:
         model = require(model, ("binary",), "LSSVM")
+        no_gaps(observed, self)
         inference = at_epoch(self.inference, epoch, "max")
         (visible,) = seen
         positive = posterior(model, seen, observed, inference, mode=True)

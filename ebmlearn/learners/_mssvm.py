@@ -1,5 +1,4 @@
 from dataclasses import KW_ONLY
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -15,6 +14,7 @@ from ._base import (
     at_epoch,
     free_energy,
     Inference,
+    no_gaps,
     Phases,
     posterior,
 )
@@ -41,7 +41,6 @@ class MSSVM(AbstractMemoryless):
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
         at_epoch(self.inference, 0, "mixed")
@@ -57,6 +56,7 @@ class MSSVM(AbstractMemoryless):
         epoch: Int[Array, ""],
     ) -> Phases:
         model = require(model, ("binary",), "MSSVM")
+        no_gaps(observed, self)
         inference = at_epoch(self.inference, epoch, "mixed")
         (visible,) = seen
         positive = posterior(model, seen, observed, inference)

@@ -1,5 +1,5 @@
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,7 +12,7 @@ from ..inference._base import NUMBER
 from ..models import AbstractPlainModel
 from ..models._base import require
 from ..samplers._sweep import sweep
-from ._base import AbstractMemoryless, mean_field, Phases, rows_in
+from ._base import AbstractMemoryless, mean_field, no_gaps, Phases, rows_in
 
 
 class PercLoss(AbstractMemoryless):
@@ -30,7 +30,6 @@ class PercLoss(AbstractMemoryless):
     _: KW_ONLY
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    takes_missing: ClassVar[bool] = False
 
     def __check_init__(self):
         _checks.count("k", self.k)
@@ -45,6 +44,7 @@ class PercLoss(AbstractMemoryless):
         epoch: Int[Array, ""],
     ) -> Phases:
         layered: Any = require(model, ("binary",), "PercLoss")
+        no_gaps(observed, self)
         if not layered.is_closed:
             kind = type(model).__name__
             raise ValueError(f"`model` must have a closed free energy, got a {kind}.")

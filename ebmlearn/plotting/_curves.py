@@ -3,7 +3,7 @@ from typing import Any, Literal
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float, Real
+from jaxtyping import Float, PyTree, Real
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -247,7 +247,7 @@ def ais_bracket(
 
 
 def spectra(
-    values: Real[AnyArray, "times values"] | Sequence[Real[AnyArray, " values"]],
+    values: Real[AnyArray, "times values"] | Sequence[PyTree],
     *,
     x: Real[AnyArray, " times"] | Sequence[float | int] | None = None,
     block: int = 0,
