@@ -221,7 +221,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="`log_sigma`"):
         ebm.GaussianRBM(jnp.zeros((2, 3)), jnp.zeros(2), jnp.zeros(3), jnp.zeros(3))
     with pytest.raises(ValueError, match="finite"):
-        ebm.SAP().step(model, None, np.array([[np.nan, 0.0]], np.float32), key=KEY, epoch=0)
+        ebm.SAP().step(model, None, np.array([[np.inf, 0.0]], np.float32), key=KEY, epoch=0)
     with pytest.raises(ValueError, match="finite"):
         start = ebm.Layers(jnp.asarray([np.nan, 0.0]), None)
         ebm.Gibbs().init(model, 3, key=KEY, start=start)

@@ -412,13 +412,6 @@ BAD = {
     "negative": (lambda: ebm.BP(-1)(MODEL), ValueError, "`iterations`", "-1"),
     "no mask": (lambda: ebm.BP(3)(MODEL, ROW), ValueError, "go together", "no `observed`"),
     "no evidence": (lambda: ebm.BP(3)(MODEL, None, MASK), ValueError, "no `evidence`"),
-    "nan": (
-        lambda: ebm.BP(3)(MODEL, np.full(6, np.nan, np.float32), MASK),
-        ValueError,
-        "`evidence`",
-        "finite",
-        "nan",
-    ),
     "infinity": (
         lambda: ebm.Exact()(MODEL, np.full(6, np.inf, np.float32), MASK),
         ValueError,

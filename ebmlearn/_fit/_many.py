@@ -402,7 +402,7 @@ def advance_many(
             return eqx.tree_at(lambda s: s.fault, kept, fault), column
 
         state, columns = jax.vmap(lane)(numbers, state, order, keys[1], on(state))
-        infos = jax.lax.dynamic_update_slice(infos, columns[:, :, None], (0, 0, i))
+        infos = jax.lax.dynamic_update_slice(infos, columns[:, :, None], (none, none, i))
         return i + 1, state, order, infos
 
     none = jnp.zeros((), jnp.int32)

@@ -139,7 +139,7 @@ def advance(
         state, info = step(training, state, feed.batch(order, k), keys[1], epoch)
         # One array, since each that changes costs the compiler time.
         column = jnp.stack([x.astype(infos.dtype) for x in info])[:, None]
-        return i + 1, state, order, jax.lax.dynamic_update_slice(infos, column, (0, i))
+        return i + 1, state, order, jax.lax.dynamic_update_slice(infos, column, (none, i))
 
     none = jnp.zeros((), jnp.int32)
     order = jax.tree.map(jnp.zeros_like, jax.eval_shape(order_of, none))

@@ -45,11 +45,13 @@ def odds_serve(
 ) -> bool | Bool[Array, ""]:
     """Whether messages as odds are exact enough for the weights; not where there are none."""
     weights = tuple(block.weights for block in blocks)
+    if not weights:
+        return False
     if not _is_small((weights, temperature)):
         return _within(weights, temperature)
     known = [np.asarray(w) for w in weights]
     peaks = [max(w.max(initial=0), -w.min(initial=0)) for w in known]
-    return bool(known) and bool(max(peaks) <= ODDS_LIMIT * temperature)
+    return bool(max(peaks) <= ODDS_LIMIT * temperature)
 
 
 def _is_small(x: PyTree) -> bool:

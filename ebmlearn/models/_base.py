@@ -730,7 +730,10 @@ class AbstractLayeredModel(AbstractPlainModel):
             )
             kind = type(self).__name__
             raise ValueError(f"`{name}` must be {wanted} for a {kind}, got {len(parts)}.")
-        out, (first, *others) = [], [apart(x) for x in parts]
+        # Units that take no evidence must all be there.
+        gaps = [self.layers[k].evidence is not None for k in seen]
+        found = [apart(x) if gap else (x, None) for x, gap in zip(parts, gaps, strict=True)]
+        out, (first, *others) = [], found
         for at, (k, (x, there)) in enumerate(zip(seen, [first, *others], strict=True)):
             label = f"{name}[{at}]" if len(seen) > 1 else name
             if there is not None and others:

@@ -97,7 +97,7 @@ class AbstractGraphModel(AbstractPlainModel):
         """
 
     @abc.abstractmethod
-    def energy(self, states: Batch) -> Float[Array, "*batch"]:
+    def energy(self, states: PyTree) -> Float[Array, "*batch"]:
         """The energy of configurations."""
 
     @abc.abstractmethod

@@ -315,7 +315,7 @@ class GridMRF(AbstractGraphModel):
         units = jax.nn.one_hot(states, most, dtype=self.bias.dtype)
         return units, features(self.shape, self.tables, self.channel_tables, states)
 
-    def energy(self, states: Batch) -> Float[Array, "*batch"]:
+    def energy(self, states: PyTree) -> Float[Array, "*batch"]:
         """The energy of configurations, infinite where a log-potential excludes one.
 
         **Arguments:**

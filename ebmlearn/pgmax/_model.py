@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 from pgmax import fgraph, infer
 
 from .. import _checks
@@ -262,7 +262,7 @@ class FactorGraphModel(AbstractGraphModel):
         units = jax.nn.one_hot(states, self.layout.max_states, dtype=dtype)
         return units, self.tables(jnp.ones((), dtype)).features(states, "sum")
 
-    def energy(self, states: Batch) -> Float[Array, "*batch"]:
+    def energy(self, states: PyTree) -> Float[Array, "*batch"]:
         """The energy of configurations, infinite where one breaks a factor.
 
         **Arguments:**
