@@ -113,7 +113,9 @@ class AbstractFormed(eqx.Module):
     form: eqx.AbstractVar[Form | None]
 
     @abc.abstractmethod
-    def fits(self, model: AbstractModel, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
+    def fits(
+        self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
+    ) -> bool | Bool[AnyArray, ""]:
         """Whether messages may be sent in their fast form, as exactly as in the general one."""
 
 
@@ -138,7 +140,8 @@ def fits(tree: Any, model: Any, epoch: int | Int[Array, ""]) -> Bool[Array, ""] 
     if not open_ones:
         return None
     fixed = all(x for x in found if isinstance(x, bool))
-    return functools.reduce(jnp.logical_and, open_ones) if fixed else jnp.asarray(False)
+    found = functools.reduce(jnp.logical_and, open_ones) if fixed else False
+    return jnp.asarray(found)
 
 
 def _is_formed(x: Any) -> bool:

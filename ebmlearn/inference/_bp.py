@@ -106,7 +106,9 @@ class BP(AbstractInference, AbstractFormed):
     def _statistics(self, problem: Any) -> Statistics:
         return _statistics(settings_of(self, problem.model), problem)
 
-    def fits(self, model: AbstractModel, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
+    def fits(
+        self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
+    ) -> bool | Bool[AnyArray, ""]:
         """Whether messages may be sent in their fast form, as exactly as in the general one."""
         return _fits(self, model.bare())
 
@@ -158,7 +160,7 @@ def _is_undamped(bp: BP) -> bool:
     return isinstance(bp.damping, (int, float)) and bp.damping == 0
 
 
-def _fits(bp: BP, model: AbstractModel) -> bool | Bool[Array, ""]:
+def _fits(bp: BP, model: AbstractModel) -> bool | Bool[AnyArray, ""]:
     """Whether messages may be sent in their fast form, as exactly as in the general one."""
     if bp.product == "max":
         return False
@@ -202,7 +204,7 @@ class Settings:
         parts = self.product, form, self.schedule, self.damping, beta
         return MAKERS[model.kind].view(model, *parts)
 
-    def fits(self, model: Any) -> bool | Bool[Array, ""]:
+    def fits(self, model: Any) -> bool | Bool[AnyArray, ""]:
         """Whether messages are sent in the fast form. While the weights are traced that is found at
         run time.
         """
@@ -261,14 +263,14 @@ def passed(
     return state, iterations, jnp.where(iterations > 0, residual, jnp.inf)
 
 
-def in_form(fits: bool | Bool[Array, ""], run: Callable[[Form], PyTree]) -> PyTree:
+def in_form(fits: bool | Bool[AnyArray, ""], run: Callable[[Form], PyTree]) -> PyTree:
     """Runs in the fast form of the messages where it serves, else in the general one."""
     if isinstance(fits, bool):
         return run("odds" if fits else "log-odds")
     return jax.lax.cond(fits, lambda: run("odds"), lambda: run("log-odds"))
 
 
-def in_log_odds(state: Any, odds: bool | Bool[Array, ""]) -> Any:
+def in_log_odds(state: Any, odds: bool | Bool[AnyArray, ""]) -> Any:
     """The messages of a state as log-odds, if they are odds."""
     if odds is False:
         return state

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Int
 
 from .. import messages
 from .._sentinels import CLAMPED
+from .._types import AnyArray
 from ..messages import Form
 from ..models import QueryModel, Statistics
 from ..models._base import refuse
@@ -62,7 +63,7 @@ class Network(AbstractInference, AbstractFormed):
     def _statistics(self, problem: Any) -> Statistics:
         return refuse(problem.model, "be a plain one for this learner")
 
-    def fits(self, model: Any, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
+    def fits(self, model: Any, epoch: int | Int[Array, ""] = 0) -> bool | Bool[AnyArray, ""]:
         """Whether messages may be sent in their fast form, as exactly as in the general one."""
         return self.bp(model).fits(model.to_model())
 

@@ -33,7 +33,9 @@ class Schedule(AbstractFormed):
             raise TypeError(f"`inference` must give an inference for each epoch, got {got}.")
         return found if self.form is None else in_form(found, self.form)
 
-    def fits(self, model: AbstractModel, epoch: int | Int[Array, ""] = 0) -> bool | Bool[Array, ""]:
+    def fits(
+        self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
+    ) -> bool | Bool[AnyArray, ""]:
         """Whether messages may be sent in their fast form, as exactly as in the general one."""
         found = fits(self(epoch), model, epoch)
         return False if found is None else found

@@ -42,8 +42,10 @@ _QUANTUM = 64.0
 
 def odds_serve(
     blocks: tuple[Block, ...], temperature: Float[AnyArray, ""]
-) -> bool | Bool[Array, ""]:
-    """Whether messages as odds are exact enough for the weights; not where there are none."""
+) -> bool | Bool[AnyArray, ""]:
+    """Whether messages as odds are exact enough for the weights, as an array: a plain False says
+    that there is no choice, since there are no weights.
+    """
     weights = tuple(block.weights for block in blocks)
     if not weights:
         return False
@@ -51,7 +53,7 @@ def odds_serve(
         return _within(weights, temperature)
     known = [np.asarray(w) for w in weights]
     peaks = [max(w.max(initial=0), -w.min(initial=0)) for w in known]
-    return bool(max(peaks) <= ODDS_LIMIT * temperature)
+    return np.asarray(max(peaks) <= ODDS_LIMIT * temperature)
 
 
 def _is_small(x: PyTree) -> bool:

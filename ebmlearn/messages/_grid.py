@@ -372,7 +372,7 @@ class GridMaker(AbstractGraphMaker):
 
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
-    ) -> bool | Bool[Array, ""]:
+    ) -> bool | Bool[AnyArray, ""]:
         tables = jnp.stack(model.tables)
         limit = spread(tables.dtype)
         # Of traced tables the choice is one at run time, for which both forms are compiled. At

@@ -572,7 +572,7 @@ class PairwiseMaker(AbstractMaker):
 
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
-    ) -> bool | Bool[Array, ""]:
+    ) -> bool | Bool[AnyArray, ""]:
         return False if damped else odds_serve(type(model).blocks(model), temperature)
 
     def takes_turns(self, model: Any) -> bool:

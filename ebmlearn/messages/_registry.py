@@ -50,7 +50,7 @@ class AbstractMaker(abc.ABC):
     @abc.abstractmethod
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
-    ) -> bool | Bool[Array, ""]:
+    ) -> bool | Bool[AnyArray, ""]:
         """Whether sum-product may run in the fast form of the messages, `"odds"`, as exactly as in
         the general one.
         """

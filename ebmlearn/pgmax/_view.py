@@ -324,7 +324,7 @@ class GraphMaker(AbstractGraphMaker):
 
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
-    ) -> bool | Bool[Array, ""]:
+    ) -> bool | Bool[AnyArray, ""]:
         return False if damped else odds_serve(model.blocks(), temperature)
 
     def size(self, model: Any, schedule: Schedule) -> int:
