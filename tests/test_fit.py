@@ -19,8 +19,9 @@ import programs
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn._fit import _run
+from ebmlearn._fit import _file, _run
 from ebmlearn.learners import StepInfo
+from ebmlearn.messages._edge import ODDS_LIMIT
 
 
 ROOT = Path(__file__).parents[1]
@@ -126,6 +127,31 @@ def test_determined_by_the_key(tmp_path):
     cut = fit(checkpoint=ebm.Checkpoint(tmp_path, every=3))
     assert_equal(one.last, cut.last)
     np.testing.assert_array_equal(one.history.steps["gap"], cut.history.steps["gap"])
+
+
+def test_form_of_messages_is_settled_until_the_weights_outgrow_it(tmp_path):
+    """Steps are in the fast form while it serves and in the general one from then on, wherever the
+    run is cut.
+    """
+    rbm = ebm.RBM.init(4, 3, key=1, scale=2.0)
+    options: dict[str, Any] = dict(
+        model=rbm, learner=ebm.MLE(ebm.BP(5)), given=data()[0], optimizer=optax.sgd(4.0), epochs=6
+    )
+    whole = fit(**options)
+    settings = ebm.Checkpoint(tmp_path, every=1, keep=100)
+    assert_equal(whole.last, fit(**options, checkpoint=settings).last)
+    paths = sorted(tmp_path.glob("step-*"))
+    facts = [_file.read(path)[0]["info"]["facts"] for path in paths]
+    largest = [np.abs(_file.arrays(*_file.read(p))["['state'].parameters.weights"]).max() for p in paths]
+    outgrown = np.maximum.accumulate(np.array(largest) > ODDS_LIMIT)
+    assert 2 < outgrown.argmax() < len(paths) - 3
+    # A checkpoint is written before the next step finds its weights too large.
+    forms = ["log-odds" if x else "odds" for x in [False, *outgrown[:-1]]]
+    assert [x["form"] for x in facts] == forms
+    for kept in (outgrown.argmax(), outgrown.argmax() + 2):
+        for path in sorted(tmp_path.glob("step-*"))[kept:]:
+            path.unlink()
+        assert_equal(whole.last, fit(**options, checkpoint=settings).last)
 
 
 def test_compiles_once():
