@@ -146,12 +146,15 @@ class QueryTraining(AbstractLearner):
 
 
 class _Entropy(eqx.Module):
-    """A metric that equals every other one of equal queries."""
+    """A metric that equals every other one of equal queries. The model answers as it does by
+    itself, however many iterations it is trained with.
+    """
 
     queries: AbstractQueries
+    network: Network = Network()
 
     def __call__(self, model: QueryModel, validation: Any, epoch: Any) -> Float[Array, ""]:
-        return mean_entropy(model, validation, self.queries, key=0)
+        return mean_entropy(model, validation, self.queries, self.network, key=0)
 
 
 def _checked(model: AbstractModel) -> QueryModel:
