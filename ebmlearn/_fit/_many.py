@@ -300,11 +300,11 @@ class _Lanes:
         bar.metric = min(lane.best for lane in self.lanes)
 
     def fitted(self, measured: bool) -> list[Fitted]:
-        last, best = (jax.tree.map(np.asarray, x) for x in (self.current, self.best))
+        found = jax.tree.map(np.asarray, (self.best if measured else self.current, self.current))
+        # Moved all together, since each array that is moved by itself takes time.
+        each = [jax.tree.map(lambda x: x[k], found) for k in range(len(self.lanes))]  # noqa: B023
         out = []
-        for k, lane in enumerate(self.lanes):
-            own = [jax.tree.map(lambda x: jnp.asarray(x[k]), tree) for tree in (best, last)]  # noqa: B023
-            chosen, end = own if measured else (own[1], own[1])
+        for lane, (chosen, end) in zip(self.lanes, jax.device_put(each), strict=True):
             validations = len(lane.record.validations)
             one = Fitted(
                 model=self.opened.model(chosen),
@@ -324,7 +324,8 @@ def _together(
 ) -> tuple[Program, PyTree]:
     """The program of functions that differ in their numbers alone, and the numbers of each."""
     # An optimiser that serves several lanes is traced once.
-    known = {id(owner): Program(function, *arguments) for function, owner in functions}
+    owned = {id(owner): function for function, owner in functions}
+    known = {name: Program(function, *arguments) for name, function in owned.items()}
     programs = [known[id(owner)] for _, owner in functions]
     # Their structures hold all operations, but no numbers.
     if len({jax.tree.structure(one) for one in programs}) > 1:
