@@ -114,9 +114,9 @@ def test_what_lanes_need():
         run(metric=lambda model, validation, epoch: float(model.weights.sum()))
     with pytest.raises(ValueError, match="differ in their numbers alone"):
         run(optimizer=[optax.sgd(0.1), optax.adam(0.1)])
-    with pytest.raises(ValueError, match="`optimizer` must be one for all runs or a list"):
+    with pytest.raises(ValueError, match="`optimizer` must be one for all runs, or a list"):
         run(optimizer=[optax.sgd(0.1)])
-    with pytest.raises(ValueError, match="`model` models of one shape"):
+    with pytest.raises(ValueError, match="`model` models of the same shape"):
         run(model=[model, ebm.RBM.init(4, 2, key=0)])
     with pytest.raises(TypeError, match="`key` must be a list"):
         run(key=[])

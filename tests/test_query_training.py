@@ -592,7 +592,7 @@ def test_no_targets_at_run_time():
     def everything(shape, *, key):
         return jnp.ones(shape, bool)
 
-    with pytest.raises(Exception, match="must give targets"):
+    with pytest.raises(Exception, match="must return at least one target"):
         ebm.QueryTraining(everything).loss(MODEL, ROWS, key=KEY)
 
 

@@ -20,7 +20,7 @@ from ._program import Program
 
 
 class Training(eqx.Module):
-    """What stays the same all through a run."""
+    """The constants of a run."""
 
     learner: AbstractLearner
     static: PyTree
@@ -70,9 +70,9 @@ class TrainState(eqx.Module):
 def start(
     training: Training, optimizer: optax.GradientTransformation, parameters: PyTree, key: Any
 ) -> tuple[Training, TrainState]:
-    """The state before the first step, and the training that knows the optimiser for it."""
+    """The state before the first step, and the training with its optimizer."""
     parameters = jax.tree.map(jnp.asarray, parameters)
-    # Optax mixes dtypes, which a user may have forbidden.
+    # Optax mixes dtypes, which the user may have disabled.
     with jax.numpy_dtype_promotion("standard"):
         begun = compiled(Program.__call__, 0)(Program(optimizer.init, parameters), parameters)
         update = Program(optimizer.update, parameters, begun, parameters)

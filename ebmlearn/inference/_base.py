@@ -34,12 +34,12 @@ class AbstractInference(eqx.Module):
     @property
     @abc.abstractmethod
     def takes(self) -> tuple[str, ...]:
-        """The kinds of models that it takes: see `kind` of models."""
+        """The kinds of models that it takes: see `kind` of a model."""
 
     @property
     @abc.abstractmethod
     def maximises(self) -> Literal["nothing", "visible", "all"]:
-        """Over which units it maximises; it sums over all others."""
+        """The units over which it maximises; it sums over all others."""
 
     def __call__(
         self,
@@ -51,15 +51,15 @@ class AbstractInference(eqx.Module):
 
         **Arguments:**
 
-        - `model`: leading axes of whose biases are a batch. Which models an inference takes, its
-          own page says.
-        - `evidence`: what is known of the visible units (`x` of a BoltzmannMachine): 0 and 1 fix a
-          unit, a number between them is the likelihood of 1 against 0. Of Gaussian units, real
-          numbers. Of a graph, a dictionary from groups of variables to their states
-          `[*batch, *shape]`, integers, -1 where not known; or to the likelihoods of all states
+        - `model`: a model, or a batch of models, whose biases have leading axes. The page of each
+          inference says which models it takes.
+        - `evidence`: what is known about the visible units (`x` of a BoltzmannMachine). 0 and 1 fix
+          a unit; a number between them is the likelihood of 1 against 0. For Gaussian units, real
+          numbers. For a graph, a dictionary from groups of variables to their states
+          `[*batch, *shape]`, integers, -1 for unknown ones; or to the likelihoods of all states
           `[*batch, *shape, states]`, floating-point numbers.
-        - `observed`: booleans, which entries of `evidence` count. Of a graph, a dictionary from
-          groups to them; without it, all entries count.
+        - `observed`: booleans, the entries of `evidence` that count. For a graph, a dictionary from
+          groups to booleans; without it, all entries count.
 
         Leading axes of `evidence` and `observed` are a batch too, and broadcast with the model's.
 
@@ -68,7 +68,7 @@ class AbstractInference(eqx.Module):
         [`ebmlearn.Beliefs`][].
         """
         kind = type(self)
-        # Looked up on the classes: Equinox wraps each method of an instance in a new module.
+        # On the class: Equinox wraps each method of an instance in a new module.
         kind.check(self, model)
         return kind._beliefs(self, type(model).problem(model, evidence, observed))
 
@@ -78,23 +78,23 @@ class AbstractInference(eqx.Module):
         evidence: Evidence = None,
         observed: Observed = None,
     ) -> Statistics:
-        """Expected statistics, without keeping anything of the size of the batch times the weights.
-        The arguments are those of a call.
+        """Expected statistics, in memory that does not grow with the batch times the weights. The
+        arguments are those of a call.
         """
         self.check(model)
         return self._statistics(model.problem(evidence, observed))
 
     def check(self, model: AbstractModel) -> None:
-        """Raises `TypeError` unless it takes a model."""
+        """Raises `TypeError` if it does not take this model."""
         require(model, self.takes, type(self).__name__)
 
     def beliefs_of(self, problem: AbstractProblem) -> Beliefs:
-        """Beliefs about a problem, a model with evidence that was checked before."""
+        """Beliefs about a problem: a model with evidence that has been checked."""
         self.check(problem.model)
         return self._beliefs(problem)
 
     def statistics_of(self, problem: AbstractProblem) -> Statistics:
-        """Expected statistics of a problem, a model with evidence that was checked before."""
+        """Expected statistics of a problem: a model with evidence that has been checked."""
         self.check(problem.model)
         return self._statistics(problem)
 
@@ -215,9 +215,9 @@ def static_fields(*names: str) -> Callable[[type[Tree]], type[Tree]]:
 
 @static_fields("early", "length")
 class Limits:
-    """When to stop: after a number of sweeps, or earlier once a sweep changes little. The numbers
-    are arrays, so that new values compile nothing; with `length` it is a loop that can be
-    differentiated in reverse mode, recomputing each sweep instead of keeping it.
+    """When to stop: after a number of sweeps, or earlier if a sweep changes little. The numbers are
+    arrays, so new values need no compilation. With `length` the loop can be differentiated in
+    reverse mode; each sweep is then recomputed instead of stored.
     """
 
     iterations: Int[AnyArray, ""]

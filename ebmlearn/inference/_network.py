@@ -36,7 +36,7 @@ class Network(AbstractInference, AbstractFormed):
     def _beliefs(self, problem: Any) -> Beliefs:
         if problem.plain.is_answered:
             raise ValueError(
-                "`evidence` and `observed` must leave a unit to be asked for, got all observed."
+                "`observed` must leave at least one unit unobserved, got all observed."
             )
         model = problem.model
         plain, own = problem.posed()
@@ -70,9 +70,9 @@ class Network(AbstractInference, AbstractFormed):
     def bp(self, model: QueryModel) -> BP:
         """The belief propagation that answers.
 
-        Undamped flooding falls into two halves where layers of binary units take turns, of which
-        one alone reaches the visible units: N iterations are N/2 sweeps, exactly. Gaussian units
-        look at both halves; sweeps reach as far, and settle at the same answers.
+        With binary layers, only half of the messages of undamped flooding reach the visible units,
+        so N iterations equal N/2 sweeps exactly. Gaussian units use both halves; sweeps then only
+        have the same fixed points.
         """
         number = model.iterations if self.iterations is None else self.iterations
         half = messages.maker(model.centred).takes_turns(model.centred) and number % 2 == 0

@@ -16,7 +16,7 @@ def as_groups(groups: Any) -> tuple[Any, ...] | None:
         got = _checks.describe(groups)
         raise TypeError(f"`groups` must be a list of groups of variables, got {got}.")
     if not groups:
-        raise ValueError("`groups` must hold a group at least, got none.")
+        raise ValueError("`groups` must contain at least one group, got 0.")
     return tuple(groups)
 
 

@@ -53,10 +53,10 @@ Strength = float | tuple[float, float] | None
 
 
 class AbstractModel(eqx.Module):
-    """What every model answers: layered models, graphs, and those that make or wrap one.
+    """The interface of all models: layered models, graphs, and models that make or wrap one.
 
-    `hint` says what to do where a model of this class is not taken, `example` what `init` may be
-    given where that is not just numbers of units.
+    `hint` tells users what to do if a function refuses a model of this class. `example` shows
+    arguments of `init`, if these are not just numbers of units.
     """
 
     hint: ClassVar[str] = ""
@@ -87,7 +87,7 @@ class AbstractModel(eqx.Module):
     @property
     @abc.abstractmethod
     def kind(self) -> str:
-        """What the units are, in a word or two, for inferences to say what they take."""
+        """The kind of the units in a word or two; inferences list the kinds that they take."""
 
     @property
     @abc.abstractmethod
@@ -124,8 +124,8 @@ class AbstractModel(eqx.Module):
 
     @abc.abstractmethod
     def project(self: Model) -> Model:
-        """The model with its parameters made what they must be, for use after an update that may
-        have broken it: itself, where any numbers are allowed.
+        """The model with its parameters mapped to allowed ones, for use after an update. It returns
+        the model itself if any numbers are allowed.
         """
 
     @abc.abstractmethod
@@ -171,11 +171,11 @@ class AbstractModel(eqx.Module):
 
     @abc.abstractmethod
     def given_features(self, features: AnyArray | None) -> "AbstractModel":
-        """The model given its features: itself, where it has none."""
+        """The model given its features; the model itself if it has none."""
 
     @abc.abstractmethod
     def bare(self) -> "AbstractModel":
-        """The model without its features: itself, where it has none."""
+        """The model without its features; the model itself if it has none."""
 
     def by_entries(self: Model) -> Model:
         """A gradient of a learner, in which that of an edge inside a layer stands whole at both its
@@ -374,8 +374,8 @@ class AbstractLayeredModel(AbstractPlainModel):
 
     $E(x) = \\sum_k E_0(x_k) - \\sum_k b_k \\cdot x_k - \\sum_{kl} x_k^\\top W_{kl} x_l$.
 
-    Subclasses say what their layers, biases and blocks of weights are. Layers named `hidden`, or
-    `hidden_1`, `hidden_2` and so on, are hidden: data tell all others.
+    Subclasses define the layers, biases and blocks of weights. Layers named `hidden`, or
+    `hidden_1`, `hidden_2` and so on, are hidden; all others are visible.
     """
 
     @property
@@ -573,7 +573,7 @@ class AbstractLayeredModel(AbstractPlainModel):
     def places(self, group: Hashable, name: str) -> NoReturn:
         """Raises `TypeError`: there are no groups of variables."""
         named = repr(group) if isinstance(group, str) else type(group).__name__
-        wanted = "not be given" if name == "groups" else "be booleans, one a unit,"
+        wanted = "not be given" if name == "groups" else "be booleans, one per unit,"
         raise TypeError(
             f"`{name}` must {wanted} for a model that is no graph, of type {type(self).__name__},"
             f" got the group {named}."
@@ -698,8 +698,8 @@ class AbstractLayeredModel(AbstractPlainModel):
         """
         if self.batch_shape != ():
             raise ValueError(
-                "`model` must be a single one to be trained, got biases with batch axes of shape"
-                f" {self.batch_shape}; train the CRBM they come from."
+                "`model` must be a single model to be trained, got biases with batch axes of shape"
+                f" {self.batch_shape}: train the CRBM that they come from."
             )
         return self, *self._told(batch, name)
 
@@ -737,12 +737,14 @@ class AbstractLayeredModel(AbstractPlainModel):
         for at, (k, (x, there)) in enumerate(zip(seen, [first, *others], strict=True)):
             label = f"{name}[{at}]" if len(seen) > 1 else name
             if there is not None and others:
-                raise ValueError(f"`{label}` must hold no missing values beside labels, got NaN.")
+                raise ValueError(
+                    f"`{label}` must hold no missing values if there are labels, got NaN."
+                )
             out.append(states_of(self.layers[k], label, x, self.dtype))
         rows = [x.shape[0] for x in out]
         if len(set(rows)) > 1:
             got = " and ".join(map(str, rows))
-            raise ValueError(f"`{name}` must hold as many rows of each, got {got}.")
+            raise ValueError(f"`{name}` must hold arrays with the same number of rows, got {got}.")
         return tuple(out), None if first[1] is None else jnp.asarray(first[1])
 
     def filled(self, seen: Sequence[Float[Array, "rows _"]]) -> list[Float[Array, "rows _"]]:
@@ -888,7 +890,9 @@ def require_layers(model: Any, what: str) -> "AbstractLayeredModel":
 def require_single(model: AbstractModel) -> None:
     """Raises `ValueError` if a model has batch axes."""
     if model.batch_shape != ():
-        raise ValueError(f"`model` must be a single one, got a batch of shape {model.batch_shape}.")
+        raise ValueError(
+            f"`model` must be a single model, got a batch of shape {model.batch_shape}."
+        )
 
 
 def refuse(model: AbstractModel, wanted: str) -> NoReturn:
@@ -924,7 +928,7 @@ def rows_of(name: str, x: Any, columns: int, meaning: str) -> AnyArray:
     """Rows of real numbers, checked."""
     x = array_of(name, x, meaning)
     _checks.rank(name, x, 2, meaning)
-    _checks.trailing(name, x, (columns,), "as the model has units")
+    _checks.trailing(name, x, (columns,), "one value per unit")
     if x.shape[0] == 0:
         raise ValueError(f"`{name}` must contain at least one row, got {_checks.describe(x)}.")
     _checks.real_numbers(name, x)
@@ -955,7 +959,7 @@ def states(name: str, x: Shaped[AnyArray, "..."], size: int, dtype: DTypeLike) -
     x = jnp.asarray(x)
     if x.ndim == 0 or x.shape[-1] != size:
         raise ValueError(
-            f"`{name}` must have shape (..., {size}), one value a unit, got {_checks.describe(x)}."
+            f"`{name}` must have shape (..., {size}), one per unit, got {_checks.describe(x)}."
         )
     return x.astype(dtype)
 

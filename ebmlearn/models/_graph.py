@@ -29,7 +29,7 @@ class AbstractGraphModel(AbstractPlainModel):
     subclasses say of themselves here; `kind` is what messages are registered for.
     """
 
-    hint: ClassVar[str] = "take `BP` or `Exact`, `PMP` to sample, `MLE` or `PMPLearner` to train it"
+    hint: ClassVar[str] = "use `BP` or `Exact`, `PMP` to sample, `MLE` or `PMPLearner` to train"
     log_potentials: eqx.AbstractVar[tuple[Float[Array, "..."], ...]]
 
     @property
@@ -281,7 +281,7 @@ class AbstractGraphModel(AbstractPlainModel):
         if clamped is None:
             return jnp.zeros((num_chains, size), jnp.int32), None
         if start is None or any(group not in start for group in clamped):
-            raise ValueError("`start` must hold the states of all groups that are `clamped`.")
+            raise ValueError("`start` must hold the states of all groups in `clamped`.")
         evidence = {group: start[group] for group in clamped}
         masks = {
             group: mask if hasattr(mask, "dtype") else np.asarray(mask)
@@ -323,5 +323,5 @@ class AbstractGraphModel(AbstractPlainModel):
     def _no_penalty(self, name: str) -> NoReturn:
         raise ValueError(
             f"`{name}` must not be set for a {type(self).__name__}, whose parameters are of many"
-            " kinds; `optax.add_decayed_weights` takes a mask of them."
+            " kinds: use `optax.add_decayed_weights` with a mask."
         )

@@ -124,7 +124,7 @@ class Problem(AbstractProblem):
         if units.evidence is None:
             names = ", ".join(f"`{name}`" for name in self.model.names)
             raise ValueError(
-                f"`evidence` must be None for a {type(self.model).__name__}: hold units {names} by"
+                f"`evidence` must be None for a {type(self.model).__name__}: fix units {names} with"
                 " `sample(..., clamped=...)` instead."
             )
         shape = (*self.shape, units.size)
@@ -361,7 +361,9 @@ def each_and_mean(
         return fn(jax.tree.map(lambda x: x[0], batch))
     size = math.prod(shape)
     if size == 0:
-        raise ValueError(f"`model` must hold at least one instance, got a batch of shape {shape}.")
+        raise ValueError(
+            f"`model` must contain at least one instance, got a batch of shape {shape}."
+        )
 
     def step(carry: PyTree, part: tuple[PyTree, Array]) -> tuple[PyTree, PyTree]:
         instances, real = part

@@ -32,7 +32,7 @@ class RBM(AbstractLayeredModel, AbstractFree):
     $E(v, h) = -v^\\top W h - b^\\top v - c^\\top h$  (Ping & Ihler 2017, eq. (1)),
 
     with weights $W$, visible biases $b$ and hidden biases $c$. The biases may carry leading batch
-    axes: one model per instance with shared weights, as [`ebmlearn.CRBM`][]`.condition` gives them.
+    axes: one model per instance with shared weights, as [`ebmlearn.CRBM`][]`.condition` returns.
 
     !!! example
 
@@ -73,7 +73,7 @@ class RBM(AbstractLayeredModel, AbstractFree):
         - `visible`, `hidden`: the numbers of units.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the weights. Biases are zero.
-        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        - `dtype`: float32 or float64; by default the default dtype of JAX.
         """
         _checks.count("visible", visible)
         _checks.count("hidden", hidden, 0)
@@ -229,9 +229,9 @@ class CRBM(AbstractFree):
     $E(v, h, x) = -v^\\top W h - v^\\top (A x + b) - h^\\top (C x + c)$
     (Ping & Ihler 2017, eq. (2)).
 
-    It is a maker of RBMs: `condition(x)` gives the [`ebmlearn.RBM`][] of $p(v, h \\mid x)$, one
-    instance for each row of features, and every inference works on that. With no hidden units it
-    is logistic regression.
+    `condition(x)` returns the [`ebmlearn.RBM`][] of $p(v, h \\mid x)$, with one instance for each
+    row of features; every inference works on it. Without hidden units a CRBM is logistic
+    regression.
 
     !!! example
 
@@ -287,7 +287,7 @@ class CRBM(AbstractFree):
         - `features`: the length of the feature vector.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the weights. Biases are zero.
-        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        - `dtype`: float32 or float64; by default the default dtype of JAX.
         """
         _checks.count("visible", visible)
         _checks.count("hidden", hidden, 0)
@@ -347,7 +347,7 @@ class CRBM(AbstractFree):
         _checks.binary_rows(f"{name}[1]", v)
         if x.shape[0] != v.shape[0]:
             raise ValueError(
-                f"`{name}` must hold as many rows of features as of visible units, got"
+                f"`{name}` must hold the same number of rows of features and visible units, got"
                 f" {x.shape[0]} and {v.shape[0]}."
             )
 
@@ -429,7 +429,7 @@ class CRBM(AbstractFree):
         return states
 
     def bare(self) -> RBM:
-        """The RBM of features that are all 0."""
+        """The RBM for features that are all 0."""
         return RBM(self.weights, self.visible_bias, self.hidden_bias)
 
     def given_features(self, features: AnyArray | None) -> RBM:
