@@ -34,7 +34,8 @@ GUESSES = {
     "rbm.nothing": (lambda: RBM.nothing, "`RBM` has no attribute `nothing`."),
     "sample(rbm, 10)": (
         lambda: ebm.sample(RBM, 10),
-        "`sample` is missing the argument `num_samples`: write `sample(model, Gibbs(), 1000, key=0)`.",
+        "`sample` is missing the argument `num_samples`: write `sample(model, Gibbs(), 1000,"
+        " key=0)`.",
     ),
     "sample(rbm, 10, 20, key=0)": (
         lambda: ebm.sample(RBM, 10, 20, key=0),

@@ -114,7 +114,7 @@ def likelihoods_of(
                 raise ValueError(f"`evidence` must hold finite likelihoods >= 0, got {got}.")
             if not values.any(-1).all():
                 raise ValueError(
-                    "`evidence` must allow a state of each variable, got likelihoods that are all 0."
+                    "`evidence` must allow a state of each variable, got all likelihoods 0."
                 )
         given[k] = jnp.log(jnp.asarray(x))
         shapes[f"evidence[{k}]"] = x.shape[: x.ndim - len(shape) - 1]
