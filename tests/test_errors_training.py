@@ -47,9 +47,9 @@ CASES = {
         ValueError, "`data`", "0 and 1", "0.5 in row 1",
     ),
     "NaN": (lambda: fit(data=(X * np.nan, V)), ValueError, r"`data\[0\]`", "finite", "nan in row 0"),
-    "empty": (lambda: fit(data=(X[:0], V[:0])), ValueError, "`data`", "at least one row", "none"),
+    "empty": (lambda: fit(data=(X[:0], V[:0])), ValueError, "`data`", "at least one row", "0"),
     "no arrays": (lambda: fit(data=()), ValueError, "`data`", "at least one array", r"\(\)"),
-    "no batches": (lambda: fit(data=[], batch_size=None), ValueError, "`data`", "at least one batch", "none"),
+    "no batches": (lambda: fit(data=[], batch_size=None), ValueError, "`data`", "at least one batch", "0"),
     "one-way": (
         lambda: fit(data=iter([(X, V)]), batch_size=None), ValueError, "`data`", "again in each epoch", "iterator",
     ),
@@ -232,10 +232,10 @@ def test_a_file_of_another_model(tmp_path):
     other = ebm.CRBM.init(3, 5, 4, key=KEY)
     with pytest.raises(ValueError, match=r"'.weights' of shape \(3, 5\).*got shape \(3, 2\)"):
         ebm.load(path, like=other)
-    with pytest.raises(ValueError, match=r"must hold what `like` holds, got '.visible_features'"):
+    with pytest.raises(ValueError, match=r"must hold only what `like` holds, got '.visible_features'"):
         ebm.load(path, like=RBM)
     ebm.save(path, RBM)
-    with pytest.raises(ValueError, match=r"must hold '.visible_features' to be `like`"):
+    with pytest.raises(ValueError, match=r"must hold '.visible_features', as `like` does"):
         ebm.load(path, like=CRBM)
 
 
@@ -280,7 +280,7 @@ def test_checkpoints_of_another_run(tmp_path):
         ValueError, match=r"`model`.*weights. of shape \(3, 5\).*got shape \(3, 2\)"
     ):
         fit(ebm.CRBM.init(3, 5, 4, key=KEY), checkpoint=tmp_path)
-    with pytest.raises(ValueError, match=r"`optimizer`.*to be `like`"):
+    with pytest.raises(ValueError, match=r"`optimizer`.*as `like` does"):
         fit(optimizer=optax.sgd(0.1, momentum=0.9), checkpoint=tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
     newest = tmp_path / before[-1]

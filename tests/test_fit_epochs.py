@@ -24,10 +24,10 @@ def test_metrics():
     told = []
     found = fit(metric=lambda model, data, epoch: told.append((data, epoch)) or 1.0 - epoch)
     assert told == [(None, 0), (None, 1)] and found.best_epoch == 1
-    with pytest.warns(UserWarning, match="`metric` must give a number, got NaN in epoch 0"):
+    with pytest.warns(UserWarning, match="`metric` must return a number, got NaN in epoch 0"):
         found = fit(metric=lambda model, data, epoch: np.nan, epochs=1)
     np.testing.assert_array_equal(found.model.visible_bias, found.last.visible_bias)
-    with pytest.raises(TypeError, match="`metric` must give a number, got an array"):
+    with pytest.raises(TypeError, match="`metric` must return a number, got an array"):
         fit(metric=lambda model, data, epoch: np.ones(2))
 
 

@@ -119,9 +119,9 @@ class Exact(AbstractInference):
     def _allow(self, units: int, model: Any, sizes: tuple[int, ...]) -> None:
         if units > self.max_units:
             raise ValueError(
-                f"`model` must need at most `max_units` = {self.max_units} enumerated units, got"
-                f" {units}: a {type(model).__name__} with layers of {', '.join(map(str, sizes))}"
-                " units."
+                f"`model` must have at most `max_units` = {self.max_units} units to enumerate, got"
+                f" {units} units in a {type(model).__name__} with layers of"
+                f" {', '.join(map(str, sizes))}."
             )
 
 
