@@ -232,7 +232,9 @@ def test_a_file_of_another_model(tmp_path):
     other = ebm.CRBM.init(3, 5, 4, key=KEY)
     with pytest.raises(ValueError, match=r"'.weights' of shape \(3, 5\).*got shape \(3, 2\)"):
         ebm.load(path, like=other)
-    with pytest.raises(ValueError, match=r"must hold only what `like` holds, got '.visible_features'"):
+    with pytest.raises(
+        ValueError, match=r"must hold only what `like` holds, got '.visible_features'"
+    ):
         ebm.load(path, like=RBM)
     ebm.save(path, RBM)
     with pytest.raises(ValueError, match=r"must hold '.visible_features', as `like` does"):
