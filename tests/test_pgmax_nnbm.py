@@ -460,7 +460,7 @@ def test_bad_input():
         (lambda: group(x, w, grid, b[:1]), ValueError, r"`bias`.*\(2,\)"),
         (lambda: group(x, w, grid, b + nan), ValueError, "`bias` must be finite"),
         (lambda: group(two, w, grid), ValueError, "`variables` must have 4 states.*one of 2"),
-        (lambda: group([x[0], x[0]], w, grid), ValueError, "`variables` must be different"),
+        (lambda: group([x[0], x[0]], w, grid), ValueError, "`variables` must hold different"),
         (lambda: group([], w, grid), ValueError, "at least one variable"),
         (lambda: group([1, 2], w, grid), TypeError, "PGMax variables"),
         (lambda: group(x, w, grid).flatten(w), ValueError, r"`data`.*\(2, 3\)"),

@@ -418,7 +418,7 @@ def test_iterations_of_learner_and_model():
     rbm = ebm.RBM.init(4, 2, key=KEY, scale=1.0)
     rows = random_bits(np.random.default_rng(0), 6, 4)
     shallow = ebm.QueryTraining(iterations=2)
-    with pytest.warns(UserWarning, match="2 iterations, the model answers with 10"):
+    with pytest.warns(UserWarning, match="2 iterations but answers with 10"):
         shallow.init(ebm.QueryModel(rbm), key=KEY)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
