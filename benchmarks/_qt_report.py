@@ -121,8 +121,8 @@ def qt_choices() -> str:
     tasks = sorted({r["task"] for r in found})
     lines = [
         "The best cross-entropy of the validation rows, in bits, within"
-        f" {found[0]['steps']:,} steps, depending on which of the three numbers are learned. If they"
-        " are not learned, the scale is 1, evidence is ±1000 and the temperature is 1."
+        f" {found[0]['steps']:,} steps, depending on which of the three numbers are learned. If"
+        " they are not learned, the scale is 1, evidence is ±1000 and the temperature is 1."
         f" `python -m benchmarks qt --choices`; {machine(found[0])}, rate {found[0]['rate']:g},"
         " seed 0.",
         "",
@@ -172,8 +172,8 @@ def qt_frey() -> str:
         " Therefore only the gains can be compared, because they do not depend on the scale."
         f" Means over {_seeds(found)}. `python -m benchmarks qt --task frey`; {machine(one)}.",
         "",
-        "| targets | query training | one Gaussian per image, fitted to its observed pixels | gain |"
-        " published gain | one Gaussian per pixel, fitted to training faces | gain |",
+        "| targets | query training | one Gaussian per image, fitted to its observed pixels |"
+        " gain | published gain | one Gaussian per pixel, fitted to training faces | gain |",
         "|---|---|---|---|---|---|---|",
     ]
     for kind, name, gain in (
@@ -197,8 +197,8 @@ def qt_border() -> str:
         settings.setdefault(str([run.get(name) for name in names]), []).append(run)
     one = found[0]
     lines = [
-        f"Border ownership with an 8-connected grid of {one['hidden'] + 2} hidden states, batches of"
-        f" {one['batch']}; 10,000 test images. The bits per pixel are for the three labels, and for"
+        f"Border ownership with an 8-connected grid of {one['hidden'] + 2} hidden states, batches"
+        f" of {one['batch']}; 10,000 test images. The bits per pixel are for the three labels, and for"
         " object or background. The latter seems to be what is published: there, guessing has 1 bit"
         " and an intersection over union of 16.39%, and a coin for object or background has 16.41%."
         " If several numbers of layers were tried for answers, the validation images chose."
