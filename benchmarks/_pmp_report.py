@@ -173,8 +173,8 @@ def pmp_hidden() -> str:
     budgets = sorted({run["sweeps"] for run in found}, reverse=True)
     lines = [
         "Logarithm of the squared MMD between samples of 50 sweeps and the validation rows, for"
-        " RBMs of the 8×8 digits with 50 hidden units, by the way of training (Adam 0.003, 100 epochs,"
-        f" mean over seeds {', '.join(map(str, seeds))}). Between two sets of data it is"
+        " RBMs of the 8×8 digits with 50 hidden units, by the way of training (Adam 0.003, 100"
+        f" epochs, mean over seeds {', '.join(map(str, seeds))}). Between two sets of data it is"
         f" {found[0]['log_mmd_of_data']:.2f}. `python -m benchmarks pmp --task hidden`, with"
         f" `--sweeps`; {machine(found[0])}.",
         "",
