@@ -199,9 +199,9 @@ def qt_border() -> str:
     lines = [
         f"Border ownership with an 8-connected grid of {one['hidden'] + 2} hidden states, batches"
         f" of {one['batch']}; 10,000 test images. The bits per pixel are for the three labels, and"
-        " for object or background. The latter seems to be what is published: there, guessing has 1 bit"
-        " and an intersection over union of 16.39%, and a coin for object or background has 16.41%."
-        " If several numbers of layers were tried for answers, the validation images chose."
+        " for object or background. The latter seems to be what is published: there, guessing has"
+        " 1 bit and an intersection over union of 16.39%, and a coin for object or background has"
+        " 16.41%. If several numbers of layers were tried for answers, the validation images chose."
         f" `python -m benchmarks qt --task border`; {machine(one)}.",
         "",
         "| first log-potentials | layers | epochs | rate | seed | answered with | validation, three"
