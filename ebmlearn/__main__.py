@@ -103,7 +103,7 @@ def main() -> None:
         for split, key in ((data.valid, valid_key), (data.test, test_key))
     )
     x, v = test
-    print(f"{len(data.train.x)} digits of 8x8 pixels, {NOISE:.0%} of them flipped anew each epoch;")
+    print(f"{len(data.train.x)} digits of 8x8 pixels, {NOISE:.0%} of them flipped in each epoch;")
     print(f"conditional RBMs with {HIDDEN} hidden units, {args.epochs} epochs\n")
     images = {"original": np.asarray(v), "noisy": np.asarray(x)}
     lines = []

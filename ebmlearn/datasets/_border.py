@@ -54,7 +54,7 @@ def border_ownership() -> BorderOwnership:
         )
         if not len(noisy) == len(contour) == len(inside):
             raise ValueError(
-                f"`noisy_{part}` of 'border' must have as many rows as `contour_{part}` and"
+                f"`noisy_{part}` of 'border' must have the same rows as `contour_{part}` and"
                 f" `in_{part}`, got {len(noisy)}, {len(contour)} and {len(inside)}."
             )
         parts.append(Segmentation(noisy, _labels(contour, inside)))

@@ -45,7 +45,7 @@ def binary_convolution(
     - `seed`: the seed of the random locations.
     - `size`: the height and width of an image.
     - `density`: the probability that a feature is at a location.
-    - `features`: 0 and 1, `[features, rows, columns]`; four shapes of 5×5 lines if not given.
+    - `features`: 0 and 1, `[features, rows, columns]`; by default four shapes of 5×5 lines.
     """
     _checks.count("num_images", num_images)
     _checks.count("seed", seed, 0)

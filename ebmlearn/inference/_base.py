@@ -24,7 +24,7 @@ from ._beliefs import Beliefs
 Tree = TypeVar("Tree")
 # Without a tolerance of its own, a run is judged by that of Ping & Ihler 2017, section 6.
 _JUDGED_BY = 1e-3
-# Messages of a batch are kept while they are at most so many numbers, 256 MiB in float32.
+# Messages of a batch are kept up to this many numbers, 256 MiB in float32.
 KEPT = 2**26
 
 
@@ -108,7 +108,7 @@ class AbstractInference(eqx.Module):
 
 
 class AbstractFormed(eqx.Module):
-    """Something that sends messages, in a form that may be settled beforehand."""
+    """Something that sends messages, in a form that may be set."""
 
     form: eqx.AbstractVar[Form | None]
 
@@ -116,11 +116,11 @@ class AbstractFormed(eqx.Module):
     def fits(
         self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
     ) -> bool | Bool[AnyArray, ""]:
-        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        """Whether the fast form of messages is accurate enough."""
 
 
 def in_form(tree: Tree, form: Form) -> Tree:
-    """The same, in which all messages whose form is open are sent in this one."""
+    """The same with this form for all messages whose form is not set."""
 
     def settled(x: Any) -> Any:
         if not _is_formed(x) or x.form is not None:
@@ -131,8 +131,8 @@ def in_form(tree: Tree, form: Form) -> Tree:
 
 
 def fits(tree: Any, model: Any, epoch: int | Int[Array, ""]) -> Bool[Array, ""] | None:
-    """Whether all messages whose form is open may be sent in the fast form; None if there are no
-    such messages, or only one form for them.
+    """Whether the fast form is accurate enough for all messages whose form is not set; None if
+    there are none.
     """
     parts = [x for x in jax.tree.leaves(tree, is_leaf=_is_formed) if _is_formed(x)]
     found = [x.fits(model, epoch) for x in parts if x.form is None]
@@ -267,8 +267,8 @@ def limited(iterations: Any, tol: Any, dtype: DTypeLike, unroll: bool = False) -
 
 
 def chunk_of(model: AbstractModel, schedule: Schedule = "layers") -> int:
-    """How many instances are treated at once, where each has messages, so that these take no more
-    memory than those that are kept.
+    """The number of instances to process at once, so that their messages take no more memory than
+    messages that are kept.
     """
     return max(1, KEPT // max(1, MAKERS[model.kind].size(model, schedule)))
 
@@ -280,11 +280,10 @@ def swept_at_once(model: AbstractModel, schedule: Schedule) -> int:
 
 @functools.cache
 def _numbers() -> int:
-    """How many numbers the messages of instances that are swept together should be.
+    """How many numbers the messages of instances that are swept together should have.
 
-    A CPU sweeps several times as fast where they stay in the cache that a core has for itself. On
-    other devices a sweep should be as large as a sixteenth of the memory allows, since each of its
-    kernels has to be started.
+    A CPU sweeps several times as fast if they stay in the cache of a core. On other devices a sweep
+    should fill a sixteenth of the memory, because each kernel costs time to start.
     """
     if jax.default_backend() == "cpu":
         return _cache() // 4

@@ -109,7 +109,7 @@ class BP(AbstractInference, AbstractFormed):
     def fits(
         self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
     ) -> bool | Bool[AnyArray, ""]:
-        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        """Whether the fast form of messages is accurate enough."""
         return _fits(self, model.bare())
 
 
@@ -161,7 +161,7 @@ def _is_undamped(bp: BP) -> bool:
 
 
 def _fits(bp: BP, model: AbstractModel) -> bool | Bool[AnyArray, ""]:
-    """Whether messages may be sent in their fast form, as exactly as in the general one."""
+    """Whether the fast form of messages is accurate enough."""
     if bp.product == "max":
         return False
     temperature = traced(bp.temperature, model.dtype)
@@ -264,7 +264,7 @@ def passed(
 
 
 def in_form(fits: bool | Bool[AnyArray, ""], run: Callable[[Form], PyTree]) -> PyTree:
-    """Runs in the fast form of the messages where it serves, else in the general one."""
+    """Runs in the fast form of messages if it is accurate enough, else in the general one."""
     if isinstance(fits, bool):
         return run("odds" if fits else "log-odds")
     return jax.lax.cond(fits, lambda: run("odds"), lambda: run("log-odds"))

@@ -161,7 +161,7 @@ def _solved(
 
         start = jnp.zeros((edges.shape[0], 2), unary.dtype), unary
         (messages, _), iterations, residual = limits.iterate(sweep, start)
-        # Added up anew: differences add up their rounding.
+        # Added up again: differences accumulate rounding errors.
         fields = unary.at[edges.reshape(-1)].add(messages.reshape(-1))
         to_first, to_second = messages[:, 0], messages[:, 1]
         edge = jnp.maximum(jnp.maximum(-to_first, -to_second), own - to_first - to_second)

@@ -64,7 +64,7 @@ class Network(AbstractInference, AbstractFormed):
         return refuse(problem.model, "be a plain one for this learner")
 
     def fits(self, model: Any, epoch: int | Int[Array, ""] = 0) -> bool | Bool[AnyArray, ""]:
-        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        """Whether the fast form of messages is accurate enough."""
         return self.bp(model).fits(model.to_model())
 
     def bp(self, model: QueryModel) -> BP:
@@ -86,13 +86,13 @@ class Network(AbstractInference, AbstractFormed):
 
 
 def _scaled(scale: Array, x: Array, own: Array) -> Array:
-    """Log-odds times `scale`, but for what was told of the units themselves."""
+    """Log-odds times `scale`, except for the evidence about the units themselves."""
     own = jnp.broadcast_to(own, x.shape)
     return scale * (x - own) + own
 
 
 def _sure(plain: Any, log_odds: Any) -> Any:
-    """Log-odds, those of units that are known for sure as told."""
+    """Log-odds, with those of certain units replaced by the evidence."""
     known = plain.known()
     if known is None:
         return log_odds

@@ -23,7 +23,7 @@ def as_groups(groups: Any) -> tuple[Any, ...] | None:
 def places_in(
     model: Any, groups: tuple[Any, ...], name: str = "groups"
 ) -> list[Int[np.ndarray, " own"]]:
-    """Where the variables of each group stand among all."""
+    """The indices of the variables of each group."""
     return [model.places(group, name).reshape(-1) for group in groups]
 
 

@@ -36,7 +36,7 @@ class Schedule(AbstractFormed):
     def fits(
         self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
     ) -> bool | Bool[AnyArray, ""]:
-        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        """Whether the fast form of messages is accurate enough."""
         found = fits(self(epoch), model, epoch)
         return False if found is None else found
 

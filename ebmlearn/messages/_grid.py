@@ -128,7 +128,7 @@ class GridView(AbstractGraphView):
         return jnp.stack(met).sum()
 
     def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
-        # Added up anew, so that a gradient with the messages held fixed is complete.
+        # Added up again, so that a gradient with the messages held fixed is complete.
         sent = state.rest.sent
         scores, top = self._shifted(self._unary(instance) + sent.sum(0), instance)
         single = self._reduce(scores, -1)

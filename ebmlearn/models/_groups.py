@@ -162,7 +162,7 @@ def joined_states(
 
 
 def _check_states(name: str, rows: Any, counts: Int[np.ndarray, "*variables"]) -> None:
-    """Raises where a state is none of its variable, as far as values can be looked at."""
+    """Raises an error if a known value is not a state of its variable."""
     if not _checks.is_concrete(rows):
         return
     rows = np.asarray(rows)

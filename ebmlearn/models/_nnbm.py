@@ -242,7 +242,7 @@ def check_couplings(couplings: Array) -> None:
     outside, least = couplings, float("inf")
     square = couplings.ndim == 2 and couplings.shape[0] == couplings.shape[1]
     if square and _checks.is_concrete(couplings):
-        # In NumPy, which compiles nothing for a new size.
+        # In NumPy, which needs no compilation for a new size.
         diagonal = np.diagonal(np.asarray(couplings))
         least = float(diagonal.min(initial=np.inf))
         with jax.ensure_compile_time_eval():

@@ -142,7 +142,7 @@ class QueryModel(AbstractModel):
 
     @property
     def num_asked(self) -> int:
-        """How many units can be given or asked for."""
+        """The number of units that queries are about."""
         return self.centred.num_asked
 
     @property
@@ -151,7 +151,7 @@ class QueryModel(AbstractModel):
         return
 
     def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
-        """Where the variables of a group of a graph stand among all."""
+        """The indices of the variables of a group of a graph."""
         return self.centred.places(group, name)
 
     def blocks(self) -> tuple[Block, ...]:
@@ -159,15 +159,15 @@ class QueryModel(AbstractModel):
         return self.to_model().blocks()
 
     def observe(self, batch: Batch, name: str = "batch") -> tuple["QueryModel", Array, None]:
-        """Takes a batch of data apart, checked. Numbers between 0 and 1 are shares."""
+        """Checks a batch of data. Numbers between 0 and 1 are shares."""
         return self, self.centred.asked_rows(batch, name), None
 
     def check(self, batch: Batch, name: str = "batch") -> None:
-        """Raises unless a batch is made for the plain model."""
+        """Raises an error if a batch does not fit the plain model."""
         self.centred.asked_rows(batch, name)
 
     def asked_rows(self, data: Batch, name: str) -> Array:
-        """Rows of data that queries are about, checked."""
+        """Checked rows of data that queries are about."""
         return self.centred.asked_rows(data, name)
 
     def as_batch(self, batch: Batch) -> PyTree:
@@ -184,15 +184,15 @@ class QueryModel(AbstractModel):
         return self
 
     def problem(self, evidence: Evidence, observed: Observed) -> "QueryProblem":
-        """The model with evidence, checked."""
+        """The model with checked evidence."""
         return QueryProblem(self, self.to_model().problem(evidence, observed))
 
     def told_in(self, rows: Array) -> Bool[Array, "..."]:
-        """What of rows data tell."""
+        """Which values of rows are not missing."""
         return self.centred.told_in(rows)
 
     def row_problem(self, rows: Array, observed: Array) -> "QueryProblem":
-        """The model with evidence that was checked before."""
+        """The model with evidence that has been checked."""
         return QueryProblem(self, self.to_model().row_problem(rows, observed))
 
     def configuration(self, states: PyTree) -> PyTree:
@@ -251,7 +251,7 @@ class QueryProblem(AbstractProblem):
         return self.plain.shape
 
     def place(self, target: Targets) -> PyTree:
-        """Where a unit or a variable stands, or an error."""
+        """The place of a unit or a variable; raises an error if there is none."""
         return self.plain.place(target)
 
     def holds(self, places: list[PyTree]) -> bool:
@@ -259,7 +259,7 @@ class QueryProblem(AbstractProblem):
         return self.plain.holds(places)
 
     def with_states(self, places: list[PyTree], states: tuple[int, ...]) -> "QueryProblem":
-        """The same with the states of some of these given too."""
+        """The same problem with the states of some units fixed too."""
         return QueryProblem(self.model, self.plain.with_states(places, states))
 
     def distribution(self, means: PyTree, place: PyTree) -> Float[Array, "*batch states"]:

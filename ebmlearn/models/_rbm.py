@@ -333,7 +333,7 @@ class CRBM(AbstractFree):
         return (Block(0, 1, self.weights),)
 
     def check(self, batch: Batch, name: str = "batch") -> None:
-        """Raises unless a batch is a pair (features, visible) for this model."""
+        """Raises an error if a batch is not a pair (features, visible) for this model."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             got = f"{len(batch)} arrays" if isinstance(batch, (tuple, list)) else "one array"
             if not hasattr(batch, "shape") and not isinstance(batch, (tuple, list)):
@@ -354,7 +354,7 @@ class CRBM(AbstractFree):
     def observe(
         self, batch: Batch, name: str = "batch"
     ) -> tuple[RBM, tuple[Float[Array, "rows visible"]], None]:
-        """Takes the pair (features, visible) apart, checked."""
+        """Checks the pair (features, visible), and conditions on the features."""
         self.check(batch, name)
         features, visible = batch
         return self.condition(features), (jnp.asarray(visible).astype(self.dtype),), None
@@ -408,11 +408,11 @@ class CRBM(AbstractFree):
         return scaled(self, beta)
 
     def decayed(self) -> "CRBM":
-        """What weight decay pulls on: all weights."""
+        """The parameters that weight decay shrinks: all weights."""
         return matrices_of(self)
 
     def as_batch(self, batch: Batch) -> PyTree:
-        """The batch as it is."""
+        """The batch itself."""
         return batch
 
     def problem(self, evidence: Evidence, observed: Observed) -> NoReturn:
@@ -425,7 +425,7 @@ class CRBM(AbstractFree):
         return
 
     def configuration(self, states: PyTree) -> PyTree:
-        """States as they are."""
+        """The states themselves."""
         return states
 
     def bare(self) -> RBM:

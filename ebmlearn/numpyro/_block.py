@@ -65,7 +65,7 @@ class SamplerBlock(MCMCKernel):
           [`ebmlearn.TemperedTransitions`][]. [`ebmlearn.ParallelTempering`][] does not work here,
           because the other blocks do not know its replicas.
         - `build`: a function from a dictionary of the values of all other sites to the model. If
-          the site has batch axes the model may have one, of as many instances.
+          the site has batch axes the model may have one, with the same number of instances.
         - `steps`: the number of steps of the sampler in one step of the block.
         """
         if not isinstance(sampler, AbstractSampler) or isinstance(sampler, ParallelTempering):

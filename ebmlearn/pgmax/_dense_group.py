@@ -334,7 +334,7 @@ class CRBMFactorGroup(AbstractDenseGroup):
         """**Arguments:**
 
         - `visible_variables`, `hidden_variables`: groups of binary variables.
-        - `model`: a CRBM with as many visible and hidden units.
+        - `model`: a CRBM with the same numbers of visible and hidden units.
         """
         for name, group in (("visible", visible_variables), ("hidden", hidden_variables)):
             if not isinstance(group, vgroup.VarGroup):

@@ -129,8 +129,7 @@ def filters(
         found = found[np.argsort(-np.linalg.norm(found, axis=1), kind="stable")[:number]]
     if found.shape[1] != math.prod(shape):
         raise ValueError(
-            f"`shape` must have as many pixels as there are visible units, {found.shape[1]}, got"
-            f" {shape}."
+            f"`shape` must have {found.shape[1]} pixels, one per visible unit, got {shape}."
         )
     return images(found, shape, columns=columns, signed=True, limits=limits, ax=ax)
 

@@ -38,7 +38,7 @@ class Gaussian(AbstractRealUnits):
 
         - `size`: the number of units.
         - `log_scale`: $\\log \\sigma$, zero by default.
-        - `origin`: $o$, zero if not given. With a bias of $o / \\sigma^2$ the energy is
+        - `origin`: $o$, zero by default. With a bias of $o / \\sigma^2$ the energy is
           $(x - o)^2 / 2 \\sigma^2$.
         """
         _checks.count("size", size, 0)
