@@ -59,7 +59,7 @@ assert error < np.abs(np.asarray(ebm.NaiveMeanField()(pair).mean - exact.mean)).
 # %%
 match = ebm.solve_moments(rows, ebm.ISusP())
 print("converged", bool(match.converged))
-model = match.model.project()  # certainly copositive
+model = match.model.project()  # copositive for certain
 assert match.converged
 
 # %% [markdown]

@@ -49,7 +49,7 @@ def fit(
     average: float | None = None,
     progress: bool = True,
 ) -> Fitted:
-    """Trains a model. The result depends on `key` only: the same key gives the same model.
+    """Trains a model. All randomness comes from `key`, so the same call gives the same result.
 
     !!! example
 
