@@ -102,7 +102,7 @@ def _fit_many() -> list[dict[str, Any]]:
     options: dict[str, Any] = dict(epochs=10, batch_size=100, validation=valid, progress=False)
 
     def many() -> list[ebm.Fitted]:
-        optimizers = [optax.adam(rate) for rate, _ in grid]
+        optimizers = [one for one in map(optax.adam, RATES) for _ in SEEDS]
         keys = [seed for _, seed in grid]
         return ebm.fit_many(models, learner, train, optimizer=optimizers, key=keys, **options)
 

@@ -77,10 +77,11 @@ def classify(seeds: int) -> dict[str, Any]:
 
 
 CLIPS = (0.05, 0.02, 0.01, 0.005, 1e-3, 1e-4, 1e-5)
-# Hidden units, learning rate and epochs that are tried on the validation rows.
+# Hidden units, learning rate and epochs, which are tried on the validation rows with and without
+# couplings between the columns.
 SETTINGS = {
-    "digits": ((50, 0.02, 50), (50, 0.01, 100)),
-    "adult": ((50, 0.01, 10), (50, 0.02, 10)),
+    "digits": ((50, 0.02, 50), (100, 0.01, 100)),
+    "adult": ((20, 0.01, 20), (50, 0.005, 100)),
 }
 
 
@@ -110,16 +111,14 @@ def impute(name: str, share: float, seed: int) -> dict[str, Any]:
     methods: dict[str, list[tuple[dict[str, Any], Any]]] = {
         "column mean": [({}, SimpleImputer(keep_empty_features=True))],
         "IterativeImputer": [({}, IterativeImputer(random_state=seed, keep_empty_features=True))],
-        "RBMImputer": [
-            (
-                {"n_components": hidden, "learning_rate": rate, "n_iter": epochs},
-                RBMImputer(
-                    hidden, learning_rate=rate, n_iter=epochs, queries=queries, random_state=seed
-                ),
-            )
-            for hidden, rate, epochs in SETTINGS[name]
-        ],
+        "RBMImputer": [],
     }
+    for couplings in (False, True):
+        for hidden, rate, epochs in SETTINGS[name]:
+            settings = {"n_components": hidden, "learning_rate": rate, "n_iter": epochs}
+            settings |= {"couplings": couplings}
+            imputer = RBMImputer(**settings, queries=queries, random_state=seed)
+            methods["RBMImputer"].append((settings, imputer))
     out: dict[str, Any] = {}
     for method, tries in methods.items():
         tried = []

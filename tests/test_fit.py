@@ -133,16 +133,22 @@ def test_form_of_messages_is_settled_until_the_weights_outgrow_it(tmp_path):
     """Steps are in the fast form while it serves and in the general one from then on, wherever the
     run is cut.
     """
-    rbm = ebm.RBM.init(4, 3, key=1, scale=2.0)
+    growing = optax.chain(optax.scale(-0.1), optax.add_decayed_weights(0.1))
     options: dict[str, Any] = dict(
-        model=rbm, learner=ebm.MLE(ebm.BP(5)), given=data()[0], optimizer=optax.sgd(4.0), epochs=6
+        model=ebm.RBM.init(4, 3, key=1, scale=2.0),
+        learner=ebm.MLE(ebm.BP(5)),
+        given=data()[0],
+        optimizer=growing,
+        epochs=6,
     )
     whole = fit(**options)
     settings = ebm.Checkpoint(tmp_path, every=1, keep=100)
     assert_equal(whole.last, fit(**options, checkpoint=settings).last)
     paths = sorted(tmp_path.glob("step-*"))
     facts = [_file.read(path)[0]["info"]["facts"] for path in paths]
-    largest = [np.abs(_file.arrays(*_file.read(p))["['state'].parameters.weights"]).max() for p in paths]
+    largest = [
+        np.abs(_file.arrays(*_file.read(p))["['state'].parameters.weights"]).max() for p in paths
+    ]
     outgrown = np.maximum.accumulate(np.array(largest) > ODDS_LIMIT)
     assert 2 < outgrown.argmax() < len(paths) - 3
     # A checkpoint is written before the next step finds its weights too large.

@@ -9,6 +9,8 @@ import optax
 import pytest
 
 import ebmlearn as ebm
+from ebmlearn._fit import _many
+from ebmlearn.messages._edge import ODDS_LIMIT
 
 
 RATES, SEEDS = (0.3, 0.02), (0, 1, 2)
@@ -69,11 +71,24 @@ def test_lanes_with_a_state_and_without_a_metric():
     both(models, learner, rows(20)[0], [optax.sgd(rate) for rate, _ in GRID])
 
 
-def test_lanes_change_the_form_of_messages_together():
+def test_lanes_change_the_form_of_messages_together(monkeypatch):
     """One lane outgrows the fast form, and all others follow."""
-    models = [ebm.RBM.init(4, 3, key=seed, scale=2.0 + 2 * seed) for _, seed in GRID]
-    optimizers = [optax.sgd(20 * rate) for rate, _ in GRID]
-    both(models, ebm.MLE(ebm.BP(5)), rows(20)[0], optimizers)
+    models = [ebm.RBM.init(4, 3, key=seed, scale=1.0 + seed) for _, seed in GRID]
+    growing = [
+        optax.chain(optax.scale(-rate), optax.add_decayed_weights(rate / 3)) for rate, _ in GRID
+    ]
+    forms = []
+
+    def run(training, *rest):
+        forms.append(training.form)
+        return advance(training, *rest)
+
+    advance = _many.advance_many
+    monkeypatch.setattr(_many, "advance_many", run)
+    many = both(models, ebm.MLE(ebm.BP(5)), rows(20)[0], growing)
+    assert forms == ["odds", "log-odds"]  # as they are compiled
+    largest = [float(abs(x.last.weights).max()) for x in many]
+    assert min(largest) < ODDS_LIMIT < max(largest)
 
 
 def test_query_training_in_lanes():
@@ -116,7 +131,7 @@ def test_what_lanes_need():
         run(optimizer=[optax.sgd(0.1), optax.adam(0.1)])
     with pytest.raises(ValueError, match="`optimizer` must be one for all runs, or a list"):
         run(optimizer=[optax.sgd(0.1)])
-    with pytest.raises(ValueError, match="`model` models of the same shape"):
+    with pytest.raises(ValueError, match="`model` must hold models of the same kind and shape"):
         run(model=[model, ebm.RBM.init(4, 2, key=0)])
     with pytest.raises(TypeError, match="`key` must be a list"):
         run(key=[])

@@ -168,10 +168,12 @@ def test_classifier_predicts_outputs_together():
     assert not hasattr(margin, "predict_proba")
 
 
-def test_imputer_fills_in_what_neighbours_tell():
+@pytest.mark.parametrize("couplings", [False, True])
+def test_imputer_fills_in_what_neighbours_tell(couplings):
     x = stripes(300)
     holes = np.where(np.random.default_rng(1).random(x.shape) < 0.3, np.nan, x)
-    imputer = RBMImputer(8, n_iter=60, learning_rate=0.05, iterations=4, random_state=0)
+    settings: dict[str, Any] = dict(n_iter=60, learning_rate=0.05, iterations=4, random_state=0)
+    imputer = RBMImputer(8, couplings=couplings, **settings)
     filled = imputer.fit(holes).transform(holes)
     missing = np.isnan(holes)
     np.testing.assert_array_equal(filled[~missing], x[~missing])

@@ -1,5 +1,6 @@
 """Many runs of `fit` in one program, one lane per run."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -14,16 +15,17 @@ from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, Py
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..inference._base import with_traced
+from ..inference._base import fits, in_form, with_traced
 from ..learners import AbstractLearner, StepInfo
 from ..messages import Form
 from ..models import AbstractModel
 from ._data import Arrays, Feed, in_memory
 from ._history import Fitted, means_of, Record, Stopped
 from ._loop import check_arguments, default_metric, opened, own_projection
+from ._program import Program
 from ._progress import Bar
 from ._run import ROOM, SECONDS
-from ._state import compiled, start, step, Training, TrainState
+from ._state import compiled, first, step, Training, TrainState
 
 
 Item = TypeVar("Item")
@@ -159,36 +161,34 @@ class _Lanes:
         keys: Sequence[PRNGKeyArray],
         rows: Arrays,
     ):
-        split = [jax.random.split(key, 3) for key in keys]
+        split = jnp.stack([jax.random.split(key, 3) for key in keys])
         self.feed = rows.feed()
-        self.keys = jnp.stack([k[0] for k in split]), jnp.stack([k[1] for k in split])
-        begun = []
-        for model, optimizer, own in zip(models, optimizers, split, strict=True):
-            parameters, static = eqx.partition(model, eqx.is_inexact_array)
-            if not eqx.tree_equal(static, training.static):
-                raise ValueError(
-                    "`model` must hold models of the same kind and shape, got different ones."
-                )
-            begun.append(start(training, optimizer, parameters, own[2]))
-        updates = [t.update for t, _ in begun]
-        # Their structures hold all operations, but no numbers.
-        if len({jax.tree.structure(update) for update in updates}) > 1:
+        self.keys = split[:, 0], split[:, 1]
+        parts = [eqx.partition(model, eqx.is_inexact_array) for model in models]
+        shapes = [jax.eval_shape(lambda x: x, own) for own, _ in parts]
+        alike = [(shape, static) for shape, (_, static) in zip(shapes, parts, strict=True)]
+        if not eqx.tree_equal((shapes[0], training.static), *alike):
             raise ValueError(
-                "`optimizer` must hold optimizers that differ only in their numbers, and `model`"
-                " models of the same shape, got different ones."
+                "`model` must hold models of the same kind and shape, got different ones."
             )
-        numbers = [jax.tree.leaves(update) for update in updates]
-        self.numbers = [np.stack(x) for x in zip(*numbers, strict=True)]
-        self.opened = begun[0][0]
-        self.state = jax.tree.map(lambda *x: _stacked(x), *[state for _, state in begun])
+        parameters = jax.tree.map(lambda *x: _stacked(x), *[own for own, _ in parts])
+        # Optax mixes dtypes, which the user may have disabled.
+        with jax.numpy_dtype_promotion("standard"):
+            init, numbers = _together([(o.init, o) for o in optimizers], shapes[0])
+            begun = compiled(_mapped, 0)(init, numbers, parameters)
+            like = jax.eval_shape(init, shapes[0])
+            update, self.numbers = _together(
+                [(o.update, o) for o in optimizers], shapes[0], like, shapes[0]
+            )
+        self.opened = dataclasses.replace(training, update=update)
+        self.state, serves = compiled(_begun)(training, parameters, begun, split[:, 2])
         self.best = self.current
         self.lanes = [_Lane() for _ in keys]
         self.active = np.ones(len(keys), bool)
         # All lanes send messages in one form, which must suit each of them.
-        serves = [t.fits(t.model(state.parameters), 0) for t, state in begun]
         form: Form | None = None
-        if serves[0] is not None:
-            form = "odds" if all(bool(x) for x in serves) else "log-odds"
+        if serves is not None:
+            form = "odds" if bool(serves.all()) else "log-odds"
         self.training = self.opened.in_form(form)
         self.at_once = 1
 
@@ -304,11 +304,11 @@ class _Lanes:
         bar.metric = min(lane.best for lane in self.lanes)
 
     def fitted(self, measured: bool) -> list[Fitted]:
-        last, best = (jax.tree.map(np.asarray, x) for x in (self.current, self.best))
+        found = jax.tree.map(np.asarray, (self.best if measured else self.current, self.current))
+        # Moved all together, since each array that is moved by itself takes time.
+        each = [jax.tree.map(lambda x: x[k], found) for k in range(len(self.lanes))]  # noqa: B023
         out = []
-        for k, lane in enumerate(self.lanes):
-            own = [jax.tree.map(lambda x: jnp.asarray(x[k]), tree) for tree in (best, last)]  # noqa: B023
-            chosen, end = own if measured else (own[1], own[1])
+        for lane, (chosen, end) in zip(self.lanes, jax.device_put(each), strict=True):
             validations = len(lane.record.validations)
             one = Fitted(
                 model=self.opened.model(chosen),
@@ -323,9 +323,47 @@ class _Lanes:
         return out
 
 
+def _together(
+    functions: Sequence[tuple[Callable, optax.GradientTransformation]], *arguments: PyTree
+) -> tuple[Program, PyTree]:
+    """The program of functions that differ only in their numbers, and the numbers of each."""
+    # An optimiser that serves several lanes is traced once.
+    owned = {id(owner): function for function, owner in functions}
+    known = {name: Program(function, *arguments) for name, function in owned.items()}
+    programs = [known[id(owner)] for _, owner in functions]
+    # Their structures hold all operations, but no numbers.
+    if len({jax.tree.structure(one) for one in programs}) > 1:
+        raise ValueError(
+            "`optimizer` must hold optimizers that differ only in their numbers, got others."
+        )
+    return programs[0], jax.tree.map(lambda *x: np.stack(x), *[x.numbers for x in programs])
+
+
+def _mapped(program: Program, numbers: PyTree, arguments: PyTree) -> PyTree:
+    """A program with the numbers and the argument of each lane."""
+
+    def one(numbers: PyTree, argument: PyTree) -> PyTree:
+        return eqx.tree_at(lambda p: p.numbers, program, numbers)(argument)
+
+    return jax.vmap(one)(numbers, arguments)
+
+
+def _begun(
+    training: Training,
+    parameters: PyTree,
+    optimizer: PyTree,
+    keys: PRNGKeys[Array, " lanes"],
+) -> tuple[TrainState, Bool[Array, " lanes"] | None]:
+    """The state of each lane, and whether the fast form of messages suits it."""
+
+    def one(own: PyTree, optimizer: PyTree, key: PRNGKeyArray) -> tuple[TrainState, Any]:
+        serves = training.fits(training.model(own), 0)
+        return first(training, own, optimizer, key), serves
+
+    return jax.vmap(one)(parameters, optimizer, keys)
+
+
 def _stacked(leaves: Sequence[Array]) -> Array:
-    if jnp.issubdtype(leaves[0].dtype, jax.dtypes.extended):
-        return jnp.stack(leaves)
     return jnp.asarray(np.stack([np.asarray(x) for x in leaves]))
 
 
@@ -340,10 +378,21 @@ _NOT_TRACEABLE = (
 def _judged(
     training: Training, metric: Callable, parameters: PyTree, data: Any, epoch: Int[AnyArray, ""]
 ) -> Float[Array, " lanes"]:
-    def one(parameters: PyTree) -> Array:
-        return jnp.asarray(metric(training.model(parameters), data, epoch))
+    def judged(metric: Callable) -> Array:
+        def one(parameters: PyTree) -> Array:
+            return jnp.asarray(metric(training.model(parameters), data, epoch))
 
-    return jax.vmap(one)(parameters)
+        return jax.vmap(one)(parameters)
+
+    def serves(parameters: PyTree) -> Bool[Array, ""] | None:
+        return fits(metric, training.model(parameters), jnp.asarray(epoch))
+
+    # One form for all of them: a choice for each lane would be made by running both.
+    suited = jax.vmap(serves)(parameters)
+    if suited is None:
+        return judged(metric)
+    forms = [lambda: judged(in_form(metric, "odds")), lambda: judged(in_form(metric, "log-odds"))]
+    return jax.lax.cond(suited.all(), *forms)
 
 
 @eqx.filter_jit

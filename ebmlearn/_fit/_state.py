@@ -74,15 +74,19 @@ def start(
     with jax.numpy_dtype_promotion("standard"):
         begun = compiled(Program.__call__, 0)(Program(optimizer.init, parameters), parameters)
         update = Program(optimizer.update, parameters, begun, parameters)
-    state = TrainState(
+    return dataclasses.replace(training, update=update), first(training, parameters, begun, key)
+
+
+def first(training: Training, parameters: PyTree, optimizer: PyTree, key: Any) -> TrainState:
+    """The state before the first step, given that of the optimiser."""
+    return TrainState(
         parameters=parameters,
         average=None if training.average is None else parameters,
-        optimizer=begun,
+        optimizer=optimizer,
         learner=training.learner.init(training.model(parameters), key=key),
         step=jnp.asarray(np.zeros((), np.int32)),
         fault=jnp.asarray(np.full(2, -1, np.int32)),
     )
-    return dataclasses.replace(training, update=update), state
 
 
 def compiled(function: Callable, level: int = 2) -> Callable:

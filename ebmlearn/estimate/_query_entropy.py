@@ -121,12 +121,16 @@ def query_entropy(
 
 
 def mean_entropy(
-    model: Any, data: Any, queries: AbstractQueries, *, key: Key, batch_size: int = 500
+    model: Any,
+    data: Any,
+    queries: AbstractQueries,
+    inference: AbstractInference,
+    *,
+    key: Key,
+    batch_size: int = 500,
 ) -> Float[Array, ""]:
-    """The value of [`ebmlearn.query_entropy`][] in bits, of a model that answers for itself. It can
-    be compiled and mapped.
-    """
-    key, inference = _checks.as_key(key), asker(model, None)
+    """The value of [`ebmlearn.query_entropy`][] in bits. It can be compiled and mapped."""
+    key = _checks.as_key(key)
     x = model.asked_rows(data, "data")
     out = [
         _cross_entropy(model, part, asked, inference)

@@ -145,12 +145,15 @@ class QueryTraining(AbstractLearner):
 
 
 class _Entropy(eqx.Module):
-    """The cross-entropy on a fixed set of queries. Metrics of equal queries are equal."""
+    """The cross-entropy on a fixed set of queries. Metrics of equal queries are equal. The model
+    answers with its own number of iterations, not with that of training.
+    """
 
     queries: AbstractQueries
+    network: Network = Network()
 
     def __call__(self, model: QueryModel, validation: Any, epoch: Any) -> Float[Array, ""]:
-        return mean_entropy(model, validation, self.queries, key=0)
+        return mean_entropy(model, validation, self.queries, self.network, key=0)
 
 
 def _checked(model: AbstractModel) -> QueryModel:

@@ -6,11 +6,13 @@ It has all that these units are sent, so that they answer at once, and what they
 over the edges at hand. The rest of that sum is a small array.
 
 - `turns`: undamped layers that take turns keep one direction, which is read and written once a
-  sweep; two passes do that twice.
+  sweep; two passes do that twice. It is the one towards the second layer, and after the `last`
+  sweep the one towards the first.
 - `damped`, `flooding`: both directions are read and written once.
 """
 
 import functools
+import math
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -19,14 +21,16 @@ from jaxtyping import Array, Bool, Float
 
 from .._pallas import has_gpu, triton
 from .._sentinels import CLAMPED
-from ._edge import hard, odds, odds_back, odds_ratio, soft
+from ._edge import hard, odds, soft_by
 from ._types import Form
 
 
 # A program of the kernel has so many units of the first layer, one after the other, and each of its
 # threads so many edges of a unit: by form and product, as measured on an H200. Products of the
 # terms of eight odds stay inside the range of float32.
-_TILES = {("odds", "sum"): (4, 8), ("log-odds", "sum"): (4, 4), ("log-odds", "max"): (8, 16)}
+_TILES = {("odds", "sum"): (8, 4), ("log-odds", "sum"): (8, 4), ("log-odds", "max"): (8, 16)}
+# One instance alone has so few units that all programs together run side by side.
+_AT_LEAST = 2
 _WIDEST = 4096
 
 Sums = tuple[Float[Array, " n"], ...]
@@ -53,6 +57,9 @@ class Rule(NamedTuple):
     form: Form
     product: Literal["sum", "max"]
     order: Literal["turns", "damped", "flooding"]
+    few: bool = False
+    interpret: bool = False
+    last: bool = False
 
 
 def serves(shape: tuple[int, ...], dtype: Any) -> bool:
@@ -68,7 +75,6 @@ def sweep(
     first: Float[Array, " m"],
     second: Float[Array, " n"],
     active: Bool[Array, ""],
-    interpret: bool = False,
 ) -> tuple[tuple[Float[Array, "m n"], ...], Float[Array, " m"], Sums]:
     """One sweep: the new messages, the log-odds of the first layer, and the parts of the sum of
     what its units send to each unit of the second one.
@@ -82,6 +88,7 @@ def sweep(
 
     m, n = block.weights.shape
     units, each = _TILES[rule.form, rule.product]
+    units = _AT_LEAST if rule.few else units
     columns, steps = 1 << (n - 1).bit_length(), -(-m // units)
     number = len(messages)
     parts = 2 if (rule.form, rule.product) == ("log-odds", "sum") else 1
@@ -98,7 +105,7 @@ def sweep(
         compiler_params=triton().CompilerParams(
             num_warps=max(1, min(16, columns // (32 * each))), num_stages=1
         ),
-        interpret=interpret,
+        interpret=rule.interpret,
         name="messages",
     )
     scalars = block.damping.reshape(1), active.astype(jnp.int32).reshape(1)
@@ -143,33 +150,29 @@ def _kernel(
             def held(field: Array, clamp: Any = clamp) -> Array:
                 return jnp.where(clamp == 0, field, clamp * CLAMPED)
 
-            w, arrays, first = edges(w_ref), [edges(ref) for ref in old], held(unit(first_ref))
+            w, arrays = edges(w_ref), [edges(ref) for ref in old]
             if rule.order == "turns":
-                # What the first layer sent before is found again rather than kept.
-                (before,) = arrays
-                if rule.form == "odds":
-                    towards = odds_back(w, first, second, before)
-                else:
-                    towards = _send(rule, w, second, _send(rule, w, first, before))
+                towards = _send(rule, w, second, *arrays)
                 field = _added(rule, real, parts, towards)
-                sent = _terms(rule, real, w, held(field), towards)
-                arrays = [towards]
+                away = _send(rule, w, held(field), towards)
+                arrays = [towards if rule.last else away]
             else:
                 to_first, to_second = arrays
                 towards = keep * to_first + (1 - keep) * _send(rule, w, second, to_second)
                 field = _added(rule, real, parts, towards)
-                heard = (first, to_first) if rule.order == "flooding" else (held(field), towards)
+                heard = held(field), towards
+                if rule.order == "flooding":
+                    heard = held(unit(first_ref)), to_first
                 away = keep * to_second + (1 - keep) * _send(rule, w, *heard)
-                sent = _split(rule, real, away)
                 arrays = [towards, away]
+            sent = _split(rule, real, away)
             for ref, x in zip(new, arrays, strict=True):
                 store(ref.at[row, columns], x, mask=real)
             store(first_out.at[row], field, mask=there)
             join = jnp.multiply if rule.form == "odds" else jnp.add
             sums = [join(a, b) for a, b in zip(sums, sent, strict=True)] if sums else sent
         if rule.form == "odds":
-            above, below = sums
-            sums = [jnp.log(above / below)]
+            sums = [jnp.log(x) for x in sums]
         for ref, x in zip(sums_out, sums, strict=True):
             store(ref.at[step, columns], x, mask=inside)
 
@@ -177,22 +180,40 @@ def _kernel(
 def _send(rule: Rule, w: Array, field: Array, incoming: Array) -> Array:
     if rule.form == "odds":
         return odds(w, field, incoming)
-    return (soft if rule.product == "sum" else hard)(w, field - incoming)
+    if rule.product == "max":
+        return hard(w, field - incoming)
+    functions = (jnp.exp, jnp.divide) if rule.interpret else (_exp, _divide)
+    return soft_by(*functions, w, field - incoming)
 
 
-def _terms(rule: Rule, real: Array, w: Array, field: Array, incoming: Array) -> list[Array]:
-    """What is sent, in the parts that are added up, or multiplied if it is odds."""
-    if rule.form == "odds":
-        return list(odds_ratio(w, field, incoming))
-    return _split(rule, real, _send(rule, w, field, incoming))
+def _exp(x: Array) -> Array:
+    return _instruction("ex2.approx.ftz.f32", x / math.log(2))
+
+
+def _divide(a: Array, b: Array) -> Array:
+    return a * _instruction("rcp.approx.ftz.f32", b)
+
+
+def _instruction(name: str, x: Array) -> Array:
+    """One of the GPU, as exact as float32 is, where compilers write several for the sake of numbers
+    that messages never have.
+    """
+    (out,) = triton().elementwise_inline_asm(
+        f"{name} $0, $1;",
+        args=[x],
+        constraints="=f,f",
+        pack=1,
+        result_shape_dtypes=[jax.ShapeDtypeStruct(x.shape, x.dtype)],
+    )
+    return out
 
 
 def _split(rule: Rule, real: Array, x: Array) -> list[Array]:
     """Log-odds as multiples of 1/64, which add without any rounding, and the rest; of max-product
-    only signs matter in the end. Odds as a ratio.
+    only signs matter in the end. Odds are multiplied as they are.
     """
     if rule.form == "odds":
-        return [x, jnp.ones_like(x)]
+        return [x]
     x = jnp.where(real, x, jnp.zeros_like(x))
     if rule.product == "max":
         return [x]

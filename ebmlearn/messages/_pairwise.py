@@ -455,7 +455,8 @@ def by_kernel(
     """
     product = "max" if view.product == "max" else "sum"
     turns = "turns" if view._in_place else "damped"
-    rule = Rule(view.form, product, turns if view.schedule == "layers" else "flooding")
+    order = turns if view.schedule == "layers" else "flooding"
+    rule = Rule(view.form, product, order, at_once > 1, interpret)
     clamp = instance.clamp[0]
     block = EdgeBlock(
         view.weights[0],
@@ -465,15 +466,16 @@ def by_kernel(
     )
     own = view._alone(1, instance)
     sent, fields = list(state.messages), list(state.fields)
+    some = number > 0
     if rule.order != "flooding":
         # The kernel begins with the second layer, and is half a sweep ahead.
         view._send_layers(0, sent, fields, instance)
-    messages = state.messages[0] if rule.order == "turns" else sent[0]
+        sent = _chosen(some, sent, list(state.messages))
 
-    def once(carry: Any, active: Bool[Array, ""]) -> Any:
+    def once(carry: Any, active: Bool[Array, ""], rule: Rule = rule) -> Any:
         messages, first, second, before = carry
         held = view._held(1, [first, second], instance)
-        messages, first, sums = sweep(rule, block, messages, first, held, active, interpret)
+        messages, first, sums = sweep(rule, block, messages, first, held, active)
         *coarse, rest = sums
         heard = sum(coarse, own[0]) + (own[1] + rest)
         return messages, first, *_chosen(active, (heard, second), (second, before))
@@ -484,17 +486,16 @@ def by_kernel(
             carry = once(carry, i + k < number - 1)
         return i + at_once, carry
 
-    begin = jnp.zeros_like(number), (messages, *fields, state.fields[1])
+    begin = jnp.zeros_like(number), (sent[0], *fields, state.fields[1])
     ended = jax.lax.while_loop(lambda c: c[0] < number - 1, several, begin)[1]
     messages, first, second, before = ended
     # The last sweep. Where layers take turns, `before` is what the second one sent with last.
-    some = number > 0
     if rule.order == "flooding":
         messages, *fields, _ = once(ended, some)
         return State((messages,), tuple(fields)), (first, second)
     if rule.order == "turns":
-        messages, *fields = once(ended, some)
-        fields = _chosen(some, (fields[0], second), state.fields)
+        messages, field, *_ = once(ended, some, rule._replace(last=True))
+        fields = _chosen(some, (field, second), state.fields)
         return State((messages,), fields), _chosen(some, (first, before), state.fields)
     rest, fields = [messages], [first, second]
     view._send_layers(1, rest, fields, instance)

@@ -10,7 +10,7 @@ from .. import _checks
 from .._fit import fit
 from ..inference import AbstractQueries, query, RandomTargets
 from ..learners import QueryTraining
-from ..models import QueryModel, RBM
+from ..models import QueryModel, RBM, SemiRestrictedBM
 from ._common import check_settings, MatrixLike, RandomState, seed, validate_data
 
 
@@ -38,6 +38,7 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self,
         n_components: int = 100,
         *,
+        couplings: bool = False,
         learning_rate: float = 0.01,
         batch_size: int = 100,
         n_iter: int = 100,
@@ -49,6 +50,9 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """**Arguments:**
 
         - `n_components`: the number of hidden units.
+        - `couplings`: whether columns are also joined to each other directly
+          ([`ebmlearn.SemiRestrictedBM`][]). Use it for columns that exclude each other, such as
+          those of a one-hot code.
         - `learning_rate`: the learning rate of Adam.
         - `batch_size`: rows per step.
         - `n_iter`: the number of epochs.
@@ -62,6 +66,7 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         ranges of the columns.
         """
         self.n_components = n_components
+        self.couplings = couplings
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.n_iter = n_iter
@@ -82,9 +87,9 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.data_min_ = np.where(empty, 0.0, least)
         self.data_max_ = np.where(empty, 0.0, most)
         one, two = jax.random.split(jax.random.key(seed(self.random_state)))
-        rbm = RBM.init(rows.shape[1], self.n_components, key=one)
+        kind = SemiRestrictedBM if self.couplings else RBM
         self.model_ = fit(
-            QueryModel(rbm, self.iterations),
+            QueryModel(kind.init(rows.shape[1], self.n_components, key=one), self.iterations),
             QueryTraining(RandomTargets(0.5) if self.queries is None else self.queries),
             self._shares(rows),
             optimizer=optax.adam(self.learning_rate),

@@ -11,7 +11,7 @@ from .._pallas import has_gpu, triton
 
 
 # Below this a kernel of its own costs more than it saves.
-_MANY = 2**19
+_MANY = 2**17
 _ROWS, _COLUMNS = 4, 256
 
 
