@@ -78,7 +78,7 @@ class EnergyDistribution(Distribution):
         _checks.count("steps", steps)
         if log_partition is None:
             if not fixed and not _checks.is_concrete(eqx.filter(model, eqx.is_array)):
-                raise ValueError(f"{_LATENT}, or say `fixed=True` of traced constants; got None.")
+                raise ValueError(f"{_LATENT}, or `fixed=True` for traced constants; got None.")
             model = _constant(model)
         elif isinstance(log_partition, str):
             _checks.choice("log_partition", log_partition, ("exact",))
