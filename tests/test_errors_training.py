@@ -141,7 +141,7 @@ CASES = {
     "where": (lambda: ebm.error_rate(V, V, where=X > 0), ValueError, "`where`", r"\(6, 3\)", r"\(6, 4\)"),
     # estimates
     "mmd": (lambda: ebm.mmd(V, V + 1), ValueError, "`y`", "0 and 1", "got 2"),
-    "units": (lambda: ebm.mmd(V, X), ValueError, "`x` and `y`", "the same units", "3 and 4"),
+    "units": (lambda: ebm.mmd(V, X), ValueError, "`x` and `y`", "the same number of units", "3 and 4"),
     "no rows of mmd": (lambda: ebm.mmd(V[:0], V), ValueError, "`x`", "one row and one unit", r"\(0, 3\)"),
     "likelihood of a batch": (
         lambda: ebm.log_likelihood(CRBM.condition(X[:4]), V, 0.0), ValueError, "`model`", "6 rows", r"\(4,\)",
