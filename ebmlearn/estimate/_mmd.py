@@ -22,7 +22,7 @@ def mmd(x: Shaped[AnyArray, "rows units"], y: Shaped[AnyArray, "others units"]) 
             raise ValueError(f"`{name}` must contain at least one row and one unit, got {a.shape}.")
     if x.shape[1] != y.shape[1]:
         raise ValueError(
-            f"`x` and `y` must have the same units, got {x.shape[1]} and {y.shape[1]}."
+            f"`x` and `y` must have the same number of units, got {x.shape[1]} and {y.shape[1]}."
         )
     a, b = (jnp.asarray(z).astype(jnp.result_type(float)) for z in (x, y))
 
