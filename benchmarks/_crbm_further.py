@@ -50,14 +50,13 @@ def crbm_further() -> str:
         if run["protocol"] == "fresh" and run["purpose"] == "table" and run["hidden"] == 256
     ]
     lines = [
-        "Test error in per cent of all pixels, with new noise each epoch, Adam with cosine decay,"
-        " batches of 100 and ten sweeps. The test column is the mean over the seeds; in"
-        " brackets the error of the pixels that the corruption changed. Shifts: training images"
-        " are moved by up to so many pixels in each direction before the noise is drawn, features"
-        " and truth alike. Settings and the best epoch were chosen by validation; MLE-BP has the"
-        " settings chosen for 256 hidden units, and fewer epochs"
-        " (`python -m benchmarks crbm --protocol further --method mssvm --seed 0 1 2`, and with"
-        f" `--method mle-bp --seed 0`; {machine(tables[0])}):",
+        "Test error in per cent of all pixels, with new noise in each epoch, Adam with cosine"
+        " decay, batches of 100 and ten sweeps. The column *test* is the mean over the seeds, with"
+        " the error of the pixels that the corruption changed in brackets. *Shifts* is the number"
+        " of pixels by which training images, features and truth together, are shifted at random."
+        " Validation chose the settings and the epoch. MLE-BP has the settings chosen for 256"
+        " hidden units, and fewer epochs. `python -m benchmarks crbm --protocol further --method"
+        f" mssvm --seed 0 1 2`, and with `--method mle-bp --seed 0`; {machine(tables[0])}.",
         "",
         "| task | | hidden units | shifts | rate | epochs | test | seeds | 256 units, no shifts |"
         " published |",
@@ -94,9 +93,9 @@ def crbm_tried() -> str:
     runs = [run for run in _runs("crbm_further") if run["method"] == "mssvm" and run["seed"] == 0]
     runs.sort(key=lambda run: (MAIN.index(run["task"]), run["valid"]))
     lines = [
-        "Settings of MSSVM that were tried, seed 0, and their errors on the validation images in"
-        " per cent of all pixels; those in bold were tested (`python -m benchmarks crbm --protocol"
-        f" further --purpose try`, with the options of the columns; {machine(runs[0])}):",
+        "The settings of MSSVM that were tried, and their errors on the validation images in per"
+        " cent of all pixels. Those in bold were tested. `python -m benchmarks crbm --protocol"
+        f" further --purpose try`, with the options of the columns; {machine(runs[0])}, seed 0.",
         "",
         "| task | hidden units | shifts | rate | epochs | also | validation | best epoch |",
         "|---|---|---|---|---|---|---|---|",
@@ -124,12 +123,12 @@ def cd_starts() -> str:
     """Errors of CD-1 and CD-PercLoss by the start of the prediction."""
     runs = _runs("cd_starts")
     lines = [
-        "Error in per cent of the pixels of 2,000 validation images, MNIST with 10% flipped, by the"
-        " protocol of the paper: 256 hidden units, noise drawn once, momentum 0.9. Each model"
-        " predicts by 15 sweeps of mean field from several starts, and by belief propagation"
-        " (15 sweeps, from centred messages). The published test errors are"
-        f" {PUBLISHED['cd-1'][0][0]:.3f} (CD-1) and {PUBLISHED['percloss'][0][0]:.3f}"
-        f" (CD-PercLoss) (`python -m benchmarks cd_starts`; {machine(runs[0])}, seed 0):",
+        "Error in per cent of the pixels of 2,000 validation images of MNIST with 10% flipped, with"
+        " the protocol of the paper: 256 hidden units, noise drawn once, momentum 0.9. Each model"
+        " predicts by 15 sweeps of mean field from several starts, and by 15 sweeps of belief"
+        f" propagation. The published test errors are {PUBLISHED['cd-1'][0][0]:.3f} (CD-1) and"
+        f" {PUBLISHED['percloss'][0][0]:.3f} (CD-PercLoss). `python -m benchmarks cd_starts`;"
+        f" {machine(runs[0])}, seed 0.",
         "",
         f"| | gradient | rate | batch | epoch | {' | '.join(_STARTS)} |",
         f"|---|---|---|---|---|{'---|' * len(_STARTS)}",

@@ -39,15 +39,15 @@ def _nnbm_table(task: str, what: str) -> str:
         f"| Downs 2001 | – | {published['downs'][0]:.3f} | – | {published['downs'][1]:.3f} |"
     )
     solved = " and ".join(
-        f"{run[f'{name}_converged']} by {_NONNEGATIVE[name]}" for name in ("susp", "isusp")
+        f"{run[f'{name}_converged']} with {_NONNEGATIVE[name]}" for name in ("susp", "isusp")
     )
     lines += [
         "",
-        f"Of {run['trials']} trials {solved} were solved. A fixed point of I-SusP at the true"
-        f" parameters takes {run['one_fixed_point_ms']:.1f} ms in float64 and leaves"
-        f" $|M_{{ii}} - (v_i - m_i^2)|$ at {run['one_inconsistency']:.0e}; those of all trials by"
-        f" one `vmap` take {run['batch_fixed_point_ms']:.0f} ms. Learning takes"
-        f" {run['isusp_seconds'] / run['trials']:.1f} s a trial by I-SusP.",
+        f"Of {run['trials']} trials, {solved} were solved. A fixed point of I-SusP at the true"
+        f" parameters takes {run['one_fixed_point_ms']:.1f} ms in float64, and there"
+        f" $|M_{{ii}} - (v_i - m_i^2)|$ is {run['one_inconsistency']:.0e}. The fixed points of all"
+        f" trials in one `vmap` take {run['batch_fixed_point_ms']:.0f} ms. Learning with I-SusP"
+        f" takes {run['isusp_seconds'] / run['trials']:.1f} s per trial.",
     ]
     return "\n".join(lines)
 
@@ -73,9 +73,9 @@ def nnbm_scaling() -> str:
         "isusp_propagation": "I-SusP, propagated",
     }
     lines = [
-        "Milliseconds of one inference after compilation, in brackets the sweeps, of grids and of"
-        f" complete graphs (`python -m benchmarks nnbm --task scaling`; {machine(run)}, float32,"
-        f" seed {run['seed']}, medians):",
+        "Milliseconds of one inference after compilation, and in brackets the number of sweeps, for"
+        f" grids and complete graphs. `python -m benchmarks nnbm --task scaling`; {machine(run)},"
+        f" float32, seed {run['seed']}, medians.",
         "",
         f"| graph | units | edges | {' | '.join(kinds.values())} |",
         f"|---|---|---|{'---|' * len(kinds)}",

@@ -34,13 +34,14 @@ def pmp_toy() -> str:
     own = [run["kl_published"] for run in found]
     means = [abs(m - 0.5) for run in found for m in run["means_published"]]
     return (
-        "Four spins, all joined, learned from the Gibbs distribution at θ = 0.5 (Adam 0.01,"
-        f" {found[0]['updates']} updates, 100 samples of 100 sweeps): θ̂ = {seeds} for seeds"
-        f" {found[0]['seed']} to {found[-1]['seed']} (published 0.331). The divergence from the"
-        f" data to {found[0]['samples']:,} samples at θ̂ is {min(kl):.4f} to {max(kl):.4f}, at 0.331"
-        f" {min(own):.4f} to {max(own):.4f} (published 0.008), while to the Gibbs distribution at"
-        f" 0.331 it is {found[0]['kl_to_gibbs']:.3f}; P(x = 1) is within {max(means):.3f} of ½"
-        f" (`python -m benchmarks pmp --task toy`; {machine(found[0])})."
+        "Four spins, all joined to each other, are learned from the Gibbs distribution at θ = 0.5"
+        f" (Adam 0.01, {found[0]['updates']} updates, 100 samples of 100 sweeps). The learned"
+        f" coupling is {seeds} for seeds {found[0]['seed']} to {found[-1]['seed']} (published"
+        f" 0.331). The divergence from the data to {found[0]['samples']:,} samples of PMP is"
+        f" {min(kl):.4f} to {max(kl):.4f} at the learned couplings and {min(own):.4f} to"
+        f" {max(own):.4f} at 0.331 (published 0.008). To the Gibbs distribution at 0.331 it is"
+        f" {found[0]['kl_to_gibbs']:.3f}. P(x = 1) is within {max(means):.3f} of ½."
+        f" `python -m benchmarks pmp --task toy`; {machine(found[0])}."
     )
 
 
@@ -48,11 +49,12 @@ def pmp_logz() -> str:
     """Bounds of log Z."""
     found = sorted(runs("logz"), key=lambda run: (run["method"] == "full", run["size"]))
     lines = [
-        "Bounds of log Z from perturbed maxima less the truth, in nats: the mean over models and"
-        " its standard deviation; of a lattice, one model, the standard error in brackets. The"
-        " truth is exact: a transfer matrix for lattices, enumeration for full graphs. 200 sweeps"
-        " of max-product, MPLP until messages change by less than 1e-6, on the same perturbations"
-        f" (`python -m benchmarks pmp --task logz`, with `--size`; {machine(found[0])}, seed 0):",
+        "Bounds of log Z from perturbed maxima minus the exact log Z, in nats: mean and standard"
+        " deviation over the models; for a lattice, which is one model, the standard error in"
+        " brackets. Log Z is computed by a transfer matrix for lattices and by enumeration for full"
+        " graphs. Max-product makes 200 sweeps, and MPLP runs until messages change by less than"
+        " 1e-6, on the same perturbations. `python -m benchmarks pmp --task logz`, with `--size`;"
+        f" {machine(found[0])}, seed 0.",
         "",
         "| model | perturbations | max-product | MPLP | exact maxima | time of MPLP |",
         "|---|---|---|---|---|---|",
@@ -108,11 +110,11 @@ def pmp_zeros() -> str:
     return _curves(
         "zeros",
         "Logarithm of the squared MMD between 1,000 samples and 923 held-out contours of MNIST's"
-        " zeros, against the sweeps made for a sample. Each Ising model of 900 spins was trained"
-        " with the sampler that it is sampled by (Adam 0.001, 1,000 updates unless said, 100"
-        " chains, 50 sweeps; a sweep of GWG is 900 flips). Between data and data it is {floor}; an"
-        " LP solver in place of max-product is published at −4.33"
-        " (`python -m benchmarks pmp --task zeros`; {machine}, seed 0):",
+        " zeros, by the number of sweeps per sample. Each Ising model of 900 spins was trained with"
+        " the sampler that draws its samples (Adam 0.001, 1,000 updates unless stated, 100 chains,"
+        " 50 sweeps; a sweep of GWG is 900 flips). Between two sets of data it is {floor}; the"
+        " published value for an LP solver in place of max-product is −4.33."
+        " `python -m benchmarks pmp --task zeros`; {machine}, seed 0.",
     )
 
 
@@ -120,10 +122,10 @@ def pmp_rbm() -> str:
     """Restricted Boltzmann machines of MNIST."""
     return _curves(
         "rbm",
-        "The same of RBMs with 500 hidden units, 10,000 samples against the 10,000 test images of"
-        " MNIST. Gradient descent at 0.01, batches of 100, 50 epochs, 100 sweeps in training (one"
-        " for PCD-1). Between data and data it is {floor} (`python -m benchmarks pmp --task rbm`;"
-        " {machine}, seed 0):",
+        "The same for RBMs with 500 hidden units: 10,000 samples against the 10,000 test images of"
+        " MNIST. Training uses gradient descent at rate 0.01, batches of 100, 50 epochs and 100"
+        " sweeps (one for PCD-1). Between two sets of data it is {floor}. `python -m benchmarks pmp"
+        " --task rbm`; {machine}, seed 0.",
     )
 
 
@@ -136,11 +138,12 @@ def pmp_known() -> str:
     first = runs("erdos")[0]
     floors = " and ".join(f"{runs(task)[0]['log_mmd_of_data']:.2f}" for task in titles)
     lines = [
-        "Ising models learned from 2,000 samples of known ones, after 1,000 updates with 20 chains"
-        " and the sweeps of each column: log MMD² between 2,000 samples of 50 sweeps and held-out"
-        " ones, and in brackets the root mean square error of the couplings. Adam at 0.01, for the"
-        f" lattice at 0.001. Between data and data it is {floors} (`python -m benchmarks pmp --task"
-        f" erdos` and `lattice`, with `--sweeps`; {machine(first)}, seed 0):",
+        "Ising models learned from 2,000 samples of known models, with 1,000 updates, 20 chains and"
+        " the number of sweeps in each column. The figures are log MMD² between 2,000 samples of 50"
+        " sweeps and held-out samples, and in brackets the root mean square error of the couplings."
+        " Adam has the rate 0.01, for the lattice 0.001. Between two sets of data, log MMD² is"
+        f" {floors}. `python -m benchmarks pmp --task erdos` and `lattice`, with `--sweeps`;"
+        f" {machine(first)}, seed 0.",
     ]
     for task, title in titles.items():
         found = runs(task)
@@ -169,11 +172,11 @@ def pmp_hidden() -> str:
     seeds = sorted({run["seed"] for run in found})
     budgets = sorted({run["sweeps"] for run in found}, reverse=True)
     lines = [
-        "Logarithm of the squared MMD of an RBM of the 8×8 digits with 50 hidden units, samples of"
-        " 50 sweeps against the validation rows, by how it was trained (Adam 0.003, 100 epochs,"
-        f" mean over seeds {', '.join(map(str, seeds))}; between data and data"
-        f" {found[0]['log_mmd_of_data']:.2f}; `python -m benchmarks pmp --task hidden`, with"
-        f" `--sweeps`; {machine(found[0])}):",
+        "Logarithm of the squared MMD between samples of 50 sweeps and the validation rows, for"
+        " RBMs of the 8×8 digits with 50 hidden units, by the way of training (Adam 0.003, 100"
+        f" epochs, mean over seeds {', '.join(map(str, seeds))}). Between two sets of data it is"
+        f" {found[0]['log_mmd_of_data']:.2f}. `python -m benchmarks pmp --task hidden`, with"
+        f" `--sweeps`; {machine(found[0])}.",
         "",
         f"| sweeps in training | {' | '.join(map(str, budgets))} |",
         f"|---|{'---|' * len(budgets)}",
@@ -197,18 +200,19 @@ def pmp_deconvolution() -> str:
     one = found[0]
     feature, location, pixel = one["log_odds"]
     lines = [
-        f"Blind deconvolution of {one['images']} images of {one['size']}×{one['size']} pixels with"
-        f" {one['features']} features of {one['side']}×{one['side']} to be found, where four of"
-        f" 5×5 made them, each at each place with probability {one['density']:g}. Log-odds of"
-        f" {feature:g} for a pixel of a feature, {location:g} for a place and {pixel:g} for a pixel"
-        " of an image to be as it was seen. How many samples of the posterior hold all four"
-        " features, each with an intersection over union of 0.9 at least; the share of pixels that"
-        " the sampled features and places make right; the number of places. Where several dampings"
-        " are named, max-product was tried with each of them on the same perturbation, and the most"
-        " probable outcome kept; the sweeps are those of all tries together. The graph has"
-        f" {one['variables']:,} variables; building it takes {one['seconds_to_build']:.0f} s and"
-        f" {one['mib_to_build'] / 1024:.1f} GiB (`python -m benchmarks pmp --task deconvolution`,"
-        " with `--data`, `--seed` and `--dampings`):",
+        f"Blind deconvolution of {one['images']} images of {one['size']}×{one['size']} pixels. The"
+        f" images are made of four features of 5×5, each at each place with probability"
+        f" {one['density']:g}; the model has {one['features']} features of"
+        f" {one['side']}×{one['side']}. The log-odds are {feature:g} for a pixel of a feature,"
+        f" {location:g} for a place and {pixel:g} for an image pixel to equal the observed one. The"
+        " columns are the number of posterior samples that hold all four features, each with an"
+        " intersection over union of at least 0.9; the share of pixels that the sampled features"
+        " and places reproduce; and the number of places. With several dampings, max-product runs"
+        " with each of them on the same perturbation, and the most probable outcome is kept; the"
+        f" sweeps are those of all runs. The graph has {one['variables']:,} variables; building it"
+        f" takes {one['seconds_to_build']:.0f} s and {one['mib_to_build'] / 1024:.1f} GiB."
+        " `python -m benchmarks pmp --task deconvolution`, with `--data`, `--seed` and"
+        " `--dampings`.",
         "",
         "| damping | seed of the images | sweeps | all features | pixels right | places | truth |"
         " machine |",
@@ -249,12 +253,12 @@ def pmp_speed() -> str:
     found = {run["method"]: run for run in runs("speed")}
     rbm, ising = found["rbm"]["milliseconds"], found["ising"]["milliseconds"]
     return (
-        f"Alone on the machine, 100 samples of 100 sweeps of an RBM with {found['rbm']['hidden']}"
-        f" hidden units take {rbm['pmp, chunks of 10']:.1f} ms by PMP with `chunk=10`,"
-        f" {rbm['pmp']:.1f} ms by default, and {rbm['gibbs']:.1f} ms by block Gibbs;"
-        f" 100 samples of 50 sweeps of {found['ising']['size']} spins {ising['pmp']:.0f} ms by"
-        f" PMP, {ising['gibbs']:.0f} ms by Gibbs and {ising['gwg']:,.0f} ms by GWG"
-        f" (`python -m benchmarks pmp --task speed`; {machine(found['rbm'])})."
+        f"100 samples of 100 sweeps of an RBM with {found['rbm']['hidden']} hidden units take"
+        f" {rbm['pmp']:.1f} ms with PMP ({rbm['pmp, chunks of 10']:.1f} ms with `chunk=10`) and"
+        f" {rbm['gibbs']:.1f} ms with block Gibbs. 100 samples of 50 sweeps of"
+        f" {found['ising']['size']} spins take {ising['pmp']:.0f} ms with PMP,"
+        f" {ising['gibbs']:.0f} ms with Gibbs and {ising['gwg']:,.0f} ms with GWG."
+        f" `python -m benchmarks pmp --task speed`; {machine(found['rbm'])}, nothing else running."
     )
 
 

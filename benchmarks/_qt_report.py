@@ -80,15 +80,15 @@ def qt_table() -> str:
         for method in ("qt", "pcd")
     ]
     lines = [
-        "Normalised cross-entropy of test rows in bits, each unit a target with probability ½: mean"
-        " over three seeds, and in brackets the published figure; bold where ours is not higher."
-        " Learning rate by validation on one seed at 8,000 steps, then each seed stopped by"
-        " validation; 50 hidden units (web 100), ten layers, Adam, batches of 500. PCD has 8,000"
-        f" updates, 500 chains and a falling rate; Gibbs draws {_samples():,} samples a row after"
-        " 100 sweeps."
-        f" {', '.join(t for t in TASKS if t not in shown)} were not at hand"
-        " (`python -m benchmarks qt --task ... --model ... --method ...`; query training:"
-        f" {places[0]}; PCD: {places[1]}):",
+        "Normalised cross-entropy of the test rows in bits, with each unit a target with"
+        " probability ½: the mean over three seeds, and in brackets the published figure. Ours is"
+        " bold if it is not higher. The learning rate was chosen by validation with one seed at"
+        " 8,000 steps, and validation stopped each seed. Models have 50 hidden units (100 for web)"
+        " and ten layers; training uses Adam and batches of 500. PCD has 8,000 updates, 500 chains"
+        f" and a falling rate. Gibbs draws {_samples():,} samples per row after 100 sweeps. We do"
+        f" not have the data sets {', '.join(t for t in TASKS if t not in shown)}."
+        " `python -m benchmarks qt --task ... --model ... --method ...`; query training:"
+        f" {places[0]}; PCD: {places[1]}.",
         "",
         f"| | {' | '.join(shown)} |",
         f"|---|{'---|' * len(shown)}",
@@ -120,11 +120,11 @@ def qt_choices() -> str:
     found = runs(stage="choice")
     tasks = sorted({r["task"] for r in found})
     lines = [
-        "Which of the numbers beside the parameters are learned: best cross-entropy of the"
-        f" validation rows within {found[0]['steps']:,} steps, in bits. A scale that is not learned"
-        " is 1, evidence that is not learned ±1000, a temperature that is not learned 1"
-        f" (`python -m benchmarks qt --choices`; {machine(found[0])}, rate"
-        f" {found[0]['rate']:g}, seed 0):",
+        "The best cross-entropy of the validation rows, in bits, within"
+        f" {found[0]['steps']:,} steps, depending on which of the three numbers are learned. If"
+        " they are not learned, the scale is 1, evidence is ±1000 and the temperature is 1."
+        f" `python -m benchmarks qt --choices`; {machine(found[0])}, rate {found[0]['rate']:g},"
+        " seed 0.",
         "",
         f"| temperature | scale | evidence | {' | '.join(tasks)} |",
         f"|---|---|---|{'---|' * len(tasks)}",
@@ -150,10 +150,10 @@ def qt_speed() -> str:
     ]
     one = found[0]
     return (
-        f"A gradient of query training of an RBM of {one['visible']}×{one['hidden']} units, batch"
-        f" {one['batch']}, {one['layers']} layers, against that of the same network written plainly"
-        f" with `jax.nn.softplus`, in turns in one run: {'; '.join(parts)}"
-        " (`python -m benchmarks qt --task speed`)."
+        f"A gradient of query training for an RBM of {one['visible']}×{one['hidden']} units, batch"
+        f" {one['batch']} and {one['layers']} layers, compared with the same network written with"
+        f" `jax.nn.softplus`, alternating in one run: {'; '.join(parts)}."
+        " `python -m benchmarks qt --task speed`."
     )
 
 
@@ -168,12 +168,12 @@ def qt_frey() -> str:
     lines = [
         f"A Gaussian RBM of the Frey faces with {one['hidden']} hidden units, {one['layers']}"
         " layers and a learned scale, stopped by validation; test pixels in nats. No scaling of the"
-        " pixels that we tried gives the published figure of one Gaussian for each image, so that"
-        " gains are what can be compared; they do not depend on one scale for all pixels (mean over"
-        f" {_seeds(found)}; `python -m benchmarks qt --task frey`; {machine(one)}):",
+        " pixels that we tried reproduces the published figure of one Gaussian for each image."
+        " Therefore only the gains can be compared, because they do not depend on the scale."
+        f" Means over {_seeds(found)}. `python -m benchmarks qt --task frey`; {machine(one)}.",
         "",
-        "| targets | query training | one Gaussian an image, fitted to its given pixels | gain |"
-        " published gain | one Gaussian a pixel, fitted to training faces | gain |",
+        "| targets | query training | one Gaussian per image, fitted to its observed pixels |"
+        " gain | published gain | one Gaussian per pixel, fitted to training faces | gain |",
         "|---|---|---|---|---|---|---|",
     ]
     for kind, name, gain in (
@@ -197,12 +197,12 @@ def qt_border() -> str:
         settings.setdefault(str([run.get(name) for name in names]), []).append(run)
     one = found[0]
     lines = [
-        f"Border ownership by an 8-connected grid of {one['hidden'] + 2} hidden states, batches of"
-        f" {one['batch']}; 10,000 test images. Bits a pixel are of the three labels, and of whether"
-        " a pixel is of the object, which seems to be what is published: a guess is said to have 1"
-        " bit and an intersection over union of 16.39%, as has a coin that says object or not for"
-        " each pixel (16.41%). Where several numbers of layers to answer with were tried, the"
-        f" validation images chose (`python -m benchmarks qt --task border`; {machine(one)}):",
+        f"Border ownership with an 8-connected grid of {one['hidden'] + 2} hidden states, batches"
+        f" of {one['batch']}; 10,000 test images. The bits per pixel are for the three labels, and"
+        " for object or background. The latter seems to be what is published: there, guessing has"
+        " 1 bit and an intersection over union of 16.39%, and a coin for object or background has"
+        " 16.41%. If several numbers of layers were tried for answers, the validation images chose."
+        f" `python -m benchmarks qt --task border`; {machine(one)}.",
         "",
         "| first log-potentials | layers | epochs | rate | seed | answered with | validation, three"
         " labels | three labels | object | intersection over union |",

@@ -15,10 +15,10 @@ def bp() -> str:
     """Belief propagation: time and memory beside the alternatives."""
     result = json.loads((RESULTS / "bp.json").read_text())
     lines = [
-        f"Time of {result['iterations']} iterations of sum-product belief propagation relative to"
-        " ebmlearn's, and peak memory in arrays of the size of the messages"
-        f" (`python -m benchmarks bp`; {machine(result)}, float32, seed 0, medians of"
-        f" {result['arguments']['repeats']} rounds in one run):",
+        f"Time of {result['iterations']} iterations of sum-product belief propagation, relative to"
+        " the time of ebmlearn, and peak memory, in arrays of the size of the messages."
+        f" `python -m benchmarks bp`; {machine(result)}, float32, seed 0, medians of"
+        f" {result['arguments']['repeats']} rounds in one run.",
         "",
         "| RBM | instances | softplus formula | PGMax | memory, ebmlearn | memory, PGMax |",
         "|---|---|---|---|---|---|",
@@ -38,10 +38,10 @@ def bp() -> str:
     many = result["many"]
     lines += [
         "",
-        f"Exponents of the growth of time: {law}. {many['batch']:,} instances of 784×256, whose"
-        f" messages would be {many['all_messages_mib']:,.0f} MiB, need"
-        f" {many['mib_above_baseline']:,.0f} MiB. Times of ebmlearn include the overhead of an"
-        " eager call, about a millisecond, which is most of what is seen at 100×50.",
+        f"Time grows with the number of units and instances to the power of: {law}."
+        f" {many['batch']:,} instances of 784×256 need {many['mib_above_baseline']:,.0f} MiB;"
+        f" their messages would take {many['all_messages_mib']:,.0f} MiB. The times of ebmlearn"
+        " include about one millisecond of overhead per call, which is most of the time at 100×50.",
     ]
     return "\n".join(lines)
 
@@ -50,11 +50,11 @@ def precision() -> str:
     """Float32 against float64."""
     result = json.loads((RESULTS / "precision.json").read_text())
     lines = [
-        "Largest difference between float32 and float64 of a belief after 10 sweeps, over"
-        f" {result['seeds']} random RBMs of 24×17 units with weights ±W"
-        f" (`python -m benchmarks precision`; {machine(result)}). Where fields do not decide"
-        " every unit, such models can be so frustrated that float32 misses 1e-4; what one float32"
-        " rounding of the parameters does to float64 there stands in brackets:",
+        "Largest difference between the beliefs of float32 and float64 after 10 sweeps, over"
+        f" {result['seeds']} random RBMs of 24×17 units with weights ±W."
+        f" `python -m benchmarks precision`; {machine(result)}. In the last two columns the models"
+        " are frustrated, and float32 can miss 1e-4. The numbers in brackets show the cause: they"
+        " are the change of the float64 beliefs when the parameters are rounded to float32.",
         "",
         "| W | beliefs near ½ | saturated | half clamped | contested | frustrated |",
         "|---|---|---|---|---|---|",
@@ -88,15 +88,15 @@ _METHODS = {
 
 
 _SEARCHED = (
-    "of CD-10 and MSSVM one was tried for each data set, of MLE-BP several, chosen by validation on"
-    " noisy20 and on both tasks of Caltech after a first setting, tested as well, had missed a goal"
-    " of ours on noisy20 and noisy Caltech; logistic regression was run with the first and with the"
-    " chosen one, of which validation chose for each task"
+    "CD-10 and MSSVM had one setting for each data set. MLE-BP had several: the first one missed a"
+    " goal of ours on the test images of MNIST and Caltech with 20% flipped, and validation then"
+    " chose among others. Logistic regression had the first and the chosen setting of MLE-BP, and"
+    " validation chose for each task"
 )
 
 
 def _best(runs: list[dict], **wanted: object) -> dict | None:
-    """Of the runs of a kind, the one that validation prefers."""
+    """The run with the lowest validation error."""
     kept = [run for run in runs if all(run[name] == value for name, value in wanted.items())]
     return min(kept, key=lambda run: run["valid"], default=None)
 
@@ -147,20 +147,21 @@ def crbm_paper() -> str:
     tables, searches = _paper_runs()
     tried = max(len([run for run in searches if run["method"] == m]) for m in _METHODS)
     lines = [
-        "Test error in per cent of all pixels, in brackets of those that the corruption changed;"
-        " below it the published figures, bold where ours are not higher. 256 hidden units, a"
-        " corruption drawn once, gradient descent with momentum 0.9, 7 + epoch sweeps at most, 50"
-        " epochs (200 for CD), early stopping by validation. Rate and batch of each method were"
-        f" chosen after {searches[0]['epochs']} epochs by the validation set of the first task,"
-        f" among 8 settings ({tried} for CD, whose chains may start at random or at the data)"
-        " (`python -m benchmarks crbm --search`, also with `--start data`, then `python -m"
-        f" benchmarks crbm`; {machine(tables[0])}, seed 0):",
+        "Test error in per cent: of all pixels, and in brackets of the pixels that the corruption"
+        " changed. The published figures are below ours; ours are bold if they are not higher."
+        " The models have 256 hidden units and are trained with a corruption drawn once, gradient"
+        " descent with momentum 0.9, at most 7 + epoch sweeps, 50 epochs (200 for CD) and early"
+        " stopping. The rate and the batch size of each method were chosen among 8 settings"
+        f" ({tried} for CD, whose chains may start at random or at the data), by the validation"
+        f" error on the first task after {searches[0]['epochs']} epochs. `python -m benchmarks crbm"
+        " --search`, also with `--start data`, then `python -m benchmarks crbm`;"
+        f" {machine(tables[0])}, seed 0.",
         "",
         f"| | {' | '.join(_TASKS.values())} |",
         f"|---|{'---|' * len(_TASKS)}",
         *_beside(tables, "paper", _METHODS),
         "",
-        "Methods in order, best first:",
+        "The methods from best to worst:",
         "",
         "| task | here | published |",
         "|---|---|---|",
@@ -175,14 +176,14 @@ def crbm_paper() -> str:
         lines.append(f"| {_TASKS[task]} | {' | '.join(orders)} |")
     chosen = (_best(searches, method=method) for method in _METHODS)
     settings = "; ".join(f"{_METHODS[run['method']]}: {_setting(run)}" for run in chosen if run)
-    return "\n".join([*lines, "", f"Chosen: {settings}."])
+    return "\n".join([*lines, "", f"Chosen settings: {settings}."])
 
 
 def crbm_curves() -> str:
     """The two curves of the paper, as tables."""
     tables, _ = _paper_runs()
     lines = [
-        "Test error in per cent of all pixels against the side of the blanked square, MNIST, by the"
+        "Test error in per cent of all pixels of MNIST, by the size of the blanked square, with the"
         " same protocol:",
         "",
         f"| | {' | '.join(f'{size}×{size}' for size in SIZES)} |",
@@ -195,9 +196,9 @@ def crbm_curves() -> str:
     epochs = (1, 2, 5, 10, 15, 20, 30, 40, 50)
     lines += [
         "",
-        "Share of the training instances in per cent whose belief propagation converged (residual"
-        " below 0.001 within 7 + epoch sweeps) when MLE-BP met them, by epoch; a dash after early"
-        " stopping:",
+        "Share of training instances, in per cent, on which the belief propagation of MLE-BP"
+        " converged (residual below 0.001 within 7 + epoch sweeps), by epoch. A dash marks epochs"
+        " after early stopping.",
         "",
         f"| | {' | '.join(map(str, epochs))} |",
         f"|---|{'---|' * len(epochs)}",
@@ -216,11 +217,12 @@ def crbm() -> str:
     tables = [run for run in runs if run["purpose"] == "table" and run["hidden"] in (0, 256)]
     where = machine(tables[0])
     lines = [
-        "Test error in per cent of all pixels, in brackets of those that the corruption changed,"
-        " with 256 hidden units; below it the published figures of Ping & Ihler 2017, whose"
-        " corruption was drawn only once, bold where ours are not higher. Here it is new each"
-        " epoch; Adam with cosine decay, ten sweeps, best epoch by validation"
-        f" (`python -m benchmarks crbm --protocol fresh`; {where}, seed 0):",
+        "Test error in per cent: of all pixels, and in brackets of the pixels that the corruption"
+        " changed. The figures published by Ping & Ihler 2017 are below ours; ours are bold if they"
+        " are not higher. The models have 256 hidden units. Here the corruption is drawn again in"
+        " each epoch; in the paper it was drawn once. Training uses Adam with cosine decay and ten"
+        " sweeps, and validation chooses the epoch. `python -m benchmarks crbm --protocol fresh`;"
+        f" {where}, seed 0.",
         "",
         f"| | {' | '.join(_TASKS.values())} |",
         f"|---|{'---|' * len(_TASKS)}",
@@ -243,7 +245,7 @@ def crbm() -> str:
         f"{', '.join(dict.fromkeys(names))}: {setting}" for setting, names in settings.items()
     )
     speed = _best([run for run in runs if run["purpose"] == "speed"], sweeps=20)
-    lines += ["", f"Settings ({_SEARCHED}): {kinds}."]
+    lines += ["", f"Settings: {kinds}. {_SEARCHED}."]
     if speed is not None:
         lines.append(
             f"An epoch of MLE-BP with 20 sweeps (50,000 instances of 784×256, batches of"
@@ -258,9 +260,9 @@ def resume() -> str:
     rows = result["rows"]
     same = sum(row["same"] for row in rows)
     return (
-        f"{len(rows)} runs were killed with SIGKILL at a random moment of training and resumed:"
-        f" {same} ended with the same bits as the undisturbed run"
-        f" (`python -m benchmarks resume`; {machine(result)}, seed {result['arguments']['seed']})."
+        f"{len(rows)} runs were killed with SIGKILL at a random moment and resumed. {same} of them"
+        " ended with exactly the same bits as a run without interruption."
+        f" `python -m benchmarks resume`; {machine(result)}, seed {result['arguments']['seed']}."
     )
 
 
@@ -271,14 +273,15 @@ def gibbs() -> str:
     others = ", ".join(f"{name} {version}" for name, version in result["others"].items())
     bare = ms["products"] + ms["numbers"]
     return (
-        f"{arguments['sweeps']} sweeps of block Gibbs sampling in {arguments['chains']} chains of"
+        f"{arguments['sweeps']} sweeps of block Gibbs sampling with {arguments['chains']} chains of"
         f" an RBM of {arguments['visible']}×{arguments['hidden']} units: scikit-learn takes"
-        f" {ms['scikit-learn'] / ms['ebmlearn']:.2f} times as long as ebmlearn, thrml"
-        f" {ms['thrml'] / ms['ebmlearn']:.0f} times; ebmlearn takes {ms['ebmlearn'] / bare:.2f}"
-        " times as long as the matrix products and `jax.random.uniform` alone"
-        f" (`uv run --group benchmarks python -m benchmarks gibbs`; {machine(result)}, {others},"
-        f" float32, seed {arguments['seed']}, medians of {arguments['repeats']} rounds in one run,"
-        " of thrml of three)."
+        f" {ms['scikit-learn'] / ms['ebmlearn']:.2f} times as long as ebmlearn, and thrml"
+        f" {ms['thrml'] / ms['ebmlearn']:.0f} times as long. ebmlearn takes"
+        f" {ms['ebmlearn'] / bare:.2f} times as long as the matrix products and"
+        " `jax.random.uniform` alone."
+        f" `uv run --group benchmarks python -m benchmarks gibbs`; {machine(result)}, {others},"
+        f" float32, seed {arguments['seed']}, medians of {arguments['repeats']} rounds in one run"
+        " (three for thrml)."
     )
 
 
@@ -287,12 +290,12 @@ def pgmax() -> str:
     result = json.loads((RESULTS / "pgmax.json").read_text())
     arguments = result["arguments"]
     lines = [
-        f"An RBM in a PGMax graph: {arguments['iterations']} iterations of sum-product by PGMax"
-        " on its pairwise group, by PGMax on the dense group, and by `MatrixBP` on the dense group."
-        " Seconds to build and to compile, MiB of memory at the peak above that of a small graph,"
-        " and the time of a run relative to `BP` on the plain model, undamped and in brackets with"
-        f" damping ½ (`python -m benchmarks pgmax`; {machine(result)}, float32, seed 0, medians of"
-        f" {arguments['repeats']} rounds in one run):",
+        f"An RBM in a PGMax graph, with {arguments['iterations']} iterations of sum-product: PGMax"
+        " with its pairwise group, PGMax with the dense group, and `MatrixBP` with the dense group."
+        " The columns are the seconds to build and to compile, the peak memory in MiB above that of"
+        " a small graph, and the time of a run relative to `BP` on the plain model, without damping"
+        f" and in brackets with damping ½. `python -m benchmarks pgmax`; {machine(result)},"
+        f" float32, seed 0, medians of {arguments['repeats']} rounds in one run.",
         "",
         "| RBM | | build | compile | memory | run |",
         "|---|---|---|---|---|---|",
@@ -308,6 +311,82 @@ def pgmax() -> str:
                 f" {of['peak_mib']:.0f} | {ratio[0]:.1f}× ({ratio[1]:.1f}×) |"
             )
     return "\n".join(lines)
+
+
+def compiling() -> str:
+    """What a first run takes."""
+    result = json.loads((RESULTS / "compile.json").read_text())
+    return (
+        "The first `fit` of a process, with compilation, of a CRBM of 64×32 units takes"
+        f" {result['ratios']['fit']:.0%} of the time of version 0.1.0. `python -m benchmarks"
+        f" compile`; {machine(result)}, best of {result['arguments']['repeats']} processes each."
+    )
+
+
+def estimators() -> str:
+    """The estimators for scikit-learn beside scikit-learn's own."""
+    result = json.loads((RESULTS / "sklearn.json").read_text())
+    digits, impute = result["digits"], result["impute"]
+    accuracy = {name: statistics.mean(of["accuracy"]) for name, of in digits.items()}
+    theirs, ours = (statistics.median(digits[n]["seconds"]) for n in ("scikit-learn", "ebmlearn"))
+    share = result["arguments"]["share"]
+    lines = [
+        "scikit-learn's example of RBM features for logistic regression on the digits, mean"
+        f" accuracy over {len(digits['ebmlearn']['accuracy'])} seeds: `BernoulliRBM` of ebmlearn"
+        f" {accuracy['ebmlearn']:.4f}, of scikit-learn {accuracy['scikit-learn']:.4f}, raw pixels"
+        f" {accuracy['pixels']:.4f}. scikit-learn takes {theirs / ours:.2f} times as long to fit"
+        " (median).",
+        "",
+        f"Imputation with {share:.0%} of the values missing at random: log-loss of the test rows in"
+        " nats per missing value. Settings and clipping were chosen by validation. `python -m"
+        f" benchmarks sklearn`; {machine(result)}, scikit-learn {result['scikit-learn']}, seed"
+        f" {result['arguments']['seed']}.",
+        "",
+        f"| | {' | '.join(impute)} |",
+        f"|---|{'---|' * len(impute)}",
+    ]
+    for method in ("RBMImputer", "IterativeImputer", "column mean"):
+        figures = " | ".join(f"{of[method]['test']:.4f}" for of in impute.values())
+        lines.append(f"| {method} | {figures} |")
+    return "\n".join(lines)
+
+
+def summary() -> str:
+    """The figures of the README."""
+    speed = json.loads((RESULTS / "bp.json").read_text())
+    sizes = {(row["visible"], row["hidden"], row["batch"]): row for row in speed["rows"]}
+    bp, many = sizes[1000, 500, 1], sizes[784, 256, 100]
+    ms = json.loads((RESULTS / "gibbs.json").read_text())["ms"]
+    runs = json.loads((RESULTS / "crbm.json").read_text())["runs"]
+    runs = [run for run in runs if run["purpose"] == "table" and run["hidden"] in (0, 256)]
+    task = list(_TASKS).index("noisy20")
+    errors = {
+        method: _best(runs, protocol="fresh", task="noisy20", method=method)["test"]  # pyright: ignore
+        for method in ("mle-bp", "mssvm")
+    }
+    killed = json.loads((RESULTS / "resume.json").read_text())["rows"]
+    first = json.loads((RESULTS / "compile.json").read_text())["ratios"]["fit"]
+    digits = json.loads((RESULTS / "sklearn.json").read_text())["digits"]
+    accuracy = {name: statistics.mean(of["accuracy"]) for name, of in digits.items()}
+    rows = {
+        "belief propagation, RBM of 1000×500": f"{bp['softplus_ms'] / bp['ebmlearn_ms']:.1f} times"
+        f" as fast as the softplus formula, {bp['pgmax_ms'] / bp['ebmlearn_ms']:.0f} times as fast"
+        f" as PGMax, with {bp['ebmlearn_arrays'] / bp['pgmax_arrays']:.0%} of PGMax's memory",
+        "the same, 100 instances of 784×256": f"{many['softplus_ms'] / many['ebmlearn_ms']:.1f}"
+        " times as fast as the softplus formula",
+        "Gibbs sampling, RBM of 784×500": f"{ms['scikit-learn'] / ms['ebmlearn']:.1f} times as fast"
+        f" as scikit-learn, {ms['thrml'] / ms['ebmlearn']:.0f} times as fast as thrml",
+        "first `fit` of a process, with compilation": f"{first:.0%} of the time of version 0.1.0",
+        "wrong pixels, MNIST with 20% flipped": "; ".join(
+            f"{_METHODS[method]} {error:.2f}% (published {PUBLISHED[method][task][0]:.2f}%)"
+            for method, error in errors.items()
+        ),
+        "RBM features for logistic regression on digits": f"accuracy {accuracy['ebmlearn']:.3f},"
+        f" scikit-learn's RBM {accuracy['scikit-learn']:.3f}",
+        "runs killed and resumed": f"{sum(row['same'] for row in killed)} of {len(killed)} end with"
+        " the same bits",
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {of} |" for name, of in rows.items())])
 
 
 _STOCHASTIC = {
@@ -326,12 +405,13 @@ def sap_toy() -> str:
     kinds: list[tuple[str, str | None]] = [(method, None) for method in _STOCHASTIC]
     kinds.insert(3, ("trans-sap", "updates"))
     lines = [
-        "Exact mean log-probability, in nats, of training and test images under RBMs of 784×10"
-        f" units (stochastically binarised MNIST, {runs[0]['updates']:,} Gibbs steps, batches and"
-        f" chains of 100, the rates of the paper, seeds {seeds[0]} to {seeds[-1]}: mean and"
-        " standard deviation), and the largest error of log Z by AIS with"
-        f" {runs[0]['annealing']:,} temperatures and 500 chains (`python -m benchmarks sap --task"
-        f" toy`, with `--seed`, the last row but two with `--equal updates`; {machine(runs[0])}):",
+        "Mean log-probability in nats of training and test images under RBMs of 784×10 units, whose"
+        " log Z is computed exactly, and the largest error of log Z by AIS with"
+        f" {runs[0]['annealing']:,} temperatures and 500 chains. The models are trained on"
+        f" stochastically binarised MNIST with {runs[0]['updates']:,} Gibbs steps, batches of 100,"
+        " 100 chains and the rates of the paper; means and standard deviations over the seeds"
+        f" {seeds[0]} to {seeds[-1]}. `python -m benchmarks sap --task toy`, with `--seed`, and for"
+        f" the row whose tempered runs are not counted `--equal updates`; {machine(runs[0])}.",
         "",
         "| | updates | training | test | AIS − log Z | reverse AIS − log Z |",
         "|---|---|---|---|---|---|",
@@ -354,14 +434,14 @@ def sap_semi_restricted() -> str:
     """Semi-restricted Boltzmann machines beside the published ones."""
     runs = stored("sap", "semi-restricted")
     lines = [
-        "Semi-restricted Boltzmann machines of stochastically binarised MNIST, 784 visible units,"
-        f" all joined to each other, {runs[0]['hidden']} hidden units and labels, after"
-        f" {runs[0]['updates']:,} Gibbs steps by the schedule of the paper: mean log-probability of"
-        " the test images in nats by AIS, as log Z of 200 chains annealed forward has it and, in"
-        " brackets, annealed in reverse from the end of parallel tempering; of image and label; and"
-        " the test error of the label by free energy (`python -m benchmarks sap --task"
-        " semi-restricted`, the lines of 10,000 temperatures with `--annealing 10000`;"
-        f" {machine(runs[0])}, seed 0):",
+        "Semi-restricted Boltzmann machines of stochastically binarised MNIST, with 784 connected"
+        f" visible units, {runs[0]['hidden']} hidden units and labels, after"
+        f" {runs[0]['updates']:,} Gibbs steps with the schedule of the paper. The columns are the"
+        " mean log-probability in nats of the test images and of images with labels, and the test"
+        " error of the label by free energy. Log Z is from 200 chains of AIS and, in brackets, from"
+        " reverse AIS that starts at the end of parallel tempering. `python -m benchmarks sap"
+        " --task semi-restricted`, for 10,000 temperatures with `--annealing 10000`;"
+        f" {machine(runs[0])}, seed 0.",
         "",
         "| | temperatures | image | published | standard error of log Z | image and label |"
         " test error |",
@@ -383,8 +463,8 @@ def sap_semi_restricted() -> str:
     last = next(run for run in runs if run["method"] == "trans-sap")
     lines += [
         "",
-        f"Tempered runs of Trans-SAP were accepted at {100 * last['accepted']:.0f}% on average"
-        f" while it learned. A run of training takes {last['seconds']:.0f} s there.",
+        f"On average {100 * last['accepted']:.0f}% of the tempered transitions of Trans-SAP were"
+        f" accepted during training. Training takes {last['seconds']:.0f} s.",
     ]
     return "\n".join(lines)
 
@@ -409,11 +489,25 @@ def draw_particles(path: Path) -> None:
     plt.close(figure)
 
 
-# Which file holds which tables: those of a paper stand on its page too.
-PAPERS = {
-    "crbm": (crbm_paper, crbm_curves, _crbm_further.crbm_further),
-    "sap": (sap_toy, sap_semi_restricted),
-    "pmp": (
+# The tables of each file. All long ones are in `docs/results.md`.
+TABLES = {
+    "README.md": (summary,),
+    "docs/results.md": (
+        bp,
+        gibbs,
+        pgmax,
+        precision,
+        compiling,
+        resume,
+        estimators,
+        crbm,
+        crbm_paper,
+        crbm_curves,
+        _crbm_further.crbm_further,
+        _crbm_further.crbm_tried,
+        _crbm_further.cd_starts,
+        sap_toy,
+        sap_semi_restricted,
         _pmp_report.pmp_toy,
         _pmp_report.pmp_logz,
         _pmp_report.pmp_zeros,
@@ -422,32 +516,17 @@ PAPERS = {
         _pmp_report.pmp_hidden,
         _pmp_report.pmp_deconvolution,
         _pmp_report.pmp_speed,
-    ),
-    "qt": (
         _qt_report.qt_table,
         _qt_report.qt_choices,
         _qt_report.qt_frey,
         _qt_report.qt_border,
         _qt_report.qt_speed,
-    ),
-    "nnbm": (
         _nnbm_tables.nnbm_grid,
         _nnbm_tables.nnbm_orientation,
         _nnbm_tables.nnbm_scaling,
         _nnbm_tables.nnbm_wine,
     ),
-}
-BESIDE = {"crbm": (crbm, bp, precision), "sap": (gibbs,)}
-TABLES = {
-    "README.md": (crbm, resume, bp, gibbs, pgmax, precision),
-    "docs/results.md": (
-        *(table for tables in PAPERS.values() for table in tables),
-        _crbm_further.crbm_tried,
-        _crbm_further.cd_starts,
-    ),
-    "docs/api/pgmax.md": (pgmax,),
     "docs/api/fit.md": (resume,),
-    **{f"docs/papers/{name}.md": PAPERS[name] + BESIDE.get(name, ()) for name in PAPERS},
 }
 # Which pictures are drawn by what.
 PICTURES = {
@@ -464,7 +543,7 @@ PICTURES = {
 
 
 def filled(text: str, name: str) -> str:
-    """The text of a file with each table between its marks written anew."""
+    """The text of a file, with each table between its marks written again."""
     for table in TABLES[name]:
         begin, end = (f"<!-- {word}: {table.__name__} -->" for word in ("begin", "end"))
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)

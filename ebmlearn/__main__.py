@@ -1,5 +1,5 @@
-"""Trains conditional RBMs by four learners to clean noisy 8×8 digits, prints what they got wrong,
-and draws what they made of the noise.
+"""Trains conditional RBMs with four learners to clean noisy 8×8 digits, prints their error rates
+and draws the cleaned digits.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     args = parser.parse_args()
     if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore
-        # What is compiled is found again by the next run.
+        # The next run reuses what is compiled here.
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "ebmlearn"))
     _extras.need("python -m ebmlearn", "data", "plot")
     data = datasets.digits()
@@ -103,7 +103,7 @@ def main() -> None:
         for split, key in ((data.valid, valid_key), (data.test, test_key))
     )
     x, v = test
-    print(f"{len(data.train.x)} digits of 8x8 pixels, {NOISE:.0%} of them flipped anew each epoch;")
+    print(f"{len(data.train.x)} digits of 8x8 pixels, {NOISE:.0%} of them flipped in each epoch;")
     print(f"conditional RBMs with {HIDDEN} hidden units, {args.epochs} epochs\n")
     images = {"original": np.asarray(v), "noisy": np.asarray(x)}
     lines = []

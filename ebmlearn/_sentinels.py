@@ -1,4 +1,4 @@
-"""The finite numbers that stand for infinity, for all rooms. They are finite so that the difference
+"""The finite numbers that stand for infinity in all modules. They are finite so that the difference
 of two of them is never NaN. They are ordered: LIMIT < HUGE < -LEAST.
 """
 

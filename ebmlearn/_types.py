@@ -5,19 +5,19 @@ import numpy as np
 from jaxtyping import Array, Bool, Num, PRNGKeyArray, UInt32
 
 
-# What a user may hand in: arrays of JAX or of NumPy.
+# Arrays of JAX or NumPy.
 AnyArray: TypeAlias = Array | np.ndarray
-# A typed key, an integer seed, or a key of the old style.
+# A typed key, an integer seed, or an old-style key.
 Key: TypeAlias = PRNGKeyArray | int | UInt32[AnyArray, "2"]
 # Keys of dictionaries are groups of variables: a type checker takes no other word for all of them.
-# Data as learners take them: an array, several of them, or some for each group of a graph.
+# Data as learners take them: an array, a tuple of arrays, or a dictionary of a graph.
 Batch: TypeAlias = AnyArray | Sequence[AnyArray] | Mapping[Any, AnyArray]
-# What `fit` takes besides: batches one after the other.
+# Data as `fit` takes them: also an iterable of batches.
 Data: TypeAlias = Batch | Iterable[Batch]
 # What is known of some units, and which these are: see `AbstractInference`.
 Evidence: TypeAlias = (
     Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | Mapping[Any, AnyArray] | None
 )
 Observed: TypeAlias = Bool[AnyArray, "*#batch units"] | Mapping[Any, AnyArray] | None
-# What a query asks for: numbers of units, a group of a graph, or pairs of a group and an index.
+# Targets of a query: indices of units, a group of a graph, or pairs of a group and an index.
 Targets: TypeAlias = Hashable | Sequence[Any] | AnyArray

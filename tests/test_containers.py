@@ -135,8 +135,8 @@ def test_a_pair_for_a_crbm():
 @pytest.mark.parametrize(
     ("data", "answer"),
     [
-        ([["a", "b"]] * 2, "turn words into numbers"),
-        (pd.DataFrame({"a": ["x", "y"]}), "turn words into numbers"),
+        ([["a", "b"]] * 2, "convert text to numbers"),
+        (pd.DataFrame({"a": ["x", "y"]}), "convert text to numbers"),
         ([[0, 1], [0]], "rows of one length, got rows of [1, 2] numbers"),
         (Dataset(), 'dataset.with_format("numpy")["pixels"][:]'),
         (7, "`data` must be an array, a tuple of arrays, or an iterable of batches, got 7"),

@@ -61,7 +61,7 @@ CASES = {
         lambda: ebm.solve_moments(with_value(ROWS, np.nan), ebm.ISusP()), ValueError, "`statistics`", "finite", "nan",
     ),
     "a unit that is always the same": (
-        lambda: ebm.solve_moments(np.ones((9, 3), np.float32), ebm.ISusP()), ValueError, "`statistics`", "positive variance", "0 of unit 0",
+        lambda: ebm.solve_moments(np.ones((9, 3), np.float32), ebm.ISusP()), ValueError, "`statistics`", "positive variance", "0 for unit 0",
     ),
     "booleans": (lambda: ebm.solve_moments(np.ones((9, 3), bool), ebm.ISusP()), TypeError, "`statistics`", "real numbers", "bool"),
     "no covariances": (

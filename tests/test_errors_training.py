@@ -39,19 +39,19 @@ def step(model: Any, batch: Any, learner: Any = LEARNER, **options: Any):
 
 CASES = {
     # data
-    "rows": (lambda: fit(data=(X[:5], V)), ValueError, "`data`", "as many rows", "5, 6"),
-    "rows of a batch": (lambda: step(CRBM, (X[:5], V)), ValueError, "`batch`", "as many rows", "5 and 6"),
+    "rows": (lambda: fit(data=(X[:5], V)), ValueError, "`data`", "same length", "5, 6"),
+    "rows of a batch": (lambda: step(CRBM, (X[:5], V)), ValueError, "`batch`", "same number of rows", "5 and 6"),
     "not binary": (lambda: fit(data=(X, V * 2)), ValueError, r"`data\[1\]`", "0 and 1", "2 in row 0"),
     "halves": (
         lambda: fit(RBM, data=np.array([[0, 1, 0], [0, 0.5, 1]])),
         ValueError, "`data`", "0 and 1", "0.5 in row 1",
     ),
     "NaN": (lambda: fit(data=(X * np.nan, V)), ValueError, r"`data\[0\]`", "finite", "nan in row 0"),
-    "empty": (lambda: fit(data=(X[:0], V[:0])), ValueError, "`data`", "a row at least", "none"),
-    "no arrays": (lambda: fit(data=()), ValueError, "`data`", "an array at least", r"\(\)"),
-    "no batches": (lambda: fit(data=[], batch_size=None), ValueError, "`data`", "a batch at least", "none"),
+    "empty": (lambda: fit(data=(X[:0], V[:0])), ValueError, "`data`", "at least one row", "0"),
+    "no arrays": (lambda: fit(data=()), ValueError, "`data`", "at least one array", r"\(\)"),
+    "no batches": (lambda: fit(data=[], batch_size=None), ValueError, "`data`", "at least one batch", "0"),
     "one-way": (
-        lambda: fit(data=iter([(X, V)]), batch_size=None), ValueError, "`data`", "again each epoch", "iterator",
+        lambda: fit(data=iter([(X, V)]), batch_size=None), ValueError, "`data`", "again in each epoch", "iterator",
     ),
     "no data": (lambda: fit(data=3), TypeError, "`data`", "iterable", "3"),
     "large batch": (lambda: fit(batch_size=7), ValueError, "`batch_size`", "at most the 6 rows", "7"),
@@ -68,7 +68,7 @@ CASES = {
         lambda: fit(data=[(X, V), (X, V * 3)], batch_size=None), ValueError, r"`data\[1\]`", "0 and 1", "3",
     ),
     "a conditioned model": (
-        lambda: fit(CRBM.condition(X), data=V), ValueError, "`model`", "CRBM they come from", r"\(6,\)",
+        lambda: fit(CRBM.condition(X), data=V), ValueError, "`model`", "CRBM that they come from", r"\(6,\)",
     ),
     "no model": (lambda: fit(X), TypeError, "`model`", "RBM", r"\(6, 4\)"),
     "validation": (lambda: fit(validation=(X, V * 2)), ValueError, r"`validation\[1\]`", "0 and 1", "2"),
@@ -141,8 +141,8 @@ CASES = {
     "where": (lambda: ebm.error_rate(V, V, where=X > 0), ValueError, "`where`", r"\(6, 3\)", r"\(6, 4\)"),
     # estimates
     "mmd": (lambda: ebm.mmd(V, V + 1), ValueError, "`y`", "0 and 1", "got 2"),
-    "units": (lambda: ebm.mmd(V, X), ValueError, "`x` and `y`", "as many units", "3 and 4"),
-    "no rows of mmd": (lambda: ebm.mmd(V[:0], V), ValueError, "`x`", "a row and a unit", r"\(0, 3\)"),
+    "units": (lambda: ebm.mmd(V, X), ValueError, "`x` and `y`", "the same number of units", "3 and 4"),
+    "no rows of mmd": (lambda: ebm.mmd(V[:0], V), ValueError, "`x`", "one row and one unit", r"\(0, 3\)"),
     "likelihood of a batch": (
         lambda: ebm.log_likelihood(CRBM.condition(X[:4]), V, 0.0), ValueError, "`model`", "6 rows", r"\(4,\)",
     ),
@@ -232,10 +232,12 @@ def test_a_file_of_another_model(tmp_path):
     other = ebm.CRBM.init(3, 5, 4, key=KEY)
     with pytest.raises(ValueError, match=r"'.weights' of shape \(3, 5\).*got shape \(3, 2\)"):
         ebm.load(path, like=other)
-    with pytest.raises(ValueError, match=r"must hold what `like` holds, got '.visible_features'"):
+    with pytest.raises(
+        ValueError, match=r"must hold only what `like` holds, got '.visible_features'"
+    ):
         ebm.load(path, like=RBM)
     ebm.save(path, RBM)
-    with pytest.raises(ValueError, match=r"must hold '.visible_features' to be `like`"):
+    with pytest.raises(ValueError, match=r"must hold '.visible_features', as `like` does"):
         ebm.load(path, like=CRBM)
 
 
@@ -280,7 +282,7 @@ def test_checkpoints_of_another_run(tmp_path):
         ValueError, match=r"`model`.*weights. of shape \(3, 5\).*got shape \(3, 2\)"
     ):
         fit(ebm.CRBM.init(3, 5, 4, key=KEY), checkpoint=tmp_path)
-    with pytest.raises(ValueError, match=r"`optimizer`.*to be `like`"):
+    with pytest.raises(ValueError, match=r"`optimizer`.*as `like` does"):
         fit(optimizer=optax.sgd(0.1, momentum=0.9), checkpoint=tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == before
     newest = tmp_path / before[-1]

@@ -34,7 +34,8 @@ GUESSES = {
     "rbm.nothing": (lambda: RBM.nothing, "`RBM` has no attribute `nothing`."),
     "sample(rbm, 10)": (
         lambda: ebm.sample(RBM, 10),
-        "`sample` lacks the argument `num_samples`: write `sample(model, Gibbs(), 1000, key=0)`.",
+        "`sample` is missing the argument `num_samples`: write `sample(model, Gibbs(), 1000,"
+        " key=0)`.",
     ),
     "sample(rbm, 10, 20, key=0)": (
         lambda: ebm.sample(RBM, 10, 20, key=0),
@@ -42,7 +43,7 @@ GUESSES = {
     ),
     "sample(rbm, Gibbs(), 10)": (
         lambda: ebm.sample(RBM, ebm.Gibbs(), 10),
-        "`sample` lacks the argument `key`: write `sample(",
+        "`sample` is missing the argument `key`: write `sample(",
     ),
     "sample(rbm, Gibbs(), 10, seed=0)": (
         lambda: ebm.sample(RBM, ebm.Gibbs(), 10, seed=0),
@@ -50,11 +51,11 @@ GUESSES = {
     ),
     "predict(rbm, X)": (
         lambda: ebm.predict(RBM, X),
-        "`predict` lacks the argument `inference`: write `predict(",
+        "`predict` is missing the argument `inference`: write `predict(",
     ),
     "fit(rbm, X)": (
         lambda: ebm.fit(RBM, X),
-        "`fit` lacks the argument `data`: write `fit(model, learner, data)`.",
+        "`fit` is missing the argument `data`: write `fit(model, learner, data)`.",
     ),
     "fit(rbm, X, X)": (lambda: ebm.fit(RBM, X, X), "`learner` must be a learner such as `MLE(BP"),
     "save(rbm, path)": (lambda: ebm.save(RBM, "x.ebm"), "write `save(path, model)`"),

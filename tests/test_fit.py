@@ -493,7 +493,7 @@ def test_settings_of_modules_are_those_of_the_file(tmp_path):
     path = tmp_path / "model.ebm"
     rbm = ebm.RBM.init(2, 1, key=KEY)
     ebm.save(path, {"a": [ebm.QueryModel(rbm, iterations=7)]})
-    with pytest.raises(ValueError, match=r"must hold .*iterations. = 10 to be `like`, got 7"):
+    with pytest.raises(ValueError, match=r"must hold .*iterations. = 10, as `like` does, got 7"):
         ebm.load(path, {"a": [ebm.QueryModel(rbm)]})
     assert ebm.load(path, {"a": [ebm.QueryModel(rbm, 7)]})["a"][0].iterations == 7
     # Tuples too, short and long ones.
@@ -504,7 +504,7 @@ def test_settings_of_modules_are_those_of_the_file(tmp_path):
         assert ebm.load(path, chain).edges == chain.edges
         mask[:, 0] = mask[0] = False
         for other in (mask, None):
-            with pytest.raises(ValueError, match=r"must hold '.edges' = .* to be `like`, got"):
+            with pytest.raises(ValueError, match=r"must hold '.edges' = .* as `like` does, got"):
                 ebm.load(path, ebm.NNBM(np.eye(units), np.zeros(units), other))
 
 

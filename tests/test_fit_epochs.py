@@ -24,10 +24,10 @@ def test_metrics():
     told = []
     found = fit(metric=lambda model, data, epoch: told.append((data, epoch)) or 1.0 - epoch)
     assert told == [(None, 0), (None, 1)] and found.best_epoch == 1
-    with pytest.warns(UserWarning, match="`metric` must give a number, got NaN in epoch 0"):
+    with pytest.warns(UserWarning, match="`metric` must return a number, got NaN in epoch 0"):
         found = fit(metric=lambda model, data, epoch: np.nan, epochs=1)
     np.testing.assert_array_equal(found.model.visible_bias, found.last.visible_bias)
-    with pytest.raises(TypeError, match="`metric` must give a number, got an array"):
+    with pytest.raises(TypeError, match="`metric` must return a number, got an array"):
         fit(metric=lambda model, data, epoch: np.ones(2))
 
 
@@ -70,7 +70,7 @@ def test_epochs_of_different_length(tmp_path):
     fit(data=Batches(1, 3, 2, 5), batch_size=None, epochs=3, checkpoint=keep)
     names = sorted(path.name for path in tmp_path.glob("step-*"))
     assert names == [f"step-{step:09d}.ebm" for step in (3, 5, 10)]
-    with pytest.raises(ValueError, match="`data` must give a batch in each epoch, got none"):
+    with pytest.raises(ValueError, match="at least one batch in each epoch, got 0"):
         fit(data=Batches(1, 1, 0), batch_size=None, checkpoint=keep, resume=False)
     # What was there is replaced.
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000001.ebm"]
@@ -102,11 +102,11 @@ def test_an_interrupted_run_says_how_to_go_on(capsys, tmp_path):
         raise KeyboardInterrupt
 
     fit(callbacks=[stop])
-    assert "and not saved: `fit(..., checkpoint=folder)`" in capsys.readouterr().out
+    assert "The run is not saved: pass `checkpoint=folder` to `fit`." in capsys.readouterr().out
     fit(callbacks=[stop], checkpoint=tmp_path)
     told = capsys.readouterr().out
-    assert "Interrupted in epoch 1, after step 2, and saved: the same call goes on from" in told
-    assert str(tmp_path) in told
+    assert f"Interrupted in epoch 1 after step 2. The run is saved in {str(tmp_path)!r}: " in told
+    assert "call `fit` again with the same arguments to resume." in told
 
 
 def test_the_bar_is_named_after_the_learner(capsys):

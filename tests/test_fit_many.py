@@ -127,11 +127,11 @@ def test_what_lanes_need():
 
     with pytest.raises(TypeError, match="`metric` must be traceable in `fit_many`"):
         run(metric=lambda model, validation, epoch: float(model.weights.sum()))
-    with pytest.raises(ValueError, match="differ in their numbers alone"):
+    with pytest.raises(ValueError, match="differ only in their numbers"):
         run(optimizer=[optax.sgd(0.1), optax.adam(0.1)])
-    with pytest.raises(ValueError, match="`optimizer` must be one for all runs or a list"):
+    with pytest.raises(ValueError, match="`optimizer` must be one for all runs, or a list"):
         run(optimizer=[optax.sgd(0.1)])
-    with pytest.raises(ValueError, match="`model` must hold models of one kind and shape"):
+    with pytest.raises(ValueError, match="`model` must hold models of the same kind and shape"):
         run(model=[model, ebm.RBM.init(4, 2, key=0)])
     with pytest.raises(TypeError, match="`key` must be a list"):
         run(key=[])

@@ -236,5 +236,5 @@ def test_bad_input():
         ebm.MCMCMLE().init(model, key=KEY)
     with pytest.raises(TypeError, match=r"models\[1\]"):
         ebm.Stack([model, model])
-    with pytest.raises(ValueError, match="as many visible units"):
+    with pytest.raises(ValueError, match="as the model below has hidden units"):
         ebm.Stack([model, ebm.RBM.init(4, 2, key=KEY)])

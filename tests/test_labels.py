@@ -154,7 +154,7 @@ def test_bad_labels():
         (v, "`batch` must be 2 arrays, `visible` and `label`, .* got 1"),
         ((v, np.array([0, 3])), "0 to 2"),
         ((v, np.array([0.0, 1.0])), r"`batch\[1\]` must hold integers"),
-        ((v, np.array([0])), "as many rows of each, got 2 and 1"),
+        ((v, np.array([0])), "same number of rows, got 2 and 1"),
         ((v + 2, np.array([0, 1])), "0 and 1 only"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -179,7 +179,7 @@ def test_bad_labels():
     for label in (3, -1):
         with pytest.raises(ValueError, match=f"labels 0 to 2, got {label}"):
             model.free_energy(v, label)
-    with pytest.raises(ValueError, match="as many rows of each, got 2 and 3"):
+    with pytest.raises(ValueError, match="same number of rows, got 2 and 3"):
         ebm.log_likelihood(model, (v, np.array([0, 1, 2])), 0.0)
     rbm = oracle.random_rbm(np.random.default_rng(0))
     with pytest.raises(ValueError, match="`data` must hold 0 and 1 only"):

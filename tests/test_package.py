@@ -90,7 +90,7 @@ def test_each_ecosystem_has_its_room():
 def test_readme_examples_run():
     """Each for itself, in one process."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) >= 4
+    assert len(blocks) >= 2
     out = run(f"for block in {blocks!r}:\n    exec(block, {{}})\n    print('it ran')")
     assert out.count("it ran") == len(blocks)
 

@@ -150,7 +150,7 @@ def test_bad_input():
         (lambda: group(a, three, w), ValueError, "`hidden_variables` must have 2 states"),
         (lambda: group([a[0], a[0], a[1]], b, w), ValueError, "different variables"),
         (lambda: group(a, [a[0], a[1]], w), ValueError, "in both"),
-        (lambda: group([], b, w), ValueError, "a variable at least"),
+        (lambda: group([], b, w), ValueError, "at least one variable"),
         (lambda: group([1, 2, 3], b, w), TypeError, "PGMax variables"),
         (lambda: group(a, b, w.astype(int)), TypeError, "`weights`"),
         (lambda: group(a, b, w + np.inf), ValueError, "finite"),

@@ -226,7 +226,7 @@ def test_images_by_convolution():
     with pytest.raises(ValueError, match=r"`density` must lie in \(0, 1\), got 0"):
         datasets.binary_convolution(5, density=0.0)
     for features in (np.zeros((0, 3, 3), int), np.zeros((1, 3, 3), int)):
-        with pytest.raises(ValueError, match=r"`features` must hold one at least, and a 1 in each"):
+        with pytest.raises(ValueError, match=r"`features` must contain at least one feature"):
             datasets.binary_convolution(5, features=features)
     with pytest.raises(ValueError, match=r"`features` must hold 0 and 1 only, got 2"):
         datasets.binary_convolution(5, features=np.full((1, 2, 2), 2))

@@ -126,7 +126,7 @@ def test_overlap_while_traced():
     def drawn(queries):
         return jax.jit(lambda x: draw(queries, RBM, 3, key=jax.random.key(x)).targets)
 
-    with pytest.raises(Exception, match="`queries` must give targets that are not observed"):
+    with pytest.raises(Exception, match="`queries` must return targets that are not observed"):
         drawn(Own(lambda n: (jnp.ones((n, 4), bool),) * 2))(0).block_until_ready()
     # Distributions of the library cost no such check.
     for queries in (

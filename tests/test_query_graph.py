@@ -153,7 +153,7 @@ def test_hidden_variables_are_neither_given_nor_asked_for():
     plain = ebm.query_entropy(model, {seen: rows}, ebm.RandomTargets(0.5), ebm.BP(8), key=KEY)
     np.testing.assert_allclose(found.value, plain.value, atol=1e-5)
     np.testing.assert_array_equal(found.targets, plain.targets)
-    with pytest.raises(ValueError, match="no such target"):
+    with pytest.raises(ValueError, match="at least one target"):
         ebm.query_entropy(asked, {seen: rows}, ebm.FixedTargets([seen], [hidden]), key=KEY)
 
 

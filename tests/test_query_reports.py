@@ -136,7 +136,7 @@ def test_joint_targets_of_units():
         ([4], "indices below 4, got 4"),
         ([True], "indices below 4, got True"),
         ([0.5], "indices below 4, got 0.5"),
-        ([-1, 3], "differ from each other"),
+        ([-1, 3], "different from each other"),
     ]
     for targets, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -170,7 +170,7 @@ def test_evidence_of_a_graph():
     asked = ebm.QueryModel(model)
     with pytest.raises(ValueError, match="`observed` must have the shape of the states"):
         ebm.query(asked, {seen: jnp.zeros(4, int)}, {seen: jnp.ones(3, bool)})
-    with pytest.raises(ValueError, match="leave a state to each variable"):
+    with pytest.raises(ValueError, match="allow a state of each variable"):
         ebm.query(asked, {seen: jnp.zeros((4, 2))})
     with pytest.raises(ValueError, match=r"finite likelihoods >= 0, got -1\.0"):
         ebm.query(asked, {seen: jnp.full((4, 2), -1.0)})
@@ -183,7 +183,7 @@ def test_numbers_of_a_query_model():
     for name in ("temperature", "scale", "strength"):
         with pytest.raises(ValueError, match=f"`{name}.* as float32, got 1e-50"):
             ebm.QueryModel(rbm(), **{name: 1e-50})  # pyright: ignore
-    with pytest.raises(TypeError, match=r"BP takes.*got a QueryModel.*ask it by `query`"):
+    with pytest.raises(TypeError, match=r"BP takes.*got a QueryModel.*ask it with `query`"):
         ebm.BP(2)(query_model())
     losses = [
         ebm.QueryTraining().loss(model, jnp.zeros((2, 4)), key=key)
@@ -203,7 +203,7 @@ def test_nothing_to_learn_from():
     model, hidden, seen = chain()
     batch = {seen: jnp.zeros((2, 4), int)}
     for queries in (ebm.FixedTargets([seen], [hidden]), ebm.LeaveOneOut(groups=[hidden])):
-        with pytest.raises(ValueError, match="must ask for what `batch` tells"):
+        with pytest.raises(ValueError, match="at least one target with a value in `batch`"):
             ebm.QueryTraining(queries).loss(ebm.QueryModel(model), batch, key=jax.random.key(0))
 
 

@@ -418,7 +418,7 @@ def test_iterations_of_learner_and_model():
     rbm = ebm.RBM.init(4, 2, key=KEY, scale=1.0)
     rows = random_bits(np.random.default_rng(0), 6, 4)
     shallow = ebm.QueryTraining(iterations=2)
-    with pytest.warns(UserWarning, match="2 iterations, the model answers with 10"):
+    with pytest.warns(UserWarning, match="2 iterations but answers with 10"):
         shallow.init(ebm.QueryModel(rbm), key=KEY)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -592,7 +592,7 @@ def test_no_targets_at_run_time():
     def everything(shape, *, key):
         return jnp.ones(shape, bool)
 
-    with pytest.raises(Exception, match="must give targets"):
+    with pytest.raises(Exception, match="must return at least one target"):
         ebm.QueryTraining(everything).loss(MODEL, ROWS, key=KEY)
 
 

@@ -133,7 +133,7 @@ def test_estimators_refuse_wrong_settings(as_a_user):
         RBMImputer(learning_rate=0).fit(x)
     with pytest.raises(TypeError, match="`learner` must be a learner such as `CD"):
         BernoulliRBM(learner="cd").fit(x)
-    with pytest.raises(ValueError, match="two classes an output, got 3 in output 1"):
+    with pytest.raises(ValueError, match="two classes per output, got 3 in output 1"):
         CRBMClassifier().fit(x, np.stack([x[:, 0], np.arange(20) % 3], 1))
 
 

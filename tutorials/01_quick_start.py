@@ -2,9 +2,9 @@
 # # Quick start: clean noisy digits with a conditional RBM
 #
 # A **conditional restricted Boltzmann machine** (CRBM) predicts many binary outputs at once, here
-# the pixels of a clean digit, from inputs, here a noisy copy. Hidden units tie the outputs to each
-# other: a stroke is there as a whole or not at all. This tutorial trains one by maximum likelihood
-# with belief propagation (Ping & Ihler 2017), looks at what it learned, and asks it for answers.
+# the pixels of a clean digit, from inputs, here a noisy copy. Hidden units connect the outputs, so
+# that the model predicts whole strokes. This tutorial trains a CRBM by maximum likelihood with
+# belief propagation (Ping & Ihler 2017), measures its errors, and looks at its beliefs.
 
 # %%
 import jax
@@ -35,7 +35,7 @@ print("train", data.train.x.shape, "valid", data.valid.x.shape, "test", v.shape)
 #
 # A **model** is an Equinox module whose fields are its parameters. A **learner** turns a model and
 # a batch into a gradient; `MLE(BP(iterations=10))` estimates the gradient of the likelihood by ten
-# sweeps of belief propagation. **`fit`** feeds that gradient to any Optax optimiser. `augment`
+# sweeps of belief propagation. **`fit`** passes that gradient to any Optax optimizer. `augment`
 # draws new noise for every batch, `average` keeps a running mean of the parameters.
 
 # %%
@@ -59,9 +59,8 @@ fitted = ebm.fit(
 # %% [markdown]
 # ## How well does it do?
 #
-# The error is the share of wrong pixels. The second column counts the pixels that the noise has
-# flipped, which are the ones that had to be changed. Logistic regression is the same model
-# without hidden units.
+# The error is the share of wrong pixels. The second column counts only the pixels that the noise
+# flipped. Logistic regression is the same model without hidden units.
 
 # %%
 regression = ebm.fit(
@@ -98,11 +97,10 @@ for ax, (name, images) in zip(axes, {"original": np.asarray(v), **found}.items()
     ax.set_title(name, fontsize=9)
 
 # %% [markdown]
-# ## What an inference says
+# ## Beliefs
 #
 # `condition` turns a CRBM and some inputs into plain RBMs, one for each row. An **inference** turns
-# these into beliefs: probabilities of all units, log Z, and whether the messages converged, which
-# is never hidden.
+# these into beliefs: the probabilities of all units, log Z, and whether the messages converged.
 
 # %%
 beliefs = ebm.BP(iterations=100, tol=1e-4)(fitted.model.condition(x[:5]))
@@ -111,7 +109,7 @@ print("least certain pixels:", np.round(np.abs(beliefs.visible - 0.5).min(1) + 0
 assert beliefs.converged.all()
 
 # %% [markdown]
-# Small models need no approximation: `Exact` sums over all states of the smaller side. Here it
+# Small models need no approximation: `Exact` sums over all states of the smaller layer. Here it
 # checks belief propagation on an RBM with eight hidden units.
 
 # %%
@@ -123,10 +121,9 @@ print(f"log Z {exact.log_partition:.4f}, by belief propagation {approximate.log_
 assert gap < 0.05
 
 # %% [markdown]
-# ## Where to go from here
+# ## Next steps
 #
-# - Other learners take the place of `MLE` in the same line: `MSSVM` and `LSSVM` (max-margin), `CD`,
-#   `PercLoss`. Tutorial 7 compares them all.
-# - `fit(..., checkpoint="folder")` goes on bit by bit where a run was stopped: tutorial 8.
-# - The same models are distributions and kernels of NumPyro (tutorial 3), and factor groups of
-#   PGMax (tutorial 2).
+# - Replace `MLE` by another learner: `MSSVM` and `LSSVM` (max-margin), `CD`, `PercLoss`. Tutorial 7
+#   compares them all.
+# - `fit(..., checkpoint="folder")` resumes a stopped run bit for bit: tutorial 8.
+# - The same models work in NumPyro (tutorial 3) and in PGMax graphs (tutorial 2).

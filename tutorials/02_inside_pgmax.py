@@ -3,9 +3,9 @@
 #
 # [PGMax](https://github.com/google-deepmind/PGMax) builds factor graphs of discrete variables and
 # passes messages on them. ebmlearn adds whole models as factor groups, and turns any graph into a
-# model that can be trained. Here an RBM knows what pictures look like, and logical factors know
-# what they mean: the graph is trained end to end from pixels alone, and then answers questions
-# about meanings that no data ever told.
+# model that can be trained. Here an RBM models the pixels of pictures, and logical factors define
+# concepts on top of them. The graph is trained end to end from pixels alone, and then answers
+# questions about concepts that were never labelled.
 
 # %%
 import jax
@@ -20,11 +20,11 @@ from ebmlearn.pgmax import FactorGraphModel, RBMFactorGroup
 
 
 # %% [markdown]
-# ## Pictures with a grammar
+# ## Pictures with concepts
 #
-# On a 5×5 grid there are horizontal bars, and where there are, pixels are lit, most of them. A
-# variable for each row says whether any of its pixels is lit (OR), and one more whether rows 1 and
-# 5 are both lit, a *frame* (AND).
+# The pictures are horizontal bars on a 5×5 grid; most pixels of a bar are lit. A variable for each
+# row says whether any of its pixels is lit (OR). One more variable says whether rows 1 and 5 are
+# both lit, which we call a *frame* (AND).
 
 # %%
 SIDE, HIDDEN = 5, 6
@@ -54,9 +54,9 @@ plotting.images(pictures[:10].reshape(10, -1), (SIDE, SIDE))
 # %% [markdown]
 # ## Learning end to end
 #
-# `MLE` by belief propagation on the whole graph: pixels are observed, all else is summed out. The
-# weights of the RBM and the evidence of all variables are the parameters; logical factors have
-# none. `fit` gives what was learned, and `bp_arrays` would take it back to PGMax's own inferers.
+# `MLE` trains the whole graph with belief propagation: the pixels are observed, and everything else
+# is summed out. The parameters are the weights of the RBM and the evidence of all variables;
+# logical factors have none. `bp_arrays` would return the learned parameters to PGMax's inferers.
 
 # %%
 fitted = ebm.fit(
@@ -73,10 +73,10 @@ learned = fitted.model
 print("gap of energies, first and last epoch:", np.round(fitted.history.epochs["gap"][[0, -1]], 2))
 
 # %% [markdown]
-# ## Questions about meanings
+# ## Questions about concepts
 #
-# *The picture has a frame: what does it look like?* Nobody ever labelled a frame. Evidence may be
-# given for any group of variables, and every group is answered for.
+# *The picture has a frame: what does it look like?* The data have no labels for frames. Evidence
+# may be given for any group of variables, and the answer covers every group.
 
 # %%
 inference = ebm.BP(iterations=200, damping=0.5, tol=1e-4)
@@ -98,8 +98,8 @@ for name, shares in lit.items():
     print(f"{name:20} lit by row: {np.round(shares, 2)}")
 
 # %% [markdown]
-# Row 5 follows row 1, which the RBM has learned; that a lit row has pixels, and a frame two lit
-# rows, is logic. Neither part alone would have known.
+# The RBM has learned that rows 1 and 5 go together. The logical factors say that a lit row has
+# pixels and that a frame has two lit rows. The answer needs both parts.
 
 # %%
 assert lit["row 1 is lit"][4] > 2 * lit["row 1 is dark"][4]
@@ -109,8 +109,8 @@ assert lit["rows 2 and 4 alone"][[0, 2, 4]].max() < 0.02
 # %% [markdown]
 # ## PGMax's own inference
 #
-# The graph was never changed, and PGMax runs it as it would any other. `MatrixBP` is an inferer for
-# PGMax that treats dense groups by matrices.
+# Training did not change the graph, and PGMax runs it like any other graph. `MatrixBP` is an
+# inferer for PGMax that uses matrices for dense groups.
 
 # %%
 bp = infer.build_inferer(graph.bp_state, backend="bp")

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # NumPyro: sampling a model with several modes, and a Bayesian RBM
 #
-# The samplers of ebmlearn are kernels of NumPyro's `MCMC`, and its models are distributions. So
-# NumPyro's diagnostics, chains and warm-up work on Boltzmann machines, and a Boltzmann machine may
-# be a part of a larger probabilistic program.
+# The samplers of ebmlearn are kernels for NumPyro's `MCMC`, and its models are NumPyro
+# distributions. NumPyro's diagnostics, chains and warm-up therefore work on Boltzmann machines, and
+# a Boltzmann machine can be part of a larger probabilistic program.
 #
-# We build an RBM whose modes Gibbs sampling cannot leave, see the diagnostics say so, and leave
-# them with two tempered samplers. Then the weights themselves become random.
+# We build an RBM with two modes that Gibbs sampling cannot leave, and see it in the diagnostics.
+# Two tempered samplers do leave them. Then we infer the weights of an RBM from data.
 
 # %%
 import jax
@@ -30,8 +30,8 @@ from ebmlearn.numpyro import (
 # %% [markdown]
 # ## Two modes
 #
-# Two groups of visible units; each hidden unit likes one group lit and the other dark. All lit
-# left, or all lit right: between these two lies a desert.
+# There are two groups of visible units. Each hidden unit prefers one group lit and the other dark.
+# So either all units on the left are lit, or all on the right; everything between is unlikely.
 
 # %%
 VISIBLE, HIDDEN = 12, 6
@@ -48,8 +48,8 @@ print("P(v = 1), exactly:", np.round(exact.visible, 3))
 # ## Three kernels
 #
 # The model is an argument of the run: `mcmc.run(key, rbm)`. The sites are its units, `visible` and
-# `hidden`. Tempered transitions heat a chain up and cool it down again within one step; parallel
-# tempering keeps replicas at all temperatures and exchanges them.
+# `hidden`. Tempered transitions heat a chain and cool it again within one step. Parallel tempering
+# keeps replicas at all temperatures and swaps them.
 
 # %%
 kernels = {
@@ -71,9 +71,9 @@ for name, kernel in kernels.items():
     chains[name] = np.asarray(mcmc.get_samples(group_by_chain=True)["visible"])
 
 # %% [markdown]
-# The share of lit units on the left less that on the right says which mode a chain is in. $\hat R$
-# near 1 means that chains agree with each other; the effective sample size, how many independent
-# draws these 8,000 are worth.
+# The share of lit units on the left minus that on the right says which mode a chain is in. $\hat R$
+# near 1 means that the chains agree with each other. The effective sample size is the number of
+# independent draws that these 8,000 are worth.
 
 # %%
 truth = float((exact.visible * side).sum() / (VISIBLE // 2))
@@ -95,14 +95,14 @@ for name in ("tempered transitions", "parallel tempering"):
     assert abs(found[name][1] - truth) < 0.15
 
 # %% [markdown]
-# Gibbs stays where it started, and $\hat R$ shows it. Where all chains start in one mode it would
-# not: then only samplers that travel can tell.
+# Gibbs sampling stays in the mode where it started, and $\hat R$ shows it. If all chains started in
+# the same mode, $\hat R$ would not show it; only samplers that move between modes would.
 #
 # ## A model as a distribution
 #
-# `EnergyDistribution` hands a model to `numpyro.sample`. The normaliser has to be named: exact by
-# enumeration here. An unnormalised density of latent parameters would be wrong without any sign of
-# it, and is refused.
+# `EnergyDistribution` makes a model a distribution for `numpyro.sample`. You must say how to
+# normalise it; here `"exact"` enumerates. Without a normaliser the density of latent parameters
+# would be wrong, so `EnergyDistribution` raises an error.
 
 # %%
 true = ebm.RBM(
@@ -145,7 +145,7 @@ assert low[0] > 0 and low[1] > 0 and high[2] < 0
 assert (low[3:] < 0).all() and (high[3:] > 0).all()
 
 # %% [markdown]
-# The first three units hang together, and how firmly is known only so well from 150 rows; of the
-# last two, which nothing joins to the others, the intervals include zero. For sites inside larger
-# models there is `SamplerBlock`, which updates the units of a Boltzmann machine next to NUTS in
+# The first three units are coupled; the intervals show how well 150 rows determine the strength.
+# The last two units are coupled to nothing, and their intervals include zero. For sites inside
+# larger models, `SamplerBlock` updates the units of a Boltzmann machine next to NUTS in
 # `numpyro.infer.Gibbs`.

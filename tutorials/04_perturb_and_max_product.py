@@ -1,13 +1,13 @@
 # %% [markdown]
-# # Perturb-and-max-product: samples of what Gibbs cannot sample
+# # Perturb-and-max-product: sampling where Gibbs gets stuck
 #
-# Add the right noise to a model's unary terms and maximise: the maximum is nearly a sample.
-# **Perturb-and-max-product** (PMP, Lázaro-Gredilla, Dedieu & George 2021) finds the maximum by
-# max-product belief propagation, all samples at once, in a fixed number of sweeps. It works on
-# every discrete model here, graphs of PGMax with logical factors among them.
+# Add suitable noise to the unary terms of a model and maximise: the maximum is approximately a
+# sample. **Perturb-and-max-product** (PMP, Lázaro-Gredilla, Dedieu & George 2021) finds the maximum
+# by max-product belief propagation, for all samples at once, in a fixed number of sweeps. It works
+# on every discrete model of ebmlearn, including PGMax graphs with logical factors.
 #
-# First a model where all is known, then one that would keep Gibbs sampling stuck for ever: taking
-# pictures apart into features that nobody has told.
+# We start with a model that we can solve exactly. Then we decompose pictures into unknown features,
+# where Gibbs sampling would get stuck.
 
 # %%
 import jax
@@ -21,10 +21,10 @@ from ebmlearn.pgmax import FactorGraphModel
 
 
 # %% [markdown]
-# ## Where samples are exact, and where not
+# ## When samples are exact
 #
-# Without edges the samples are exact: this is the Gumbel trick. With edges they are not. Four
-# spins, all joined: PMP exaggerates what couples them.
+# Without edges the samples are exact; this is the Gumbel trick. With edges they are approximate.
+# Here are four spins, all joined to each other: PMP exaggerates their coupling.
 
 # %%
 key = jax.random.key(0)
@@ -43,15 +43,15 @@ assert abs(shares[0.0][0] - shares[0.0][1]) < 0.01
 assert shares[0.5][1] > shares[0.5][0]
 
 # %% [markdown]
-# So PMP samples another model than the one it is given, and that is fine when it also **learns**
-# it: `PMPLearner` finds parameters whose PMP samples look like the data. At a coupling of 0.33
-# PMP's samples are those that Gibbs would draw at 0.5.
+# PMP therefore samples a slightly different model. This does not matter if PMP is also used for
+# **learning**: `PMPLearner` finds parameters whose PMP samples look like the data. At a coupling of
+# 0.33, PMP draws the samples that Gibbs draws at 0.5.
 #
-# ## Taking pictures apart
+# ## Decomposing pictures
 #
-# Small pictures are made of features placed here and there; where they overlap, pixels are joined
-# by OR. Given pictures alone, what are the features, and where? Both answers are unknown at once,
-# features may be exchanged for each other, and each pixel hangs on all of them.
+# Small pictures are made of features at several places; overlapping features are combined by OR.
+# Given only the pictures, what are the features, and where are they? Both are unknown, features can
+# be exchanged for each other, and each pixel depends on all of them.
 
 # %%
 true = np.array([[[1, 1, 1], [0, 1, 0], [0, 1, 0]], [[1, 0, 1], [0, 1, 0], [1, 0, 1]]])
@@ -59,8 +59,8 @@ data = datasets.binary_convolution(12, size=6, density=0.04, features=true)
 plotting.images(data.images.reshape(12, -1), (6, 6), columns=12)
 
 # %% [markdown]
-# The graph says how pictures come about. A feature's pixel and a place are both 1 (AND): then the
-# feature lights that pixel of the picture. A picture's pixel is lit if anything lights it (OR).
+# The graph describes how pictures are made. A feature lights a pixel of the picture if its own
+# pixel and its place are both 1 (AND). A pixel of the picture is lit if any feature lights it (OR).
 
 # %%
 COUNT, SIDE = 2, 3
@@ -87,9 +87,8 @@ graph.add_factors(
 )
 
 # %% [markdown]
-# Priors enter as evidence: a feature's pixel is more likely dark than not, and a feature at a place
-# is costly, so that pictures are explained by few. Pixels are as they were seen, with hardly any
-# doubt.
+# Priors are evidence: the pixels of features tend to be dark, and placing a feature is costly, so
+# pictures are explained by few features. The observed pixels are almost certain.
 
 # %%
 doubt = 230.0 * (2.0 * data.images - 1)
@@ -105,8 +104,8 @@ samples, info = ebm.sample(model, ebm.PMP(300), 10, key=key, with_info=True)
 found, where = np.asarray(samples[features]), np.asarray(samples[places])
 
 # %% [markdown]
-# Every sample explains all pictures without an error. Some have the features in one order and some
-# in the other: the posterior has both modes, and so have the samples.
+# Every sample explains all pictures without an error. The features come in one order in some
+# samples and in the other order in others: the samples cover both modes of the posterior.
 
 # %%
 plotting.images(found.swapaxes(0, 1).reshape(20, -1), (3, 3), columns=10)
@@ -120,7 +119,7 @@ assert all(explained) and np.isfinite(info.energy).all()
 assert 0 < first.sum() < 10
 
 # %% [markdown]
-# `info` holds what is needed to trust a sample or not: its energy, which is infinite where a
-# logical factor is broken, whether any change of one variable would improve it, and how much the
-# last sweep still changed. The same graph with 100 pictures of 14×14 pixels and 1.5 million
-# variables is among the benchmarks, `python -m benchmarks pmp --task deconvolution`.
+# `info` helps to judge a sample: its energy, which is infinite if a logical factor is violated,
+# whether changing one variable would improve it, and how much the last sweep changed. A larger
+# graph, with 100 pictures of 14×14 pixels and 1.5 million variables, is a benchmark:
+# `python -m benchmarks pmp --task deconvolution`.

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # Ask anything: query training and in-painting
 #
-# A generative model answers any question of the kind *given these pixels, what are the others?* As
-# a rule it is trained by maximum likelihood, and asked by an approximate inference that it has
-# never met in training: two errors that add up. **Query training** (Lázaro-Gredilla et al. 2021)
-# trains for the questions themselves. Belief propagation of a fixed number of layers is a network;
-# random pixels are taken away, the network is asked for them, and the error goes back through all
-# its layers into the parameters of the model.
+# A generative model can answer any question of the form *given these pixels, what are the others?*
+# Usually it is trained by maximum likelihood and queried with an approximate inference that was not
+# part of training, so two errors add up. **Query training** (Lázaro-Gredilla et al. 2021) trains
+# for the questions themselves. It treats a fixed number of layers of belief propagation as a
+# network, removes random pixels, and backpropagates the error of their predictions into the
+# parameters of the model.
 #
-# We train one RBM on 8×8 digits and ask it for single pixels, for blocks and for halves.
+# We train one RBM on 8×8 digits and query it for single pixels, for blocks and for halves.
 
 # %%
 import jax
@@ -28,10 +28,10 @@ print(train.shape, valid.shape, test.shape)
 # %% [markdown]
 # ## Training
 #
-# A `QueryModel` is a model together with the inference that answers for it: so many layers of
-# belief propagation, the temperature of its messages, how strong evidence is, and a scale of the
-# log-odds that come out. All of them are parameters, and any Optax optimiser may train them.
-# `RandomTargets(0.5)` takes away each pixel with probability one half.
+# A `QueryModel` is a model together with its inference: a number of layers of belief propagation,
+# the temperature of the messages, the strength of evidence, and a scale of the output log-odds. Any
+# Optax optimizer can train these numbers and the parameters of the model. `RandomTargets(0.5)`
+# removes each pixel with probability one half.
 
 # %%
 key = jax.random.key(0)
@@ -53,9 +53,8 @@ model = trained.model
 print(f"temperature {model.temperature:.2f}, scale {model.scale:.2f}, evidence {model.strength}")
 
 # %% [markdown]
-# The metric after each epoch is the **normalised cross-entropy** of the validation rows: how many
-# bits of a missing pixel are not known, given the pixels that are left. One bit is what a coin
-# knows.
+# The metric after each epoch is the **normalised cross-entropy** of the validation rows: the bits
+# per missing pixel that remain unknown given the other pixels. Guessing with a coin gives one bit.
 
 # %%
 ax = plotting.history(trained.history, "metric")
@@ -64,8 +63,8 @@ ax.set(ylabel="bits a pixel", title="Queries on validation rows")
 # %% [markdown]
 # ## Against maximum likelihood
 #
-# The same RBM trained by persistent contrastive divergence, and asked in two ways: by belief
-# propagation and by Gibbs sampling with the given pixels held.
+# The same RBM is trained by persistent contrastive divergence and queried in two ways: with belief
+# propagation, and with Gibbs sampling that clamps the observed pixels.
 
 # %%
 rbm = ebm.RBM.init(visible=64, hidden=32, key=key)
@@ -96,9 +95,9 @@ assert by_queries.value < min(by_bp.value, by_gibbs.value)
 # %% [markdown]
 # ## In-painting
 #
-# The model was trained on scattered pixels, and is asked for other things now: the lower half, the
-# right half, a block in the middle. `query` takes a mask for each row and needs no inference: the
-# model brings its own.
+# The model was trained on scattered pixels. Now we query it for other targets: the lower half, the
+# right half, a block in the middle. `query` takes a mask for each row. It needs no `inference`,
+# because the model has its own.
 
 # %%
 at = np.arange(64).reshape(8, 8)
@@ -117,8 +116,8 @@ for ax, (name, mask) in zip(axes[1:], masks.items(), strict=True):
     ax.set_title(f"{name} asked for, the rest known (blue)", fontsize=9)
 
 # %% [markdown]
-# Grey pixels of an answer are honest: they say *either*. Each pixel is answered on its own; for
-# several pixels together there is the chain rule.
+# Grey pixels of an answer are uncertain. Each pixel has its own probability; `joint_query` gives
+# the joint probability of several pixels by the chain rule.
 
 # %%
 observed = jnp.asarray(masks["lower half"].reshape(64))
@@ -128,11 +127,11 @@ print("together:", np.round(joint[0, 1, 1], 3), " as if independent:", np.round(
 np.testing.assert_allclose(joint.sum((1, 2)), 1, atol=1e-5)
 
 # %% [markdown]
-# ## Which questions it was trained for matters
+# ## Train for the queries that you will ask
 #
-# Blocks are harder than scattered pixels, since what is nearest is missing too. A model that is
-# trained for blocks does better on them, and worse on scattered pixels: ask for what you will need.
-# Mixtures of distributions, fixed inputs and outputs, and functions of your own are there too
+# Blocks are harder than scattered pixels, because the nearest pixels are missing too. A model that
+# is trained on blocks is better on blocks and worse on scattered pixels. You can also train with
+# mixtures of distributions, with fixed inputs and outputs, and with your own functions
 # (`MixedTargets`, `FixedTargets`).
 
 # %%

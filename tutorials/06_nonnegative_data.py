@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Nonnegative data: a Boltzmann machine of concentrations
 #
-# Concentrations, counts per second, firing rates: many measurements cannot be negative, and pile up
-# near zero. A **nonnegative Boltzmann machine** (NNBM) is a quadratic energy on numbers that are
-# zero or more, $E(x) = \frac12 x^\top W x - b^\top x$. It looks like a Gaussian, yet has no closed
-# normaliser, may have several modes, and $W$ need not even be positive definite: copositive is
-# enough.
+# Concentrations, counts per second, firing rates: many measurements cannot be negative and are
+# often close to zero. A **nonnegative Boltzmann machine** (NNBM) has a quadratic energy on
+# nonnegative numbers, $E(x) = \frac12 x^\top W x - b^\top x$. Unlike a Gaussian, it has no closed
+# form for its normaliser, it may have several modes, and $W$ need not be positive definite: it is
+# enough if $W$ is copositive.
 #
-# We learn one of 178 wines of three growers, 13 measurements each, by **improved susceptibility
+# We fit an NNBM to 13 measurements of 178 wines from three growers by **improved susceptibility
 # propagation** (I-SusP), and check it by sampling.
 
 # %%
@@ -28,9 +28,9 @@ print(rows.shape, "least value", rows.min().round(3))
 # %% [markdown]
 # ## First, a model that we can solve
 #
-# With two units the integrals can be done by quadrature, and `Exact` does them. Four approximations
-# stand beside it: naive mean field, TAP, and susceptibility propagation in two forms. The last one
-# asks that variances found in two ways agree, and so corrects the first order.
+# With two units, `Exact` computes the integrals by quadrature. We compare it with four
+# approximations: naive mean field, TAP, and two forms of susceptibility propagation. The last one,
+# I-SusP, is more accurate because it makes two estimates of each variance agree.
 
 # %%
 pair = ebm.NNBM(jnp.asarray([[1.0, 0.6], [0.6, 1.2]]), jnp.asarray([0.8, 0.5]))
@@ -50,11 +50,11 @@ error = np.abs(np.asarray(ebm.ISusP()(pair).mean - exact.mean)).max()
 assert error < np.abs(np.asarray(ebm.NaiveMeanField()(pair).mean - exact.mean)).max()
 
 # %% [markdown]
-# ## Learning is solving
+# ## Learning
 #
-# At a maximum of the likelihood the model's means and second moments are those of the data.
-# `solve_moments` solves these equations directly, as the inference sees them; gradient ascent would
-# crawl, since couplings of correlated data pull against each other.
+# At a maximum of the likelihood, the means and second moments of the model equal those of the data.
+# `solve_moments` solves these equations directly, with the moments of the inference. Gradient
+# ascent would be slow, because the data are strongly correlated.
 
 # %%
 match = ebm.solve_moments(rows, ebm.ISusP())
@@ -63,10 +63,10 @@ model = match.model.project()  # copositive for certain
 assert match.converged
 
 # %% [markdown]
-# ## Does it hold?
+# ## Checking the model
 #
-# Gibbs sampling draws each unit from a truncated normal distribution given the others. Its samples
-# know nothing of the approximation that the model was learned by, so that they are a fair judge.
+# Gibbs sampling draws each unit from a truncated normal distribution given the others. It does not
+# use the approximation that the model was learned with, so its samples are a fair test.
 
 # %%
 samples = ebm.sample(
@@ -91,13 +91,13 @@ for column, (i, j) in enumerate(pairs):
     axes[0, column].set_ylabel(wine.feature_names[j][:20])
 
 # %% [markdown]
-# The correlations are there; the three growers, which are three clouds in the data, have become
-# one: a single quadratic form has no way to keep them apart. That is what a model of second moments
-# can and cannot say.
+# The samples have the correlations of the data. The three growers are three clouds in the data but
+# only one in the samples: this model matches means and second moments, and here these do not
+# separate the clouds.
 #
 # ## The same model elsewhere
 #
-# - `ebmlearn.numpyro.NNBMGibbsKernel` runs inside `numpyro.infer.MCMC`, and `EnergyDistribution`
-#   gives the model to NUTS with nonnegative support.
-# - `fit(nnbm, MLE(ISusP()), ...)` and `SAP()` follow gradients where data stream in.
-# - `ebmlearn.pgmax.NNBMFactorGroup` puts units on a grid into a graph of PGMax.
+# - `ebmlearn.numpyro.NNBMGibbsKernel` runs in `numpyro.infer.MCMC`, and NUTS can sample an
+#   `EnergyDistribution` of the model.
+# - `fit` trains an NNBM with `MLE(ISusP())` or `SAP()` by gradients, also from batches of data.
+# - `ebmlearn.pgmax.NNBMFactorGroup` puts quantised units into a PGMax graph.

@@ -1,10 +1,9 @@
 # %% [markdown]
 # # Which learner when
 #
-# ebmlearn has a dozen learners, since no one of them is right everywhere. Here they all meet the
-# same data twice: as an **unconditional** model, an RBM of pictures, and as a **conditional** one,
-# a CRBM that cleans noisy ones. The winners differ, and some learners fail; the failures are shown
-# as they are.
+# ebmlearn has a dozen learners, because none of them is best everywhere. Here they are compared on
+# the same data twice: with an **unconditional** model, an RBM of pictures, and with a
+# **conditional** one, a CRBM that cleans noisy pictures. Different learners win, and some fail.
 
 # %%
 import jax
@@ -20,9 +19,9 @@ from ebmlearn import datasets, plotting
 # %% [markdown]
 # ## Bars and stripes
 #
-# Pictures of 4×4 pixels in which whole rows are lit, or whole columns: 30 of them, all equally
-# likely. Nothing is known better than $\log \frac{1}{30} = -3.4$ nats a picture, and every one of
-# them is a mode that lies far from the others.
+# The data are pictures of 4×4 pixels in which whole rows or whole columns are lit. There are 30 of
+# them, all equally likely, so the best possible value is $\log \frac{1}{30} = -3.4$ nats per
+# picture. Each picture is a mode that is far from the others.
 
 # %%
 SIDE = 4
@@ -37,8 +36,8 @@ plotting.images(patterns, (SIDE, SIDE), columns=15)
 # %% [markdown]
 # ## Unconditional: how likely is a picture?
 #
-# With ten hidden units the likelihood is exact: `Exact` sums over 1,024 states. So the learners can
-# be judged by what they all want. Each gets the same number of steps and the same learning rate.
+# With ten hidden units `Exact` computes the likelihood, by a sum over 1,024 states, so we can
+# compare the learners by it. Each gets the same number of steps and the same learning rate.
 
 # %%
 key = jax.random.key(0)
@@ -96,14 +95,14 @@ plt.ylabel("nats a picture")
 plt.legend(fontsize=8)
 
 # %% [markdown]
-# What to read from it:
+# The results show:
 #
-# - Persistent chains (`SAP`), contrastive divergence and pseudo-likelihood all come near exact
-#   maximum likelihood on pictures as small as these. Of the three `SAP` alone follows the gradient
-#   of the likelihood, as far as its chains keep up; it is the one to begin with.
-# - **Belief propagation and mean field fail here.** Without inputs an RBM of such pictures has many
-#   modes; messages settle in one of them or in none, and the negative phase never hears of the
-#   others. `converged` in the history says so: look at it.
+# - Persistent chains (`SAP`), contrastive divergence and pseudo-likelihood all come close to exact
+#   maximum likelihood on such small pictures. Only `SAP` follows the gradient of the likelihood, as
+#   long as its chains keep up with the model. Start with `SAP`.
+# - **Belief propagation and mean field fail here.** Without inputs, an RBM of such pictures has
+#   many modes. Messages settle in one of them or in none, and the gradient misses the others. Check
+#   `converged` in the history, which shows this.
 
 # %%
 final = {name: curve[-1] for name, curve in curves.items()}
@@ -116,10 +115,10 @@ assert converged["MLE by belief propagation"] < 0.5
 # %% [markdown]
 # ## Chains that cannot follow
 #
-# Persistent chains have to keep up with the model. With ten times the learning rate and one step
-# between updates they do not: the model runs away from where its chains are, they jump after it,
-# and it runs away again. Tempered transitions (`TransSAP`, tutorial 3) and slower rates are what
-# helps; `robbins_monro` is a schedule that provably does.
+# Persistent chains must keep up with the model. With ten times the learning rate and one step
+# between updates they do not: the model moves away from the states of its chains, the chains
+# follow, and the model moves away again. Tempered transitions (`TransSAP`, tutorial 3) and slower
+# rates help; `robbins_monro` is a schedule with a proof of convergence.
 
 # %%
 _, hurried = trained(ebm.SAP(num_chains=100), rate=0.2)
@@ -136,8 +135,8 @@ assert min(hurried[-20:]) < final["SAP (PCD), 5 steps"] - 2
 # %% [markdown]
 # ## Conditional: cleaning pictures
 #
-# Given a noisy picture there is mostly one good answer. Belief propagation works well on such
-# models, and persistent chains have nothing to persist in: each row is a model of its own.
+# For a noisy picture there is usually one good answer. Belief propagation works well on such
+# models. Persistent chains do not apply, because each row has its own model.
 
 # %%
 NOISE = 0.15
@@ -177,22 +176,23 @@ print(f"{'left as it came':26} {float(ebm.error_rate(x, v)):7.2%}")
 assert errors["MLE by belief propagation"] < errors["logistic regression"]
 
 # %% [markdown]
-# Belief propagation, which failed before, is now ahead of mean field and of contrastive divergence,
-# and the max-margin learner, which minds wrong pixels and not likelihood, is ahead of it.
-# CD-PercLoss fails here, at this learning rate: it is behind a model without hidden units.
+# Belief propagation, which failed before, is now better than mean field and contrastive divergence.
+# The max-margin learner, which minimises wrong pixels instead of maximising the likelihood, is
+# better still. CD-PercLoss fails at this learning rate: it is worse than a model without hidden
+# units.
 
 # %% [markdown]
 # ## A rule of thumb
 #
-# | you have | begin with | because |
+# | you have | start with | because |
 # |---|---|---|
 # | inputs and outputs | `MLE(BP(...))`, then `MSSVM` | few modes given the inputs |
-# | data alone, likelihood wanted | `SAP`, `TransSAP` if stuck | chains that persist come near |
-# | fast samples wanted | `PMPLearner` | it learns for the sampler that will be used |
-# | answers to queries wanted | `QueryTraining` | it learns for the inference that will be used |
-# | a few hidden units | `MLE(Exact())` | nothing to approximate |
-# | no time at all | `CD(1)`, `PseudoLikelihood` | a first look |
+# | only data, and you want likelihood | `SAP`, `TransSAP` if stuck | close to the likelihood |
+# | a need for fast samples | `PMPLearner` | it trains for the sampler that you will use |
+# | queries to answer | `QueryTraining` | it trains for the inference that you will use |
+# | a few hidden units | `MLE(Exact())` | it approximates nothing |
+# | little time | `CD(1)`, `PseudoLikelihood` | they are fast |
 # | nonnegative numbers | `solve_moments(ISusP())` | tutorial 6 |
 #
-# And whatever was chosen: `ais` and `reverse_ais` bracket the likelihood where it is not exact, and
-# a model is asked by the inference that it was trained with.
+# In all cases, `ais` and `reverse_ais` bracket the likelihood if it cannot be computed exactly, and
+# a model should be queried with the inference that it was trained with.

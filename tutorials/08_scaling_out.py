@@ -1,10 +1,9 @@
 # %% [markdown]
 # # Scaling out: many devices, checkpoints, resuming
 #
-# Training runs are stopped: by a deadline, by a full disk, by a machine that is taken away. And one
-# device is not always enough. `fit` splits batches over any number of devices, and a run that was
-# stopped goes on bit by bit as if nothing had happened. Both is shown here on one machine, which
-# for the moment pretends to have four devices.
+# Training runs get interrupted by a deadline, a full disk or a lost machine, and one device is not
+# always enough. `fit` splits batches over any number of devices and resumes a stopped run bit for
+# bit. This tutorial shows both on one machine that simulates four devices.
 
 # %%
 import os
@@ -30,9 +29,9 @@ data = datasets.digits()
 # %% [markdown]
 # ## Many devices
 #
-# A `jax.sharding.Mesh` names the devices. Rows of each batch are split along its first axis; the
-# parameters are on all of them. The batch size is a multiple of their number. On several hosts,
-# call `jax.distributed.initialize()` first; nothing else changes.
+# A `jax.sharding.Mesh` names the devices. The rows of each batch are split along its first axis,
+# and each device has all parameters. The batch size must be a multiple of the number of devices. On
+# several hosts, call `jax.distributed.initialize()` first; nothing else changes.
 
 # %%
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("rows",))
@@ -59,11 +58,11 @@ print(f"largest difference of a weight, one device or four: {gap:.1e}")
 assert gap < 1e-3
 
 # %% [markdown]
-# ## A run that is stopped
+# ## Resuming a stopped run
 #
-# With `checkpoint`, the parameters, the optimiser, the chains, the random keys and the place in the
-# data are written now and then: to a temporary file that is renamed when it is whole, so that a
-# crash leaves the last good one. A callback here plays the crash.
+# With `checkpoint`, `fit` regularly saves the parameters, the optimizer, the chains, the random
+# keys and the position in the data. It writes a temporary file and renames it when it is complete,
+# so a crash leaves the last good checkpoint. Here a callback simulates the crash.
 
 # %%
 folder = Path(tempfile.mkdtemp()) / "run"
@@ -80,8 +79,7 @@ print("stopped by", stopped.stopped, "after", len(stopped.history.epochs["gap"])
 print(sorted(path.name for path in folder.iterdir()))
 
 # %% [markdown]
-# The same call again goes on, and ends where a run that was never stopped ends: not nearly, but in
-# every bit.
+# The same call resumes the run. It ends with exactly the same bits as a run that was never stopped.
 
 # %%
 resumed = train(epochs=6, checkpoint=checkpoint)
@@ -97,8 +95,8 @@ both = {"never stopped": alone.history, "stopped and resumed": resumed.history}
 plotting.history(both, "gap", per="steps")
 
 # %% [markdown]
-# A checkpoint remembers what it is of. Another model, learner or key in its folder is an error and
-# not a surprise.
+# A checkpoint records the run that it belongs to. Another model, learner or key with the same
+# folder raises an error.
 
 # %%
 try:
@@ -119,9 +117,9 @@ else:
     raise AssertionError("a checkpoint of another model was taken")
 
 # %% [markdown]
-# ## Keeping a model
+# ## Saving a model
 #
-# `save` and `load` write any model as one file without pickle, again whole or not at all.
+# `save` writes any model to one file without pickle, completely or not at all. `load` reads it.
 
 # %%
 path = folder.parent / "digits.ebm"

@@ -2,10 +2,10 @@
 # # From scikit-learn's BernoulliRBM
 #
 # `sklearn.neural_network.BernoulliRBM` learns features of binary data by persistent contrastive
-# divergence. `ebmlearn.sklearn.BernoulliRBM` takes its place: same arguments, same methods, same
-# fitted attributes. What it adds is everything around: other learners, likelihoods, samples, and
-# answers about any unit given any others. This tutorial swaps the import, then goes on from there.
-# It needs the extra `sklearn`: `pip install "ebmlearn[sklearn]"`.
+# divergence. `ebmlearn.sklearn.BernoulliRBM` replaces it, with the same arguments, methods and
+# fitted attributes. It adds the rest of the library: other learners, likelihoods, samples, and
+# queries about any unit given any others. This tutorial changes the import and continues from
+# there. It needs the extra `sklearn`: `pip install "ebmlearn[sklearn]"`.
 
 # %%
 import matplotlib.pyplot as plt
@@ -29,8 +29,8 @@ print("train", X_train.shape, "test", X_test.shape)
 # %% [markdown]
 # ## Change the import
 #
-# Features of an RBM help logistic regression. Both estimators get the same settings, and both go
-# into a `Pipeline`.
+# The features of an RBM improve logistic regression. Both estimators have the same settings, and
+# both run in a `Pipeline`.
 
 # %%
 settings = dict(n_components=100, learning_rate=0.06, n_iter=20, random_state=0)
@@ -51,8 +51,8 @@ assert accuracy["ebmlearn"] > accuracy["scikit-learn"] - 0.02
 
 # %% [markdown]
 # `components_`, `intercept_hidden_`, `intercept_visible_`, `transform`, `gibbs` and `partial_fit`
-# mean the same. `score_samples` is the whole pseudo-likelihood here; scikit-learn estimates it from
-# one pixel of each row, drawn at random, so that each call gives another number.
+# mean the same. `score_samples` computes the whole pseudo-likelihood; scikit-learn estimates it
+# from one random pixel of each row, so each call returns a different number.
 
 # %%
 rbm = pipelines["ebmlearn"]["rbm"]
@@ -85,8 +85,8 @@ assert search.best_params_ == {"learning_rate": 0.2}
 #
 # `learner` takes any learner of the library: contrastive divergence, maximum likelihood by belief
 # propagation, stochastic approximation with tempering. The fitted model is an `RBM` in `model_`,
-# which everything else in the library takes. Here annealed importance sampling gives log Z, and
-# with it the likelihood itself.
+# which works with the rest of the library. Here annealed importance sampling estimates log Z, and
+# from it the likelihood.
 
 # %%
 binary = (X > 0.5).astype(float)
@@ -102,11 +102,11 @@ print(f"with all pixels independent: {alone:.1f} nats")
 assert likelihood > alone
 
 # %% [markdown]
-# ## Fill in what is missing
+# ## Fill in missing values
 #
-# An RBM is a model of all pixels together, so it can answer for any of them given any others.
-# `RBMImputer` trains one for that (query training) and fills in missing values by their
-# probabilities. Here 30% of the pixels are missing, in the digits to train on as well.
+# An RBM is a joint model of all pixels, so it can predict any of them given any others.
+# `RBMImputer` trains an RBM for this (query training) and replaces missing values by their
+# probabilities. Here 30% of the pixels are missing, also in the training digits.
 
 # %%
 rng = np.random.default_rng(0)
@@ -138,10 +138,10 @@ for ax, (name, images) in zip(axes, rows.items(), strict=True):
     ax.set_title(name, fontsize=9)
 
 # %% [markdown]
-# ## Where to go from here
+# ## Next steps
 #
 # - `ebmlearn.sklearn.CRBMClassifier` predicts many binary outputs together, such as the pixels of a
-#   clean image from a noisy one: tutorial 1 tells what is inside.
+#   clean image from a noisy one: tutorial 1 explains the model.
 # - `model_` works with everything else: samplers, queries (tutorial 5), NumPyro (tutorial 3).
-# - `ebm.fit` has what an estimator leaves out: any Optax optimiser, validation, checkpoints and
+# - `ebm.fit` offers more than the estimators: any Optax optimizer, validation, checkpoints and
 #   several devices (tutorials 7 and 8).

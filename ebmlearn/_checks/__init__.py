@@ -1,4 +1,4 @@
-"""Errors at the border: each names the argument, what was expected and what came."""
+"""Checks of arguments. Each error names the argument, what was expected and what was given."""
 
 import functools
 import inspect
@@ -21,7 +21,7 @@ _DTYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.float64))
 
 
 def usage(example: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Makes a function say what to write where arguments are missing or unknown."""
+    """Makes a function say what to write if arguments are missing or unknown."""
 
     def decorate(fn: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         signature = inspect.signature(fn)
@@ -41,12 +41,12 @@ def usage(example: str) -> Callable[[Callable[Arguments, Result]], Callable[Argu
 
 
 def _said(error: TypeError) -> str:
-    """What `bind` says, as a part of a sentence that begins with the function."""
+    """The message of `bind`, as the rest of a sentence that begins with the function."""
     text = str(error)
     for old, new in (
-        ("missing a required argument: ", "lacks the argument "),
-        ("missing a required keyword-only argument: ", "lacks the argument "),
-        ("got an unexpected keyword argument ", "knows no argument "),
+        ("missing a required argument: ", "is missing the argument "),
+        ("missing a required keyword-only argument: ", "is missing the argument "),
+        ("got an unexpected keyword argument ", "has no argument "),
         ("too many positional arguments", "takes fewer positional arguments"),
     ):
         if text.startswith(old):
@@ -60,7 +60,7 @@ def is_concrete(x: Any) -> bool:
 
 
 def describe(x: Any) -> str:
-    """A short description of what came: shape and dtype for arrays, type and value otherwise."""
+    """A short description of a value: shape and dtype of an array, else value and type."""
     if hasattr(x, "shape") and hasattr(x, "dtype"):
         return f"an array of shape {tuple(x.shape)} and dtype {x.dtype}"
     return f"{x!r} of type {type(x).__name__}"
@@ -144,7 +144,7 @@ def symmetric(name: str, x: Array) -> None:
 
 
 def as_key(key: Any) -> Array:
-    """One typed PRNG key, from such a key, an integer seed, or a key of the old style."""
+    """Converts a typed key, an integer seed or an old-style key to a typed PRNG key."""
     if type(key) is int or isinstance(key, np.integer):
         return jax.random.key(int(key))
     dtype = getattr(key, "dtype", None)

@@ -1,4 +1,4 @@
-"""Data as people have them, turned into arrays at the border."""
+"""Conversion of data frames, lists, sparse matrices and foreign arrays to arrays."""
 
 import contextlib
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from jaxtyping import PyTree
 
 
 def as_data(name: str, x: Any) -> PyTree:
-    """Arrays of what came: a DataFrame, lists of lists, a sparse matrix, an array of another
-    library, or tuples and dictionaries of these. What else there is, such as a loader, stays as it
-    is. Missing values of data frames and masked arrays become NaN.
+    """Converts data to arrays: a DataFrame, lists of lists, a sparse matrix, an array of another
+    library, or tuples and dictionaries of these. Missing values of data frames and masked arrays
+    become NaN. Anything else, such as a loader, is returned unchanged.
     """
     if x is None or isinstance(x, (jax.Array, str)):
         return x
@@ -28,7 +28,7 @@ def as_data(name: str, x: Any) -> PyTree:
         return type(x)(*(as_data(f"{name}.{k}", v) for k, v in zip(x._fields, x, strict=True)))
     if hasattr(x, "with_format"):
         raise TypeError(
-            f"`{name}` must be an array, got a {type(x).__name__}: take a column of it as one, such"
+            f"`{name}` must be an array, got a {type(x).__name__}: pass a column as an array, such"
             ' as `dataset.with_format("numpy")["pixels"][:]`.'
         )
     if hasattr(x, "nnz") and hasattr(x, "toarray"):
@@ -43,7 +43,7 @@ def as_data(name: str, x: Any) -> PyTree:
 
 
 def _of_parts(name: str, x: Any) -> Any:
-    """Lists of numbers are one array; all other tuples and lists hold arrays."""
+    """A list of numbers becomes one array; other tuples and lists hold arrays."""
     if not x:
         return x
     first = x[0]
@@ -75,7 +75,7 @@ def _of_frame(name: str, x: Any) -> np.ndarray:
 
 
 def _numeric(name: str, x: np.ndarray) -> np.ndarray:
-    """An array of numbers; None in it is a missing value."""
+    """Converts an array to numbers; None is a missing value."""
     if x.dtype != object:
         return x
     try:
@@ -84,6 +84,6 @@ def _numeric(name: str, x: np.ndarray) -> np.ndarray:
     except (TypeError, ValueError):
         wrong = next(v for v in x.ravel() if v is not None and not _is_number(v))
         raise TypeError(
-            f"`{name}` must hold numbers, got {wrong!r}: turn words into numbers first, for"
-            " instance by `pandas.get_dummies`."
+            f"`{name}` must hold numbers, got {wrong!r}: convert text to numbers first, for"
+            " instance with `pandas.get_dummies`."
         ) from None

@@ -16,10 +16,10 @@ _NAME = re.compile(r"step-(\d{9})\.ebm")
 
 
 class Checkpoint(eqx.Module):
-    """Where [`ebmlearn.fit`][] keeps what it needs to go on after it was stopped.
+    """A folder in which [`ebmlearn.fit`][] saves a run, so that a stopped run can be resumed.
 
-    The folder holds `step-000000100.ebm` and the like, each the whole state of a run after so many
-    steps, and `best.ebm`, the best parameters so far, for [`ebmlearn.load`][].
+    It holds files such as `step-000000100.ebm`, the whole state of the run after that many steps,
+    and `best.ebm`, the best parameters so far, which [`ebmlearn.load`][] reads.
     """
 
     folder: str = eqx.field(static=True)
@@ -29,9 +29,10 @@ class Checkpoint(eqx.Module):
     def __init__(self, folder: str | os.PathLike, every: int | None = None, keep: int = 3):
         """**Arguments:**
 
-        - `folder`: made if it is not there.
-        - `every`: how many steps lie between two checkpoints; the end of an epoch if not given.
-        - `keep`: how many of the last ones are kept.
+        - `folder`: created if it does not exist.
+        - `every`: the number of steps between two checkpoints. By default `fit` writes one at the
+          end of each epoch.
+        - `keep`: how many of the latest checkpoints to keep.
         """
         if not isinstance(folder, (str, os.PathLike)):
             got = _checks.describe(folder)
@@ -53,21 +54,21 @@ class Keeper:
         self.settings = settings
         self.about = about
         self.folder = _file.folder("checkpoint", settings.folder)
-        self.best_step: int | None = None  # of the best parameters that were written
+        self.best_step: int | None = None  # the step of the best parameters on disk
         for left in self.folder.glob(f"{_file.TEMPORARY}*"):
-            left.unlink(missing_ok=True)  # of a run that was killed while it wrote
+            left.unlink(missing_ok=True)  # left by a run that was killed while writing
 
     def clear(self) -> None:
-        """Removes what is there."""
+        """Removes all checkpoints in the folder."""
         for path in (*self.paths().values(), self.folder / "best.ebm"):
             path.unlink(missing_ok=True)
 
     def due(self, step: int, end: bool) -> bool:
-        """Whether a step, or one that ends an epoch, is followed by a checkpoint."""
+        """Whether to write a checkpoint after a step, which may end an epoch."""
         return end if self.settings.every is None else step % self.settings.every == 0
 
     def paths(self) -> dict[int, Path]:
-        """The checkpoints that are there, by step, in order."""
+        """The checkpoints in the folder, by step, in order."""
         found = {}
         for path in self.folder.iterdir():
             match = _NAME.fullmatch(path.name)
@@ -76,21 +77,21 @@ class Keeper:
         return dict(sorted(found.items()))
 
     def write(self, step: int, state: PyTree, best: PyTree, history: History, facts: dict) -> None:
-        """Writes a checkpoint, and only then removes what is no longer kept."""
+        """Writes a checkpoint, then removes those that are no longer kept."""
         info = {"run": self.about, "facts": facts}
         path = self.folder / f"step-{step:09d}.ebm"
         _file.save(path, {"state": state, "best": best, "history": history._asdict()}, info)
         if facts["best_step"] != self.best_step:
             _file.save(self.folder / "best.ebm", best, info)
             self.best_step = facts["best_step"]
-        # Those after this step are of an earlier run that this one has replaced.
+        # Later steps belong to an earlier run that this one has replaced.
         kept = [k for k in self.paths() if k <= step][-self.settings.keep :]
         for other, old in self.paths().items():
             if other not in kept:
                 old.unlink(missing_ok=True)
 
     def newest(self, state: PyTree, best: PyTree) -> tuple[PyTree, PyTree, History, dict] | None:
-        """What the newest checkpoint holds, or None if there is none."""
+        """Reads the newest checkpoint; None if there is none."""
         paths = self.paths()
         if not paths:
             return None
@@ -108,8 +109,8 @@ class Keeper:
             tree = _file.load(path, like)
         except ValueError as error:
             raise ValueError(
-                "`checkpoint` must be that of the same `model` and `optimizer`. Name another"
-                f" folder, or pass `resume=False` to start anew and replace it. {error}"
+                "`checkpoint` must come from the same `model` and `optimizer`: use another folder,"
+                f" or pass `resume=False` to start again and replace it. {error}"
             ) from error
         return tree["state"], tree["best"], history, header["info"]["facts"]
 
@@ -117,7 +118,7 @@ class Keeper:
         for name, value in self.about.items():
             if was.get(name, value if name == "data" else None) != value:
                 raise ValueError(
-                    f"`checkpoint` must be that of the same run: {path} was made with `{name}`"
-                    f" {was.get(name)!r}, got {value!r}. Name another folder, or pass"
-                    " `resume=False` to start anew and replace it."
+                    f"`checkpoint` must come from the same run: {path} was written with `{name}`"
+                    f" {was.get(name)!r}, got {value!r}. Use another folder, or pass"
+                    " `resume=False` to start again and replace it."
                 )

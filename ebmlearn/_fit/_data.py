@@ -12,7 +12,7 @@ from ._file import checksum
 
 
 class Feed(eqx.Module):
-    """Where the device gets its batches from: all rows, in a new order each epoch, or a batch."""
+    """The source of batches on the device: all rows, shuffled in each epoch, or one batch."""
 
     data: PyTree
     steps: int = eqx.field(static=True)  # of an epoch
@@ -35,12 +35,14 @@ class Feed(eqx.Module):
 
 
 class Arrays:
-    """Data in memory: rows are drawn in a new order each epoch, all on the device."""
+    """Data in memory. The device shuffles the rows in each epoch."""
 
     def __init__(self, data: PyTree, batch_size: int | None):
         leaves = jax.tree.leaves(data)
         if not leaves:
-            raise ValueError(f"`data` must hold an array at least, got {_checks.describe(data)}.")
+            raise ValueError(
+                f"`data` must contain at least one array, got {_checks.describe(data)}."
+            )
         for leaf in leaves:
             if not hasattr(leaf, "shape") or not leaf.shape:
                 got = _checks.describe(leaf)
@@ -48,9 +50,9 @@ class Arrays:
         rows = sorted({leaf.shape[0] for leaf in leaves})
         if len(rows) > 1:
             got = ", ".join(map(str, [leaf.shape[0] for leaf in leaves]))
-            raise ValueError(f"`data` must hold arrays with as many rows each, got {got} rows.")
+            raise ValueError(f"`data` must hold arrays of the same length, got {got} rows.")
         if rows[0] == 0:
-            raise ValueError("`data` must hold a row at least, got none.")
+            raise ValueError("`data` must contain at least one row, got 0.")
         batch_size = min(100, rows[0]) if batch_size is None else batch_size
         _checks.count("batch_size", batch_size)
         if batch_size > rows[0]:
@@ -77,7 +79,7 @@ class Arrays:
 
 
 class Batches:
-    """Data as an iterable of batches, gone through anew each epoch."""
+    """Data as an iterable of batches, which is iterated once in each epoch."""
 
     def __init__(self, data: Iterable, batch_size: int | None):
         if not isinstance(data, Iterable):
@@ -87,12 +89,12 @@ class Batches:
             )
         if isinstance(data, Iterator):
             raise ValueError(
-                "`data` must be an iterable that can be gone through again each epoch, such as a"
+                "`data` must be an iterable that can be iterated again in each epoch, such as a"
                 f" list or a loader, got {_checks.describe(data)}."
             )
         if batch_size is not None:
             raise ValueError(
-                f"`batch_size` must be None where `data` comes in batches, got {batch_size}."
+                f"`batch_size` must be None if `data` yields batches, got {batch_size}."
             )
         self.data = data
         self.steps: int | None = len(data) if hasattr(data, "__len__") else None  # pyright: ignore
@@ -101,10 +103,10 @@ class Batches:
         """A batch to check the model against."""
         for batch in self.data:
             return batch
-        raise ValueError("`data` must give a batch at least, got none.")
+        raise ValueError("`data` must yield at least one batch, got 0.")
 
     def epoch(self, done: int) -> Iterator[PyTree]:
-        """The batches of an epoch, without those that were done before."""
+        """The batches of an epoch, without the first `done`."""
         for k, batch in enumerate(self.data):
             if k >= done:
                 yield batch
@@ -118,5 +120,5 @@ def source(data: Any, batch_size: int | None) -> Arrays | Batches:
 
 
 def in_memory(data: Any) -> bool:
-    """Arrays, or tuples and dictionaries of them, are data in memory; all else is batches."""
+    """Whether data are in memory: arrays, or tuples and dictionaries of them."""
     return isinstance(data, (tuple, dict, np.ndarray, jax.Array))

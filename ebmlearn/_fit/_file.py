@@ -1,5 +1,5 @@
-"""One pytree of arrays in one file: a line that says what it is, a line of JSON that lists the
-leaves, and their bytes. Nothing is pickled, and a file appears whole or not at all.
+"""Files that hold a pytree of arrays: a line that names the format, a line of JSON that lists the
+leaves, and their bytes. Nothing is pickled, and a file is written completely or not at all.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ TEMPORARY = ".writing-"
 def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = None) -> None:
     """Writes the arrays of a pytree, such as a model, to a file.
 
-    The file is complete on the disk before it takes the place of an older one, so that whatever
-    happens meanwhile, one of the two is there. `load` reads it.
+    The new file replaces an older one only when it is complete on disk, so a crash never leaves a
+    damaged file. `load` reads it.
 
     !!! example
 
@@ -44,12 +44,12 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
     **Arguments:**
 
     - `path`: the file.
-    - `tree`: any pytree. Leaves that are not arrays are not written.
-    - `info`: anything that JSON can hold, kept in the header: see [`ebmlearn.load_info`][].
+    - `tree`: any pytree. Only its arrays are written.
+    - `info`: anything that JSON can hold. [`ebmlearn.load_info`][] reads it.
     """
     if not isinstance(path, (str, os.PathLike)):
         hint = ": write `save(path, model)`" if isinstance(tree, (str, os.PathLike)) else ""
-        raise TypeError(f"`path` must be that of a file, got {_checks.describe(path)}{hint}.")
+        raise TypeError(f"`path` must be the path of a file, got {_checks.describe(path)}{hint}.")
     leaves, payload = [], []
     for name, leaf in _arrays(tree):
         dtype, values = _plain(leaf)
@@ -74,17 +74,16 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
 
 
 def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
-    """Reads a pytree of arrays that `save` has written.
+    """Reads a pytree of arrays that `save` wrote.
 
     **Arguments:**
 
     - `path`: the file.
-    - `like`: not needed for models of this library, and tuples, lists and dictionaries of them: the
-      file says what they are. For any other pytree one of the same structure, whose arrays have
-      the same shapes and dtypes, or stand for them as those of `eqx.filter_eval_shape` do. Leaves
-      that are not arrays are taken from it, but numbers, booleans, strings and tuples that a module
-      holds as settings, such as the iterations of a [`ebmlearn.QueryModel`][] or the edges of a
-      model, must be the same.
+    - `like`: not needed for models of this library, or for tuples, lists and dictionaries of them.
+      For any other pytree, pass one of the same structure whose arrays have the same shapes and
+      dtypes; the result of `eqx.filter_eval_shape` works too. `load` takes leaves that are not
+      arrays from it. Settings of modules, such as the iterations of a [`ebmlearn.QueryModel`][] or
+      the edges of a model, must be equal to those in the file.
     """
     path = Path(path)
     header, content = read(path)
@@ -100,22 +99,22 @@ def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
     for name, leaf in wanted:
         dtype, values = _plain(leaf)
         if name not in names:
-            raise ValueError(f"`{path}` must hold {name!r} to be `like`, got {_listed(names)}.")
+            raise ValueError(f"`{path}` must hold {name!r}, as `like` does, got {_listed(names)}.")
         got = header["leaves"][names.index(name)]
         if [dtype, list(values.shape)] != [got["dtype"], got["shape"]]:
             raise ValueError(
-                f"`{path}` must hold {name!r} of shape {values.shape} and dtype {dtype} to be"
-                f" `like`, got shape {tuple(got['shape'])} and dtype {got['dtype']}."
+                f"`{path}` must hold {name!r} of shape {values.shape} and dtype {dtype}, as `like`"
+                f" does, got shape {tuple(got['shape'])} and dtype {got['dtype']}."
             )
     mine = _settings(like)
     for name, setting in header.get("settings", {}).items():
         if name in mine and mine[name] != setting:
             raise ValueError(
-                f"`{path}` must hold {name!r} = {mine[name]!r} to be `like`, got {setting!r}."
+                f"`{path}` must hold {name!r} = {mine[name]!r}, as `like` does, got {setting!r}."
             )
     extra = [name for name in names if name not in dict(wanted)]
     if extra:
-        raise ValueError(f"`{path}` must hold what `like` holds, got {_listed(extra)} as well.")
+        raise ValueError(f"`{path}` must hold only what `like` holds, got {_listed(extra)} too.")
     stored = arrays(header, content)
     values = {name: _restored(stored[name], leaf) for name, leaf in wanted}
     dynamic, static = eqx.partition(like, _is_array)
@@ -126,7 +125,7 @@ def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
 
 
 def load_info(path: str | os.PathLike) -> dict[str, Any]:
-    """What `save` was given as `info`.
+    """Reads the `info` that was passed to `save`.
 
     **Arguments:**
 
@@ -136,7 +135,7 @@ def load_info(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def read(path: Path) -> tuple[dict[str, Any], bytes]:
-    """The header and the bytes of a file, or an error that says what is wrong with it."""
+    """Reads the header and the bytes of a file, or raises an error that says what is wrong."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -212,7 +211,7 @@ def _is_setting(x: Any) -> bool:
 
 
 def _setting(x: Any) -> Any:
-    """A setting as JSON gives it back; of many numbers, such as edges, how many and a checksum."""
+    """A setting as JSON returns it; for long tuples, such as edges, their length and a checksum."""
     text = json.dumps(x)
     if isinstance(x, (tuple, list)) and len(text) > 200:
         return f"{len(x)} entries with checksum {zlib.crc32(text.encode()):08x}"
@@ -228,12 +227,12 @@ def _is_key(x: Any) -> bool:
 
 
 def checksum(leaves: list[Any]) -> str:
-    """One of all arrays together."""
+    """A checksum of all arrays together."""
     return f"{zlib.crc32(b''.join(_plain(x)[1].tobytes() for x in leaves)):08x}"
 
 
 def _plain(leaf: Any) -> tuple[str, np.ndarray]:
-    """The name of a dtype, and an array in NumPy; of typed keys, their data."""
+    """The name of the dtype, and a NumPy array; for typed keys, their data."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         if _is_key(leaf):
             raise TypeError(f"`like` must hold arrays where there are keys, got {leaf}.")
@@ -256,7 +255,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a file, complete on the disk before it has its name."""
+    """Writes a file under another name and renames it when it is complete on disk."""
     temporary = None
     try:
         with tempfile.NamedTemporaryFile(
@@ -277,7 +276,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def folder(name: str, path: str | os.PathLike) -> Path:
-    """Makes a folder if need be and tries to write in it, or raises."""
+    """Creates a folder if necessary and checks that it can be written to."""
     if not isinstance(path, (str, os.PathLike)):
         got = _checks.describe(path)
         raise TypeError(f"`{name}` must be the path of a folder, got {got}.")

@@ -10,13 +10,14 @@ Stopped = Literal["epochs", "patience", "callback", "interrupted", "diverged"]
 
 
 class History(NamedTuple):
-    """What happened in a run, as arrays by name: `steps["loss"]`, `epochs["metric"]`.
+    """The history of a run, as arrays by name: `steps["loss"]`, `epochs["metric"]`.
 
-    - Of each step: `loss`, `gap`, `converged`, `iterations`, `accepted`, as
+    - `steps`: `loss`, `gap`, `converged`, `iterations` and `accepted` of each step, as
       [`ebmlearn.learners.StepInfo`][] explains them.
-    - Of each epoch: the means of these, the last `metric` on the validation data in that epoch, and
-      `seconds`; without those that the learner or the run never says.
-    - Of each validation: the `step` after which it was made, counted from 1, and its `metric`.
+    - `epochs`: the means of these over each epoch, the last validation `metric` of the epoch, and
+      `seconds`. Columns that hold only NaN are left out.
+    - `validations`: the `step` after which each validation was made, counted from 1, and its
+      `metric`.
     """
 
     steps: dict[str, np.ndarray]
@@ -24,16 +25,17 @@ class History(NamedTuple):
     validations: dict[str, np.ndarray]
 
     def told(self) -> "History":
-        """The same without columns of epochs in which no number stands."""
+        """The same without the columns of `epochs` that hold only NaN."""
         kept = {k: x for k, x in self.epochs.items() if not x.size or not np.isnan(x).all()}
         return self._replace(epochs=kept)
 
 
 class EpochReport(NamedTuple):
-    """What a callback of [`ebmlearn.fit`][] is given after each epoch; it may return True to stop.
+    """What [`ebmlearn.fit`][] passes to a callback after each epoch. A callback that returns True
+    stops the run.
 
-    `epoch` counts from 0, `step` counts the steps done, `info` holds the means over the epoch and
-    `metric` the last validation metric in this epoch, NaN if there was none.
+    `epoch` counts from 0, `step` is the number of steps so far, `info` holds the means over the
+    epoch, and `metric` is the last validation metric of the epoch, NaN if there was none.
     """
 
     epoch: int
@@ -46,13 +48,13 @@ class EpochReport(NamedTuple):
 class Fitted(eqx.Module):
     """What [`ebmlearn.fit`][] returns.
 
-    - `model`: the best model by the validation metric; without one, the last.
+    - `model`: the best model by the validation metric; without a metric, the last model.
     - `last`: the last model.
-    - `parameters`: what `model` was built from, if `build` was given; else `model` itself.
+    - `parameters`: the parameters that `build` made `model` from; without `build`, `model` itself.
     - `history`: a [`History`][ebmlearn._fit.History].
-    - `best_epoch`: the epoch, counted from 0, in which `model` was taken, or without a metric
-      the last that was ended; -1 if none was.
-    - `best_step`: how many steps `model` has seen.
+    - `best_epoch`: the epoch of `model`, counted from 0. Without a metric it is the last complete
+      epoch, or -1 if there is none.
+    - `best_step`: the number of steps after which `model` was taken.
     - `stopped`: why the run ended: `"epochs"`, `"patience"`, `"callback"`, `"interrupted"`, or in
       [`ebmlearn.fit_many`][] `"diverged"`.
     """
@@ -67,7 +69,7 @@ class Fitted(eqx.Module):
 
 
 def means_of(x: np.ndarray) -> np.ndarray:
-    """The mean of each row over the numbers that are there."""
+    """The mean of each row, without NaN."""
     there = ~np.isnan(x)
     count = there.sum(1)
     sums = np.where(there, x, np.zeros_like(x)).sum(1)
@@ -75,10 +77,10 @@ def means_of(x: np.ndarray) -> np.ndarray:
 
 
 class Record:
-    """Collects a history while it happens."""
+    """Collects the history of a run."""
 
     def __init__(self, history: History | None, done: int = 0):
-        """From the history of a run that was stopped after `done` steps of an epoch."""
+        """Continues the history of a run that was stopped after `done` steps of an epoch."""
         none = np.zeros((len(StepInfo._fields), 0), np.float32)
         self.steps, self.epochs, self.validations = [none], [], []
         if history is not None:
@@ -91,7 +93,7 @@ class Record:
         self.seconds = 0.0
 
     def add_steps(self, infos: np.ndarray, seconds: float) -> None:
-        """Steps of one epoch."""
+        """Adds steps of one epoch."""
         self.steps.append(infos)
         self.current.append(infos)
         self.seconds += seconds
@@ -111,7 +113,7 @@ class Record:
         return dict(zip(StepInfo._fields, means.tolist(), strict=True)), metric
 
     def history(self, steps: int, epochs: int, validations: int) -> History:
-        """What happened in so many of them; what an interrupted one added is left out."""
+        """The history of the first steps, epochs and validations."""
         infos = np.concatenate(self.steps, 1)[:, :steps]
         ended = np.array(self.epochs[:epochs]).reshape(-1, len(_EPOCH))
         found = np.array(self.validations[:validations], float).reshape(-1, 2)

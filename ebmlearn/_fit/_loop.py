@@ -49,7 +49,7 @@ def fit(
     average: float | None = None,
     progress: bool = True,
 ) -> Fitted:
-    """Trains a model. Everything random follows from `key`.
+    """Trains a model. All randomness comes from `key`, so the same call gives the same result.
 
     !!! example
 
@@ -70,53 +70,53 @@ def fit(
 
     **Arguments:**
 
-    - `model`: what to train; with `build`, any pytree of free parameters.
+    - `model`: the model to train; with `build`, any pytree of free parameters.
     - `learner`: for instance [`ebmlearn.MLE`][].
-    - `data`: an array of visible units `[rows, visible]`, for a CRBM the pair (features, visible),
+    - `data`: an array of visible units `[rows, visible]`; for a CRBM the pair (features, visible);
       for a FactorGraphModel a dictionary from groups of variables to their states. Data frames,
-      lists of lists, sparse matrices and arrays of other libraries do as well. NaN is a missing
-      value: [`ebmlearn.MLE`][], [`ebmlearn.SAP`][] and [`ebmlearn.QueryTraining`][] take those of
-      visible units as not observed. Or any iterable of batches that can be gone through once an
-      epoch.
-    - `optimizer`: of Optax, of those that need gradients and parameters alone; `optax.adam(1e-3)`
-      by default. A schedule counts steps. A new optimizer that differs in its numbers alone
-      compiles nothing.
-    - `epochs`: how often to go through the data. Each time the rows are in another order, and those
-      that fill no whole batch are left out.
-    - `batch_size`: rows a step; 100 by default, or all rows if they are fewer. Not for data that
-      come in batches.
+      lists of lists, sparse matrices and arrays of other libraries work too. NaN is a missing
+      value: [`ebmlearn.MLE`][], [`ebmlearn.SAP`][] and [`ebmlearn.QueryTraining`][] treat a visible
+      unit that is NaN as unobserved. `data` may also be an iterable of batches that can be iterated
+      once in each epoch.
+    - `optimizer`: any Optax optimizer that needs only gradients and parameters; `optax.adam(1e-3)`
+      by default. Schedules count steps. If only the numbers of an optimizer change, nothing is
+      compiled again.
+    - `epochs`: the number of passes over the data. Each pass shuffles the rows and leaves out the
+      rows that do not fill a batch.
+    - `batch_size`: rows per step; by default 100, or all rows if there are fewer. Leave it out if
+      `data` yields batches.
     - `key`: a seed, or a key such as `jax.random.key(0)`.
-    - `validation`: data as above, for `metric`.
-    - `metric`: a function of the model, the validation data (or None) and the epoch; lower is
-      better. For a
-      CRBM the share of wrong units by default, predicted as suits the learner; for query training
-      the cross-entropy of the same queries each time, see [`ebmlearn.query_entropy`][].
-    - `validate_every`: how many steps lie between two calls of `metric`; the end of an epoch if not
-      given. Without a metric, callbacks and checkpoints the device goes through epochs without
-      waiting for the host.
-    - `patience`: stop after so many validations without a better metric.
-    - `checkpoint`: a folder, or a [`ebmlearn.Checkpoint`][], from which a run that was stopped goes
-      on to the same result, bit by bit; `epochs` counts those that it has done. It refuses another
-      kind of model, learner, `average`, key, or arrays of data. That iterables, the optimiser's
-      settings and what functions do are the same is for you to see to.
-    - `resume`: whether to do so; if not, checkpoints in the folder are replaced.
+    - `validation`: data for `metric`, in the same form as `data`.
+    - `metric`: a function of the model, the validation data (or None) and the epoch that returns a
+      number; lower is better. The default for a CRBM is the share of wrong units, for query
+      training the cross-entropy on a fixed set of queries (see [`ebmlearn.query_entropy`][]).
+    - `validate_every`: the number of steps between two validations. By default `fit` validates at
+      the end of each epoch. Without a metric, callbacks and checkpoints, the device runs several
+      epochs without waiting for the host.
+    - `patience`: stop after this many validations without a better metric.
+    - `checkpoint`: a folder or a [`ebmlearn.Checkpoint`][]. If it holds a stopped run, `fit`
+      resumes it bit for bit; `epochs` includes the epochs already done. `fit` raises an error if
+      the kind of model, the learner, `average`, the key or the arrays of data have changed.
+      Iterables, optimizer settings and callbacks are not checked; keep them unchanged.
+    - `resume`: if False, start again and replace the checkpoints in the folder.
     - `callbacks`: functions of an `EpochReport`, called after each epoch; one that returns True
-      ends the run.
+      stops the run.
     - `mesh`: devices to split each batch over, along the first axis of the mesh.
-    - `project`: a function from the parameters to the nearest allowed ones, after each step. By
-      default the model's own `project`, where it has one.
-    - `build`: a function from free parameters to the model, for instance to tie some of them.
-    - `augment`: a function `augment(batch, key=key)` that gives the batch to learn from. As each
-      row is seen once an epoch, this draws, say, new noise for it each epoch. It is compiled: draw
-      by `jax.random` from `key`, as random numbers of NumPy would be the same at every step.
-    - `average`: keep a running mean of the parameters with this decay, say 0.999; it is what is
-      validated and returned.
-    - `progress`: show a bar.
+    - `project`: a function that maps the parameters to allowed ones after each step. By default the
+      `project` of the model, if it has one.
+    - `build`: a function from free parameters to the model, for instance to tie parameters.
+    - `augment`: a function `augment(batch, key=key)` that returns the batch to learn from, for
+      instance with new noise in each epoch. It is compiled: draw from `key` with `jax.random`,
+      because NumPy's random numbers would be the same at every step.
+    - `average`: the decay of a running mean of the parameters, for instance 0.999. `fit` then
+      validates and returns the mean.
+    - `progress`: whether to show a progress bar.
 
     **Returns:**
 
-    A [`ebmlearn.Fitted`][]. Ctrl-C ends a run early: it is saved, and what there is is returned. A
-    gradient that is not finite raises `FloatingPointError`, and the last checkpoint stays.
+    A [`ebmlearn.Fitted`][]. Ctrl-C stops the run, saves it if there is a checkpoint and returns the
+    result so far. A gradient that is not finite raises `FloatingPointError` and leaves the last
+    checkpoint in place.
     """
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     check_arguments(
@@ -183,7 +183,7 @@ def opened(
     if augment is not None:
         batch = augment(rows.first(), key=_checks.as_key(key))
     else:
-        # All of it is looked at, if it is there.
+        # Check all of it if it is in memory.
         batch = data if isinstance(rows, Arrays) else rows.first()
     built.check(batch, "data")
     if isinstance(rows, Arrays) and augment is None:
@@ -193,8 +193,8 @@ def opened(
 
 
 def _described(learner: AbstractLearner) -> str:
-    """A learner in words, with a checksum of the arrays that it holds."""
-    # Where an object lies in memory says nothing of it.
+    """A description of a learner, with a checksum of its arrays."""
+    # The address of an object does not identify it.
     text = re.sub(r" at 0x[0-9a-f]+", "", str(learner))
     arrays = [x for x in jax.tree.leaves(learner) if hasattr(x, "dtype")]
     return f"{text} with checksum {checksum(arrays)}" if arrays else text
@@ -220,7 +220,7 @@ def default_metric(
 
 
 def _shardings(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> tuple[Any, Any]:
-    """How batches are laid out over the devices, and how all else is."""
+    """The shardings of batches and of everything else."""
     if mesh is None:
         return None, None
     if not isinstance(mesh, jax.sharding.Mesh):
@@ -232,7 +232,7 @@ def _shardings(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> tuple[
             f"`batch_size` must be a multiple of the {mesh.shape[axis]} devices along the axis"
             f" {axis!r} of `mesh`, got {batch_size}."
         )
-    # The compiler is to decide about all that follows from the layout of a batch.
+    # The compiler decides the layout of everything that depends on a batch.
     mesh = jax.sharding.Mesh(mesh.devices, mesh.axis_names)
     spec = jax.sharding.PartitionSpec
     return jax.sharding.NamedSharding(mesh, spec(axis)), jax.sharding.NamedSharding(mesh, spec())
@@ -254,7 +254,9 @@ def check_arguments(
         raise TypeError(f"`learner` must be a learner such as `MLE(BP(10))`, got {got}.")
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         got = _checks.describe(optimizer)
-        raise TypeError(f"`optimizer` must be one of Optax, got {got}.")
+        raise TypeError(
+            f"`optimizer` must be an Optax optimizer such as `optax.adam(1e-3)`, got {got}."
+        )
     _checks.count("epochs", epochs)
     _checks.as_key(key)
     if metric is not None and not callable(metric):
@@ -263,7 +265,7 @@ def check_arguments(
     if patience is not None:
         _checks.count("patience", patience)
         if validation is None and metric is None:
-            raise ValueError("`validation` must be given for `patience` to wait on, got None.")
+            raise ValueError("`validation` must be given with `patience`, got None.")
     if validate_every is not None:
         _checks.count("validate_every", validate_every)
         if validation is None and metric is None:

@@ -1,4 +1,4 @@
-"""Many runs of `fit` at once, each a lane of one program."""
+"""Many runs of `fit` in one program, one lane per run."""
 
 import dataclasses
 import math
@@ -50,9 +50,9 @@ def fit_many(
     average: float | None = None,
     progress: bool = True,
 ) -> list[Fitted]:
-    """Trains many models at once, one for each key: a search over seeds and learning rates. Each
-    comes out as from [`ebmlearn.fit`][] with its own key, model and optimizer, up to rounding. On a
-    GPU, small models take little longer together than one of them alone.
+    """Trains many models at once, one for each key. Use it to search over seeds and learning rates.
+    Up to rounding, each result equals that of [`ebmlearn.fit`][] with the same key, model and
+    optimizer. On a GPU, many small models take little longer than one.
 
     !!! example
 
@@ -74,25 +74,27 @@ def fit_many(
 
     **Arguments:**
 
-    - `model`: where all start, or a list with a model for each key. Their shapes must be equal.
-    - `optimizer`: one for all, or a list with one for each key. They may differ in their numbers
-      alone, such as learning rates and numbers of schedules.
+    - `model`: one initial model for all runs, or a list with one for each key. All must have the
+      same shapes.
+    - `optimizer`: one for all runs, or a list with one for each key. They may differ only in
+      numbers, such as learning rates and the numbers of schedules.
     - `key`: a list of seeds or keys, one for each run.
-    - `data`, `batch_size`: arrays, as for `fit`, the same for all.
-    - `metric`: as for `fit`, but it must be traceable: a function of JAX arrays that returns one,
-      such as `ebmlearn.error_rate(...)`, since it is compiled and mapped over all runs.
-    - `patience`: a run that has waited so long stops, while the others go on.
+    - `data`, `batch_size`: as for `fit`, the same for all runs. `data` must be arrays.
+    - `metric`: as for `fit`, but it is compiled and mapped over all runs, so it must be traceable:
+      it takes JAX arrays and returns one, as `ebmlearn.error_rate(...)` does.
+    - `patience`: stop a run after this many validations without a better metric. The other runs
+      continue.
     - `learner`, `epochs`, `validation`, `validate_every`, `project`, `build`, `augment`, `average`,
-      `progress`: as for `fit`, the same for all.
+      `progress`: as for `fit`, the same for all runs.
 
     **Returns:**
 
-    A list of [`ebmlearn.Fitted`][]. A run whose gradient is not finite stops at the last good step
-    and says `stopped="diverged"`; it does not disturb the others. Ctrl-C stops all of them.
+    A list of [`ebmlearn.Fitted`][]. A run whose gradient is not finite stops at its last good step
+    with `stopped="diverged"`; the other runs continue. Ctrl-C stops all runs.
     """
     if not isinstance(key, Sequence) or isinstance(key, str) or not len(key):
         got = _checks.describe(key)
-        raise TypeError(f"`key` must be a list with a key for each run, got {got}.")
+        raise TypeError(f"`key` must be a list with one key for each run, got {got}.")
     keys = [_checks.as_key(k) for k in key]
     models = _for_each("model", model, len(keys))
     optimizers = _for_each("optimizer", optimizer, len(keys))
@@ -132,14 +134,14 @@ def _for_each(name: str, x: Item | Sequence[Item], number: int) -> Sequence[Item
         return [x] * number  # pyright: ignore
     if len(x) != number:
         raise ValueError(
-            f"`{name}` must be one for all runs or a list with one for each of the {number} keys,"
+            f"`{name}` must be one for all runs, or a list with one for each of the {number} keys,"
             f" got {len(x)}."
         )
     return x
 
 
 class _Lane:
-    """What the host knows of one run."""
+    """One run on the host."""
 
     def __init__(self):
         self.record = Record(None)
@@ -166,9 +168,11 @@ class _Lanes:
         shapes = [jax.eval_shape(lambda x: x, own) for own, _ in parts]
         alike = [(shape, static) for shape, (_, static) in zip(shapes, parts, strict=True)]
         if not eqx.tree_equal((shapes[0], training.static), *alike):
-            raise ValueError("`model` must hold models of one kind and shape, got others.")
+            raise ValueError(
+                "`model` must hold models of the same kind and shape, got different ones."
+            )
         parameters = jax.tree.map(lambda *x: _stacked(x), *[own for own, _ in parts])
-        # Optax mixes dtypes, which a user may have forbidden.
+        # Optax mixes dtypes, which the user may have disabled.
         with jax.numpy_dtype_promotion("standard"):
             init, numbers = _together([(o.init, o) for o in optimizers], shapes[0])
             begun = compiled(_mapped, 0)(init, numbers, parameters)
@@ -275,13 +279,13 @@ class _Lanes:
     def _validate(
         self, metric: Callable, validation: Any, epoch: int, patience: int | None, bar: Bar
     ) -> None:
-        """Judges all active lanes, and keeps what is the best so far of each."""
+        """Validates all active lanes, and keeps the best parameters of each."""
         current = self.current
         try:
             found = _judged(self.opened, metric, current, validation, np.asarray(epoch, np.int32))
         except _NOT_TRACEABLE as error:
             raise TypeError(
-                "`metric` must be traceable in `fit_many`: use `jax.numpy` alone and return a JAX"
+                "`metric` must be traceable in `fit_many`: use only `jax.numpy` and return a JAX"
                 " array, without `float`, `if` or NumPy; or call `fit` for each run."
             ) from error
         values = np.asarray(found, np.float64)
@@ -322,7 +326,7 @@ class _Lanes:
 def _together(
     functions: Sequence[tuple[Callable, optax.GradientTransformation]], *arguments: PyTree
 ) -> tuple[Program, PyTree]:
-    """The program of functions that differ in their numbers alone, and the numbers of each."""
+    """The program of functions that differ only in their numbers, and the numbers of each."""
     # An optimiser that serves several lanes is traced once.
     owned = {id(owner): function for function, owner in functions}
     known = {name: Program(function, *arguments) for name, function in owned.items()}
@@ -330,7 +334,7 @@ def _together(
     # Their structures hold all operations, but no numbers.
     if len({jax.tree.structure(one) for one in programs}) > 1:
         raise ValueError(
-            "`optimizer` must hold optimizers that differ in their numbers alone, got others."
+            "`optimizer` must hold optimizers that differ only in their numbers, got others."
         )
     return programs[0], jax.tree.map(lambda *x: np.stack(x), *[x.numbers for x in programs])
 

@@ -1,5 +1,5 @@
 """A function as a list of operations whose numbers are arguments, so that two functions that
-differ in their numbers alone, such as `optax.adam(0.1)` and `optax.adam(0.2)`, are one program for
+differ only in their numbers, such as `optax.adam(0.1)` and `optax.adam(0.2)`, are one program for
 the compiler.
 """
 

@@ -17,11 +17,11 @@ class Bar:
             self.bar.set_description(f"{name}, compiling ...")
 
     def update(self, number: int, epoch: int, info: dict[str, float]) -> None:
-        """Shows the means of the last steps; what a learner cannot say is left out."""
+        """Shows the means of the last steps, without those that are NaN."""
         if self.bar is None:
             return
         if self.name:
-            # The time until here went into compilation, and says nothing of the pace.
+            # The time so far was spent on compilation; do not count it in the rate.
             self.bar.start_t = self.bar.last_print_t = time.time()
             self.bar.set_description(self.name)
             self.name = ""

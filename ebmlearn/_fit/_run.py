@@ -21,15 +21,15 @@ from ._progress import Bar
 from ._state import advance, compiled, Training, TrainState
 
 
-# The most steps that are done between two looks at the host, and how long they should take.
+# The largest number of steps in one call of the device, and how long a call should take.
 ROOM = 1024
 SECONDS = 0.5
-# A run whose loss or gap becomes so many times what it was is said to diverge.
+# A run diverges if its loss or gap becomes this many times its first value.
 GROWTH = 1e4
 
 
 class _Now(NamedTuple):
-    """Where a run is: on the device, the best parameters, and the facts on the host."""
+    """The state of a run: on the device, the best parameters, and the facts on the host."""
 
     state: TrainState
     best: PyTree
@@ -37,7 +37,7 @@ class _Now(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """How a run is judged, and when."""
+    """The metric of a run, its data, and when to call it."""
 
     metric: Callable[[Any, Any, int], Any] | None
     data: Any
@@ -69,7 +69,7 @@ class Run:
         self.training = training.in_form(_first_form(training, state))
         facts = {"epoch": 0, "done": 0, "best": math.inf, "best_epoch": -1, "best_step": 0}
         facts |= {"waited": 0, "validations": 0, "form": self.training.form}
-        # Replaced as a whole, so that Ctrl-C never finds one of them ahead of the others.
+        # Replaced as a whole, so that Ctrl-C never finds a half-updated state.
         self.now = _Now(state, self._counted(state), facts)
         self.record = Record(None)
         self.keeper: Keeper | None = None
@@ -107,7 +107,7 @@ class Run:
             self.saved = self.place
 
     def go(self, epochs: int, patience: int | None, bar: Bar) -> Stopped:
-        """Runs to the end; returns why it is the end."""
+        """Runs to the end and returns why it ended."""
         while self.epoch < epochs:
             for feed, most in self._feeds(epochs):
                 if patience is not None and self.facts["waited"] >= patience:
@@ -120,13 +120,13 @@ class Run:
                 if self.keeper is not None and not ended and self.keeper.due(step, False):
                     self.save()
             report = self._finish_epoch(bar)
-            # All are called, even if the first says stop.
+            # Call all of them, even if the first returns True.
             if any([_is_true(callback(report)) for callback in self.callbacks]):
                 return "callback"
         return "epochs"
 
     def _feeds(self, epochs: int) -> Iterator[tuple[Feed, int]]:
-        """What the next steps learn from, and how many they may be, until an epoch ends."""
+        """The data of the next steps and their largest number, until the epoch ends."""
         if isinstance(self.rows, Arrays):
             feed = self.rows.feed()
             while self.facts["done"] < feed.steps:
@@ -141,7 +141,7 @@ class Run:
                 yield feed, 1
         if not self.facts["done"]:
             raise ValueError(
-                f"`data` must give a batch in each epoch, got none in epoch {self.epoch}."
+                f"`data` must yield at least one batch in each epoch, got 0 in epoch {self.epoch}."
             )
 
     def _most(self, epochs: int, steps: int) -> int:
@@ -158,7 +158,7 @@ class Run:
         return min(most, self.at_once, ROOM)
 
     def _steps(self, feed: Feed, asked: int, bar: Bar) -> None:
-        """Some steps in one call of the device, then a look at what came of them."""
+        """Makes some steps in one call of the device, and reads the results."""
         step, done, epoch = int(self.state.step), self.facts["done"], self.epoch
         began = time.perf_counter()
         state, infos = compiled(advance)(
@@ -181,7 +181,7 @@ class Run:
             # The weights have outgrown the form of the messages: the general one from here on.
             form = "log-odds"
             self.training = self.opened.in_form(form)
-        # Twice as many next time, up to what takes half a second; the results do not depend on it.
+        # Twice as many next time, up to half a second; the results do not depend on it.
         self.at_once = max(1, min(2 * number, int(SECONDS * number / max(taken, 1e-9))))
         # Epochs that were ended on the way. One that ends here may have to be validated first.
         borders = range(feed.steps - done, number, feed.steps) if feed.batch_size else ()
@@ -199,13 +199,13 @@ class Run:
             bar.update(number, self.epoch, means)
 
     def _validate(self, bar: Bar) -> None:
-        """Judges the model, and keeps it if it is the best so far."""
+        """Validates the model, and keeps it if it is the best so far."""
         assert self.validation.metric is not None
         current = self._counted(self.state)
         model = self.training.model(current)
         value = _number(self.validation.metric(model, self.validation.data, self.epoch))
         if math.isnan(value):
-            text = f"`metric` must give a number, got NaN in epoch {self.epoch}."
+            text = f"`metric` must return a number, got NaN in epoch {self.epoch}."
             warnings.warn(text, stacklevel=4)
         step, facts, best = int(self.state.step), dict(self.facts), self.now.best
         facts.update(waited=facts["waited"] + 1, validations=facts["validations"] + 1)
@@ -219,7 +219,7 @@ class Run:
         bar.metric = value
 
     def _finish_epoch(self, bar: Bar) -> EpochReport:
-        """Validates where it is time, and says how the epoch went."""
+        """Validates if it is time, and returns the report of the epoch."""
         if self.validation.at_end:
             self._validate(bar)
         step, epoch = int(self.state.step), self.epoch
@@ -261,15 +261,18 @@ class Run:
         return self.now._replace(best=self._counted(self.state), facts=facts)
 
     def interruption(self) -> str:
-        """Where a run was when it was interrupted, and how to go on."""
-        where = f"Interrupted in epoch {self.epoch}, after step {int(self.state.step)}"
+        """Where the run was interrupted, and how to resume it."""
+        where = f"Interrupted in epoch {self.epoch} after step {int(self.state.step)}."
         if self.keeper is None:
-            return f"{where}, and not saved: `fit(..., checkpoint=folder)` saves a run."
+            return f"{where} The run is not saved: pass `checkpoint=folder` to `fit`."
         folder = self.keeper.settings.folder
-        return f"{where}, and saved: the same call goes on from {folder!r}."
+        return (
+            f"{where} The run is saved in {folder!r}: call `fit` again with the same arguments to"
+            " resume."
+        )
 
     def _warn_of_growth(self, infos: np.ndarray) -> None:
-        """Warns, once, of a loss or a gap far beyond those that the run began with."""
+        """Warns once if the loss or the gap has grown far beyond its first value."""
         for name in ("loss", "gap"):
             size = np.abs(infos[StepInfo._fields.index(name)])
             size = size[np.isfinite(size)]
@@ -288,7 +291,7 @@ class Run:
         return self.record.history(*self.place, self.facts["validations"])
 
     def _counted(self, state: TrainState) -> PyTree:
-        """The parameters that count: their running mean, if there is one."""
+        """The running mean of the parameters if there is one, else the parameters."""
         averaged = self.training.average is not None
         return state.average if averaged else state.parameters
 
@@ -303,7 +306,7 @@ class Run:
             kept = f" The last good checkpoint is {list(self.keeper.paths().values())[-1]}."
         done = self.facts["done"] % feed.steps + step - int(self.state.step)
         raise FloatingPointError(
-            f"The gradient of `{name}`, or the value it would lead to, is NaN or infinite in epoch"
+            f"The gradient of `{name}`, or its value after the step, is NaN or infinite in epoch"
             f" {self.epoch + done // feed.steps}, step {step}, counted from 0: try a smaller"
             f" learning rate.{kept}"
         )
@@ -320,10 +323,10 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         got = _checks.describe(value)
-        raise TypeError(f"`metric` must give a number, got {got}.") from error
+        raise TypeError(f"`metric` must return a number, got {got}.") from error
 
 
 def _is_true(x: Any) -> bool:
-    """Whether a callback said True: what else it returns does not matter."""
+    """Whether a callback returned True; other values are ignored."""
     boolean = getattr(x, "dtype", None) == np.bool_ and np.ndim(x) == 0
     return x is True or (boolean and bool(x))

@@ -20,7 +20,7 @@ from ._program import Program
 
 
 class Training(eqx.Module):
-    """What stays the same all through a run."""
+    """The constants of a run."""
 
     learner: AbstractLearner
     static: PyTree
@@ -40,13 +40,11 @@ class Training(eqx.Module):
         return free if self.build is None else self.build(free)
 
     def fits(self, model: Any, epoch: int | Int[Array, ""]) -> Bool[Array, ""] | None:
-        """Whether messages may be sent in their fast form; None if the learner sends none whose
-        form is open.
-        """
+        """Whether the fast form of messages is accurate enough; None if there is no choice."""
         return fits(self.learner, model, epoch)
 
     def in_form(self, form: Form | None) -> "Training":
-        """The same with the form of messages settled, so that only that one is compiled."""
+        """The same with a fixed form of messages, so that only that one is compiled."""
         if form is None:
             return self
         learner = in_form(self.learner, form)
@@ -70,9 +68,9 @@ class TrainState(eqx.Module):
 def start(
     training: Training, optimizer: optax.GradientTransformation, parameters: PyTree, key: Any
 ) -> tuple[Training, TrainState]:
-    """The state before the first step, and the training that knows the optimiser for it."""
+    """The state before the first step, and the training with its optimizer."""
     parameters = jax.tree.map(jnp.asarray, parameters)
-    # Optax mixes dtypes, which a user may have forbidden.
+    # Optax mixes dtypes, which the user may have disabled.
     with jax.numpy_dtype_promotion("standard"):
         begun = compiled(Program.__call__, 0)(Program(optimizer.init, parameters), parameters)
         update = Program(optimizer.update, parameters, begun, parameters)
@@ -116,7 +114,7 @@ def advance(
     room: int,
 ) -> tuple[TrainState, Float[Array, "infos room"]]:
     """`number` steps at once, through as many epochs as that takes, after `done` steps of `epoch`.
-    Their infos come back in arrays of length `room`. None of the numbers compiles anything anew.
+    Their infos come back in arrays of length `room`. New numbers need no compilation.
     `opened` is the training whose form is open, to look whether the one of `training` still serves.
     The first of the keys is for the orders of rows, the second for the steps.
     """

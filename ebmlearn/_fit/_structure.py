@@ -1,4 +1,4 @@
-"""What a model is, in JSON: its class, its settings, and where its arrays are."""
+"""A description of a model in JSON: its class, its settings, and the names of its arrays."""
 
 import dataclasses
 import functools

@@ -1,9 +1,8 @@
 """Data sets, their splits and binarisations as in the papers, and corruptions of binary images.
 
-All but `digits` and `shifted_digits` are read from the folder that the environment variable
-`EBMLEARN_DATA` names.
-`python -m ebmlearn.datasets list` says what is there, and `python -m ebmlearn.datasets convert`
-makes the files from those of the original distributions.
+`digits` and `shifted_digits` come with scikit-learn. All others are read from the folder in the
+environment variable `EBMLEARN_DATA`. `python -m ebmlearn.datasets list` shows which files are
+there, and `python -m ebmlearn.datasets convert` makes them from the original distributions.
 """
 
 from ._border import (

@@ -1,4 +1,4 @@
-"""Lists the data sets that are there, or makes their files from the original distributions."""
+"""Lists the available data sets, or makes their files from the original distributions."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from ._convert import convert
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ebmlearn.datasets", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="which data sets are in the folder that EBMLEARN_DATA names")
+    commands.add_parser("list", help="list the data sets in the folder EBMLEARN_DATA")
     command = commands.add_parser("convert", help="make a file from the original ones")
     command.add_argument("name", choices=_files.FILES)
     command.add_argument("paths", nargs="+", type=Path, help="the original file, files or folder")

@@ -28,8 +28,8 @@ class Segmentation(NamedTuple):
 
 
 class BorderOwnership(NamedTuple):
-    """The border ownership data, and how likely an edge is seen at a pixel of each label, as
-    counted in the images to train on.
+    """The border ownership data, and the probability of seeing an edge at a pixel of each label,
+    counted in the training images.
     """
 
     train: Segmentation
@@ -38,10 +38,10 @@ class BorderOwnership(NamedTuple):
 
 
 def border_ownership() -> BorderOwnership:
-    """Which side of a contour is the object (Lázaro-Gredilla et al. 2021, section on the grid MRF):
-    contours of the digits of MNIST, 30×30, from which each pixel is missing with probability 0.2
-    and to which 8 spurious edges of 3 pixels were added. 60,000 images to train on, 10,000 to test.
-    To choose by, set some of the former aside.
+    """Border ownership: which side of a contour is the object (Lázaro-Gredilla et al. 2021, section
+    on the grid MRF). The images are 30×30 contours of MNIST digits; each pixel is missing with
+    probability 0.2, and 8 spurious edges of 3 pixels are added. There are 60,000 training and
+    10,000 test images; set some training images aside for validation.
     """
     stored = _files.read("border")
     if int(stored["n_vis"]) != _SIDE**2:
@@ -54,7 +54,7 @@ def border_ownership() -> BorderOwnership:
         )
         if not len(noisy) == len(contour) == len(inside):
             raise ValueError(
-                f"`noisy_{part}` of 'border' must have as many rows as `contour_{part}` and"
+                f"`noisy_{part}` of 'border' must have the same rows as `contour_{part}` and"
                 f" `in_{part}`, got {len(noisy)}, {len(contour)} and {len(inside)}."
             )
         parts.append(Segmentation(noisy, _labels(contour, inside)))

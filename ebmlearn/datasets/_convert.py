@@ -126,7 +126,7 @@ def libsvm(path: Path) -> tuple[np.ndarray, np.ndarray]:
                 f"`{path}` must hold `label index:value ...`, got line {number}: {line[:60]!r}."
             ) from error
     if not rows:
-        raise ValueError(f"`{path}` must hold a row at least, got none.")
+        raise ValueError(f"`{path}` must contain at least one row, got 0.")
     if min(min(row, default=1) for row in rows) < 1:
         raise ValueError(f"`{path}` must count indices from 1, got a smaller one.")
     out = np.zeros((len(rows), max(max(row, default=1) for row in rows)))
@@ -142,9 +142,7 @@ def amat(path: Path) -> tuple[np.ndarray, np.ndarray]:
         rows = np.loadtxt(path, ndmin=2)
         return rows[:, :-1], rows[:, -1]
     except ValueError as error:
-        raise ValueError(
-            f"`{path}` must hold lines of as many numbers each, got: {error}."
-        ) from error
+        raise ValueError(f"`{path}` must hold lines of the same length, got: {error}.") from error
 
 
 def _packed(path: Path, x: np.ndarray) -> np.ndarray:

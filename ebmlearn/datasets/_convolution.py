@@ -18,8 +18,8 @@ _SHAPES = (
 
 
 class Convolution(NamedTuple):
-    """Binary images made of features: `images[n]` is 1 where a feature that `locations[n]` places
-    there is.
+    """Binary images made of features: `images[n]` is 1 at the pixels of the features that
+    `locations[n]` places.
     """
 
     images: Int[np.ndarray, "images height width"]
@@ -35,17 +35,17 @@ def binary_convolution(
     density: float = 0.01,
     features: Shaped[AnyArray, "features rows columns"] | None = None,
 ) -> Convolution:
-    """Random images by binary convolution (Lázaro-Gredilla et al. 2021, section 5.6): each feature
-    is placed at each location with a small probability, and where features overlap they are joined
-    by OR. No image is empty.
+    """Random images by binary convolution (Lázaro-Gredilla et al. 2021, section 5.6). Each feature
+    appears at each location with a small probability, and overlapping features are combined by OR.
+    No image is empty.
 
     **Arguments:**
 
     - `num_images`: how many images.
-    - `seed`: of the random locations.
+    - `seed`: the seed of the random locations.
     - `size`: the height and width of an image.
     - `density`: the probability that a feature is at a location.
-    - `features`: 0 and 1, `[features, rows, columns]`; four shapes of 5×5 lines if not given.
+    - `features`: 0 and 1, `[features, rows, columns]`; by default four shapes of 5×5 lines.
     """
     _checks.count("num_images", num_images)
     _checks.count("seed", seed, 0)
@@ -59,7 +59,7 @@ def binary_convolution(
         shapes = np.asarray(features).astype(np.int32)
         if not len(shapes) or not shapes.any((1, 2)).all():
             raise ValueError(
-                "`features` must hold one at least, and a 1 in each, got"
+                "`features` must contain at least one feature, with a 1 in each, got"
                 f" {_checks.describe(shapes)}."
             )
     least = max(shapes.shape[1:])

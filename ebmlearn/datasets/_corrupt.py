@@ -1,21 +1,21 @@
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray, Shaped
+from jaxtyping import Array, Shaped
 
 from .. import _checks
-from .._types import AnyArray
+from .._types import AnyArray, Key
 
 
 def flip(
-    x: Shaped[AnyArray, "*batch units"], rate: float, *, key: PRNGKeyArray
+    x: Shaped[AnyArray, "*batch units"], rate: float, *, key: Key
 ) -> Shaped[Array, "*batch units"]:
     """Flips each unit, 0 or 1, with probability `rate`.
 
     **Arguments:**
 
-    - `x`: binary units of any dtype, which is kept.
+    - `x`: binary units of any dtype. The result has the same dtype.
     - `rate`: a number in [0, 1].
-    - `key`: a typed key.
+    - `key`: a seed, or a key such as `jax.random.key(0)`.
     """
     key = _checks.as_key(key)
     _checks.number("rate", rate, 0, 1, "[0, 1]")
@@ -29,17 +29,17 @@ def occlude(
     x: Shaped[AnyArray, "*batch units"],
     size: int,
     *,
-    key: PRNGKeyArray,
+    key: Key,
     shape: tuple[int, int] = (28, 28),
     value: int = 0,
 ) -> Shaped[Array, "*batch units"]:
-    """Sets a square patch of each image to `value`. Every place inside the image is as likely.
+    """Sets a square patch of each image to `value`, at a uniformly random place.
 
     **Arguments:**
 
     - `x`: images, flattened row by row.
     - `size`: the side of the patch.
-    - `key`: a typed key.
+    - `key`: a seed, or a key such as `jax.random.key(0)`.
     - `shape`: rows and columns of an image.
     - `value`: 0 or 1.
     """

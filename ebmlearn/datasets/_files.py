@@ -88,7 +88,7 @@ def folder() -> Path:
     if not path:
         raise FileNotFoundError(
             "The environment variable `EBMLEARN_DATA` must name the folder of the data sets, got"
-            " nothing. `ebmlearn.datasets.digits` needs none."
+            " nothing: set it, or use `ebmlearn.datasets.digits`, which needs no files."
         )
     if not Path(path).is_dir():
         raise FileNotFoundError(f"`EBMLEARN_DATA` must name a folder, got {path!r}.")
@@ -101,7 +101,7 @@ def read(name: str) -> dict[str, np.ndarray]:
     path = folder() / f"{file.name}.npz"
     if not path.exists():
         raise FileNotFoundError(
-            f"There is no {path}. The original is {file.origin}. To make this file from it, run"
+            f"There is no {path}. To make it from {file.origin}, run"
             f" `python -m ebmlearn.datasets convert {file.convert}`."
         )
     try:

@@ -8,14 +8,14 @@ from . import _files
 
 
 class Split(NamedTuple):
-    """Rows of a data set, and the class of each if there are classes."""
+    """Rows of a data set, and the class of each row if there are classes."""
 
     x: Shaped[np.ndarray, "rows units"]
     y: Int[np.ndarray, " rows"] | None = None
 
 
 class Dataset(NamedTuple):
-    """What to train on, what to choose by, and what to look at once."""
+    """A data set: training, validation and test rows."""
 
     train: Split
     valid: Split
@@ -23,23 +23,23 @@ class Dataset(NamedTuple):
 
 
 def digits(threshold: int | None = 7) -> Dataset:
-    """The 8×8 digits of scikit-learn: 1,197 rows to train on, 300 to choose by, 300 to test. They
-    come with scikit-learn; no file is needed.
+    """The 8×8 digits of scikit-learn: 1,197 training, 300 validation and 300 test rows. No file is
+    needed.
 
     **Arguments:**
 
-    - `threshold`: grey levels, 0 to 16, above this become 1; None keeps them.
+    - `threshold`: grey levels (0 to 16) above it become 1, others 0. None keeps the grey levels.
     """
     x, y = _load_digits("datasets.digits")
     return _cut(_binarised(x, threshold), y, 1197, 1497)
 
 
 def shifted_digits() -> Dataset:
-    """The 8×8 digits of scikit-learn as grey levels in [0, 1], each as it is and moved by one pixel
-    up, down, to the left and to the right (Lázaro-Gredilla et al. 2021, experiments): 6,000 rows to
-    train on, 1,185 to choose by, 1,800 to test. They are split at random before they are moved, so
-    that all five copies of a digit are in one part; what the paper trains on, 7,185 rows, are the
-    first two parts together. They come with scikit-learn; no file is needed.
+    """The 8×8 digits of scikit-learn as grey levels in [0, 1], each in five copies: unchanged, and
+    shifted by one pixel up, down, left and right (Lázaro-Gredilla et al. 2021, experiments). There
+    are 6,000 training, 1,185 validation and 1,800 test rows. The digits are split at random before
+    they are shifted, so all five copies of a digit are in the same part. The paper trains on the
+    first two parts together. No file is needed.
     """
     x, y = _load_digits("datasets.shifted_digits")
     images = x.astype(np.float32).reshape(-1, 8, 8) / 16
@@ -57,11 +57,11 @@ def shifted_digits() -> Dataset:
 
 
 def mnist(threshold: int | None = 127) -> Dataset:
-    """MNIST, 28×28: 50,000 rows to train on, 10,000 to choose by, 10,000 to test.
+    """MNIST, 28×28: 50,000 training, 10,000 validation and 10,000 test rows.
 
     **Arguments:**
 
-    - `threshold`: grey levels, 0 to 255, above this become 1; None keeps them.
+    - `threshold`: grey levels (0 to 255) above it become 1, others 0. None keeps the grey levels.
     """
     stored = _files.read("mnist")
     for key, rows in (("x_train", 60000), ("x_test", 10000)):
@@ -83,8 +83,8 @@ def mnist(threshold: int | None = 127) -> Dataset:
 
 def mnist_zeros() -> Dataset:
     """The contours of the zeros among the 60,000 training digits of MNIST, 30×30: pixels beside,
-    above or below one of the digit that do not belong to it (Lázaro-Gredilla et al. 2021, section
-    5.3). 5,000 rows to train on, 923 to test, none to choose by.
+    above or below the digit that do not belong to it (Lázaro-Gredilla et al. 2021, section 5.3).
+    There are 5,000 training and 923 test rows, and no validation rows.
     """
     data = mnist()
     x = np.concatenate([data.train.x, data.valid.x])
@@ -96,8 +96,8 @@ def mnist_zeros() -> Dataset:
 
 
 def caltech_silhouettes() -> Dataset:
-    """The Caltech-101 silhouettes, 28×28: 4,100, 2,264 and 2,307 rows of 101 classes, 1 to 101. The
-    object is 0, the background 1.
+    """The Caltech-101 silhouettes, 28×28: 4,100 training, 2,264 validation and 2,307 test rows of
+    101 classes, numbered 1 to 101. The object is 0, the background 1.
     """
     stored = _files.read("caltech")
     return Dataset(
@@ -128,8 +128,8 @@ def nade(name: str) -> Dataset:
 
 
 def frey_faces() -> Dataset:
-    """The Frey faces, 28×20, grey levels 0 to 255 as integers: 1,572 rows to train on, 393 to test,
-    none to choose by.
+    """The Frey faces, 28×20, as integer grey levels from 0 to 255: 1,572 training and 393 test
+    rows, and no validation rows.
     """
     x = _files.read("frey")["x"]
     if x.shape != (1965, 28, 20) or x.dtype != np.uint8:

@@ -15,13 +15,13 @@ from ..samplers._sweep import sweep
 
 
 class AISEstimate(eqx.Module):
-    """What [`ebmlearn.ais`][] and [`ebmlearn.reverse_ais`][] say of log Z.
+    """An estimate of log Z by [`ebmlearn.ais`][] or [`ebmlearn.reverse_ais`][].
 
     - `log_partition`: the estimate.
-    - `standard_error`: its standard error, from the spread of the weights. If these are few and far
-      apart it is too small: see `effective_chains`.
-    - `log_weights`: of each chain.
-    - `effective_chains`: how many chains of equal weight would be as good.
+    - `standard_error`: its standard error, from the spread of the weights. It is too small if few
+      chains carry most of the weight: see `effective_chains`.
+    - `log_weights`: the log-weight of each chain.
+    - `effective_chains`: the number of equally weighted chains that would be as good.
     """
 
     log_partition: Float[Array, ""]
@@ -33,8 +33,8 @@ class AISEstimate(eqx.Module):
 def base_rate(
     data: Shaped[AnyArray, "rows visible"], smoothing: float = 1.0
 ) -> Float[Array, " visible"]:
-    """The log-odds of each visible unit in data, as if `smoothing` rows more had been seen with it
-    at 1, and as many with it at 0: where annealing best starts.
+    """The log-odds of each visible unit in data, a good start for annealing. `smoothing` rows with
+    the unit at 1, and as many with it at 0, are added to the data.
     """
     _checks.rank("data", data, 2, "[rows, visible]")
     _checks.number("smoothing", smoothing, 0, float("inf"), "(0, inf)")
@@ -54,11 +54,11 @@ def ais(
     base: Float[AnyArray, " visible"] | None = None,
 ) -> AISEstimate:
     """Estimates log Z by annealed importance sampling (Neal 2001; for RBMs Salakhutdinov & Murray
-    2008): chains go from independent units to the model along
-    $p_\\beta \\propto p_0^{1-\\beta} p^\\beta$, and what each step gains is their weight. Hidden
-    units (odd layers) are summed out.
+    2008). Chains move from independent units to the model along
+    $p_\\beta \\propto p_0^{1-\\beta} p^\\beta$ and collect weights on the way. Hidden units (odd
+    layers) are summed out.
 
-    The weights average to Z without bias, so that log Z is rather under- than overestimated.
+    The mean weight is an unbiased estimate of Z, so the estimate of log Z tends to be too low.
 
     !!! example
 
@@ -72,10 +72,10 @@ def ais(
 
     - `model`: any model of layers whose units have finitely many states.
     - `key`: a seed, or a key such as `jax.random.key(0)`.
-    - `betas`: how many steps, evenly spaced; or the inverse temperatures themselves, from 0 to 1.
-    - `num_chains`: how many chains.
-    - `base`: log-odds of the independent visible units at the start: [`ebmlearn.base_rate`][] of
-      the data is a good choice. Zero if not given, as those of all other units are.
+    - `betas`: the number of evenly spaced steps, or the inverse temperatures, from 0 to 1.
+    - `num_chains`: the number of chains.
+    - `base`: log-odds of the visible units at the start, zero by default. The
+      [`ebmlearn.base_rate`][] of the data is a good choice. All other units start at log-odds 0.
     """
     biases, path = _checked(model, base, betas)
     _checks.count("num_chains", num_chains)
@@ -96,17 +96,17 @@ def reverse_ais(
     betas: int | Float[AnyArray, " betas"] = 1000,
     base: Float[AnyArray, " visible"] | None = None,
 ) -> AISEstimate:
-    """Estimates log Z by annealing the other way (Burda et al. 2015): from configurations of the
-    model to independent units.
+    """Estimates log Z by annealing in the opposite direction (Burda et al. 2015): from
+    configurations of the model to independent units.
 
-    If `start` is drawn exactly from the model, this rather over- than underestimates log Z, so that
-    with [`ebmlearn.ais`][] it brackets it. From chains that have not forgotten their start it does
-    not: take the end of long parallel tempering.
+    If `start` is drawn exactly from the model, the estimate tends to be too high, so it brackets
+    log Z together with [`ebmlearn.ais`][]. This does not hold for chains that have not mixed: take
+    the end of a long run of parallel tempering.
 
     **Arguments:**
 
     - `model`, `key`, `betas`, `base`: as for `ais`.
-    - `start`: configurations, as [`ebmlearn.sample`][] gives them, one for each chain.
+    - `start`: configurations as [`ebmlearn.sample`][] returns them, one for each chain.
     """
     biases, path = _checked(model, base, betas)
     leaves = jax.tree.leaves(start)
@@ -121,7 +121,7 @@ def reverse_ais(
 
 
 def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Float[Array, " betas"]]:
-    """The biases of the start, and the path."""
+    """The biases at the start, and the inverse temperatures."""
     require_layers(model, "annealing")
     if not model.finite:
         refuse(model, "have units of finitely many states for annealing")
@@ -149,7 +149,7 @@ def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Floa
 
 
 def _log_partition(model: AbstractLayeredModel, biases: tuple[Array, ...]) -> Float[Array, ""]:
-    """That of independent units."""
+    """Log Z of independent units."""
     pairs = zip(model.layers, biases, strict=True)
     return jnp.stack([units.log_normaliser(bias) for units, bias in pairs]).sum()
 
@@ -180,7 +180,7 @@ def _anneal(
         before, after, key = now
         old, new = _between(model, base, before), _between(model, base, after)
         gain = old.marginal_energies(layers) - new.marginal_energies(layers)
-        # A sweep begins with the odd layers, so that it forgets what they were.
+        # A sweep begins with the odd layers, so their old states do not matter.
         return (sweep(new, layers, key), log_weights + gain), None
 
     start = layers, jnp.zeros(layers[0].shape[0], layers[0].dtype)

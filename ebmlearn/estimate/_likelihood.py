@@ -30,9 +30,9 @@ def log_likelihood(
 
     **Arguments:**
 
-    - `model`: any model of layers of which no two hidden ones are joined; a CRBM conditioned.
-    - `data`: visible units. Where the model has label units, their labels are summed out, or taken
-      from the pair `(visible, labels)`.
+    - `model`: any layered model without connections between hidden layers. Condition a CRBM first.
+    - `data`: visible units. For a model with label units, pass `(visible, labels)` for the joint
+      probability, or only `visible` to sum over the labels.
     - `log_partition`: log Z, from [`ebmlearn.Exact`][], [`ebmlearn.ais`][] or another inference.
     """
     free_energy = _free_energies(model, data)
@@ -48,8 +48,8 @@ def log_likelihood(
 def pseudo_log_likelihood(
     model: AbstractLayeredModel, data: Shaped[AnyArray, "rows visible"]
 ) -> Float[Array, " rows"]:
-    """The sum over visible units of $\\log p(v_i \\mid v_j, j \\ne i)$, hidden units summed out, in
-    nats. It needs no log Z.
+    """The sum over visible units of $\\log p(v_i \\mid v_j, j \\ne i)$ in nats, with hidden units
+    summed out. It needs no log Z.
 
     **Arguments:**
 
@@ -64,7 +64,7 @@ def pseudo_log_likelihood(
 def pseudo_log_likelihood_of(
     model: AbstractLayeredModel, visible: Float[Array, "rows visible"]
 ) -> Float[Array, " rows"]:
-    """The same of visible units as they are inside."""
+    """The same for visible units in their internal form."""
     _closed(model)
     layers = model.filled((visible,))
     # What the log-potential gains when one unit is flipped.
@@ -88,7 +88,7 @@ def pseudo_log_likelihood_of(
 
 
 def _free_energies(model: AbstractLayeredModel, data: Any) -> Float[Array, " rows"]:
-    """Of visible units, the hidden ones summed out; labels too, where data do not tell them."""
+    """Free energies of visible units; labels that are not in the data are summed out too."""
     _closed(model)
     parts = data if isinstance(data, (tuple, list)) else (data,)
     if len(parts) == 1 and len(model.seen) > 1:
@@ -101,7 +101,7 @@ def _seen(model: AbstractLayeredModel, data: Any) -> tuple[Float[Array, "rows _"
     rows = seen[0].shape[0]
     if model.batch_shape not in ((), (1,), (rows,)):
         raise ValueError(
-            f"`model` must be a single one, or one for each of {rows} rows, got a batch of"
+            f"`model` must be a single model, or one for each of {rows} rows, got a batch of"
             f" {model.batch_shape}."
         )
     return seen

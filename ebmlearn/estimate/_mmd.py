@@ -6,10 +6,10 @@ from .._types import AnyArray
 
 
 def mmd(x: Shaped[AnyArray, "rows units"], y: Shaped[AnyArray, "others units"]) -> Float[Array, ""]:
-    """The squared maximum mean discrepancy between two sets of binary configurations, with the
-    kernel $k(x, y) = e^{-d(x, y)}$ of the share $d$ of units in which they differ (Lázaro-Gredilla
-    et al. 2021, section 5, where the formula as printed is zero): mean $k(x, x')$ plus mean $k(y,
-    y')$ less twice the mean of $k(x, y)$, each over all pairs.
+    """The squared maximum mean discrepancy between two sets of binary configurations
+    (Lázaro-Gredilla et al. 2021, section 5; the formula printed there is always zero). It is the
+    mean of $k(x, x')$ plus the mean of $k(y, y')$ minus twice the mean of $k(x, y)$, over all
+    pairs, with $k(x, y) = e^{-d(x, y)}$ and $d$ the share of units that differ.
 
     **Arguments:**
 
@@ -19,9 +19,11 @@ def mmd(x: Shaped[AnyArray, "rows units"], y: Shaped[AnyArray, "others units"]) 
         _checks.rank(name, a, 2, "[rows, units]")
         _checks.binary_rows(name, a)
         if 0 in a.shape:
-            raise ValueError(f"`{name}` must hold a row and a unit at least, got {a.shape}.")
+            raise ValueError(f"`{name}` must contain at least one row and one unit, got {a.shape}.")
     if x.shape[1] != y.shape[1]:
-        raise ValueError(f"`x` and `y` must have as many units, got {x.shape[1]} and {y.shape[1]}.")
+        raise ValueError(
+            f"`x` and `y` must have the same number of units, got {x.shape[1]} and {y.shape[1]}."
+        )
     a, b = (jnp.asarray(z).astype(jnp.result_type(float)) for z in (x, y))
 
     def kernel(a: Array, b: Array) -> Float[Array, ""]:

@@ -15,7 +15,7 @@ from ..samplers._pmp import perturbed
 
 
 class PMPBound(eqx.Module):
-    """What [`ebmlearn.pmp_bound`][] says of log Z.
+    """The result of [`ebmlearn.pmp_bound`][].
 
     - `log_partition`: the mean of the perturbed maxima.
     - `standard_error`: its standard error.
@@ -34,13 +34,13 @@ def pmp_bound(
     num_samples: int = 100,
     solver: PMP | AbstractInference | None = None,
 ) -> PMPBound:
-    """An upper bound of log Z from perturbed maxima (Hazan & Jaakkola 2012, corollary 1;
-    Lázaro-Gredilla et al. 2021, section 2.2): the mean of the largest log-potential after every
-    state of every variable got Gumbel noise of mean zero.
+    """Estimates an upper bound of log Z (Hazan & Jaakkola 2012, corollary 1; Lázaro-Gredilla et al.
+    2021, section 2.2): the mean of the largest log-potential after Gumbel noise of mean zero is
+    added to every state of every variable.
 
-    It is a bound if the maxima are, and up to its standard error. Max-product may miss a maximum,
-    and then the value is too low: on frustrated models it may fall below log Z.
-    `Exact(product="max")` finds the maxima of small models.
+    The bound holds up to the standard error, and only if the solver finds the maxima. Max-product
+    may miss them on frustrated models; the value may then be below log Z. `Exact(product="max")`
+    finds the maxima of small models.
 
     !!! example
 
@@ -52,10 +52,10 @@ def pmp_bound(
     **Arguments:**
 
     - `model`: an RBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM or a FactorGraphModel.
-    - `key`: a typed key. With the same key all solvers get the same noise.
-    - `num_samples`: how many perturbed models.
-    - `solver`: what looks for the maxima: `PMP(200)` if not given, or, but for a graph, an
-      inference that maximises, such as `MPLP()` or `Exact(product="max")`.
+    - `key`: a seed or a key. The same key gives all solvers the same noise.
+    - `num_samples`: the number of perturbed models.
+    - `solver`: finds the maxima; `PMP(200)` by default. For layered models it may be an inference
+      that maximises, such as `MPLP()` or `Exact(product="max")`.
     """
     key = _checks.as_key(key)
     _checks.count("num_samples", num_samples)

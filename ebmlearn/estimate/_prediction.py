@@ -19,16 +19,16 @@ def predict(
     *,
     inference: AbstractInference,
 ) -> PyTree:
-    """The most likely visible units, 0 or 1, as `inference` decodes them; of a FactorGraphModel the
-    most likely states of all variables, by group.
+    """Predicts the visible units, 0 or 1, by decoding the beliefs of `inference`; for a
+    FactorGraphModel, the states of all variables by group. The inference decides what is predicted:
 
     - Each unit by its own marginal: `BP(iterations)`, `MeanField(iterations)`, `Exact()`.
     - The visible part of the most likely configuration (MAP): `BP(iterations, product="max")`,
       `Exact("max")` (Ping & Ihler 2017, section 3.3).
-    - The most likely visible configuration, hidden units summed out (marginal MAP):
+    - The most likely visible configuration with hidden units summed out (marginal MAP):
       `BP(iterations, product="mixed")`, `Exact("mixed")`.
 
-    A model is best asked by the inference it was trained with: `learner.predict` does that.
+    Predict with the inference that the model was trained with; `learner.predict` does so.
 
     !!! example
 
@@ -39,9 +39,9 @@ def predict(
 
     **Arguments:**
 
-    - `model`: a CRBM, or a model of its own.
+    - `model`: a CRBM, or any other model.
     - `features`: for a CRBM, an array of shape `[*batch, features]`.
-    - `inference`: what to decode by.
+    - `inference`: the inference whose beliefs are decoded.
     """
     if not isinstance(inference, AbstractInference):
         raise TypeError(
@@ -57,9 +57,9 @@ def classify(
     labels: int | None = None,
     inference: AbstractInference | None = None,
 ) -> Float[Array, "rows labels"]:
-    """The probability of each label given the other visible units, by a model of both together.
-    By free energies exactly one label is right, and the probabilities sum to 1; by conditional
-    marginals each label unit has its own.
+    """The probability of each label given the other visible units, from a joint model of both.
+    By default it compares the free energies of all labels, which is exact, and the probabilities
+    sum to 1. With `inference`, each label unit has its own marginal.
 
     !!! example
 
@@ -72,15 +72,14 @@ def classify(
 
     - `model`: a SemiRestrictedBM with label units, or a model whose last visible units are
       one-hot labels.
-    - `visible`: all visible units but the labels, 0 or 1.
-    - `labels`: how many there are, where they are visible units.
-    - `inference`: what finds the marginals of the label units given the others. Without it, free
-      energies of all labels are compared, which is exact.
+    - `visible`: all visible units except the labels, 0 or 1.
+    - `labels`: the number of labels, if they are visible units.
+    - `inference`: an inference of the marginals of the label units given the others.
     """
     model = require_layers(model, "classify")
     if len(model.seen) > 1:
         if labels is not None or inference is not None:
-            raise ValueError("`labels` and `inference` must be None where there are label units.")
+            raise ValueError("`labels` and `inference` must be None for a model with label units.")
         return jax.nn.softmax(label_scores(model, visible, "visible"), axis=-1)
     if labels is None:
         raise ValueError("`labels` must be given for a model without label units, got None.")
@@ -89,7 +88,7 @@ def classify(
     if labels >= units:
         raise ValueError(f"`labels` must be fewer than the {units} visible units, got {labels}.")
     _checks.rank("visible", visible, 2, "[rows, units]")
-    _checks.trailing("visible", visible, (units - labels,), "as the model has besides the labels")
+    _checks.trailing("visible", visible, (units - labels,), "the visible units without the labels")
     x = jnp.asarray(visible).astype(model.unary()[0].dtype)
     rows = x.shape[0]
     if inference is None:
@@ -114,13 +113,13 @@ def error_rate(
     truth: Shaped[AnyArray, "*batch units"],
     where: Bool[AnyArray, "*batch units"] | None = None,
 ) -> Float[Array, ""]:
-    """The share of units predicted wrongly (the Hamming loss). Of labels it is `(y != t).mean()`.
+    """The share of wrongly predicted units (the Hamming loss). For labels, use `(y != t).mean()`.
 
     **Arguments:**
 
     - `predicted`, `truth`: 0 and 1, of one shape.
-    - `where`: booleans, which units count. `features != truth` counts those that a corruption has
-      changed. NaN if none counts.
+    - `where`: booleans, the units to count; `features != truth` counts those that a corruption
+      changed. The result is NaN if no unit counts.
     """
     for name, x in (("predicted", predicted), ("truth", truth)):
         if not hasattr(x, "shape"):

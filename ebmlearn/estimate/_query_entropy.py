@@ -21,13 +21,13 @@ from ._sampled import sampled_marginals
 
 
 class QueryEntropy(NamedTuple):
-    """A normalised cross-entropy: how much is not known of a target, given the evidence, on
-    average over all targets; with its standard error over rows of data.
+    """The mean cross-entropy of a target given the evidence, over all targets, and its standard
+    error over the rows of data.
 
     - `rows`: the sum over the targets of each row.
-    - `targets`: how many targets each row had.
-    - `converged`: the share of rows on which the inference converged, and needed no guard; NaN of a
-      sampler. A [`ebmlearn.QueryModel`][] of few layers answers well without.
+    - `targets`: the number of targets of each row.
+    - `converged`: the share of rows on which the inference converged and needed no guard; NaN for a
+      sampler. A [`ebmlearn.QueryModel`][] with few iterations answers well without converging.
     """
 
     value: float
@@ -37,8 +37,8 @@ class QueryEntropy(NamedTuple):
     converged: float
 
     def by_targets(self, edges: list[int]) -> dict[tuple[int, int], float]:
-        """The same for rows whose number of targets lies between two edges, the first of them
-        included: `{(first, last): value}`, NaN where there are none.
+        """The value for rows whose number of targets is at least one edge and below the next, as
+        `{(first, last): value}`; NaN if there are no such rows.
         """
         out = {}
         for low, high in itertools.pairwise(edges):
@@ -60,8 +60,8 @@ def query_entropy(
     steps: int = 100,
     burn_in: int = 100,
 ) -> QueryEntropy:
-    """The normalised cross-entropy of answers to queries on data: 1 bit for a model that knows
-    nothing about binary units (Lázaro-Gredilla et al. 2021, section 4).
+    """The mean cross-entropy of a model's answers to queries on data (Lázaro-Gredilla et al. 2021,
+    section 4). Answering one half for every binary unit gives 1 bit.
 
     !!! example
 
@@ -74,17 +74,18 @@ def query_entropy(
     **Arguments:**
 
     - `model`: a [`ebmlearn.QueryModel`][], or a model that `inference` can ask.
-    - `data`: rows of visible units, from 0 to 1 (a number between them is a share of rows with 1),
-      any numbers for Gaussian units, NaN for what is missing and never asked for; of a graph, a
-      dictionary from groups of variables to states.
+    - `data`: rows of visible units, from 0 to 1 (a number between them is a share of rows with 1);
+      any numbers for Gaussian units; for a graph, a dictionary from groups of variables to states.
+      A value that is NaN is missing and is never a target.
     - `queries`: a distribution such as [`ebmlearn.RandomTargets`][], or a function.
-    - `inference`: what answers for a plain model: an inference, or for binary units a sampler.
-    - `key`: a typed key, for the queries. The same key and the same `batch_size` ask the same
-      queries of any model; with another batch size, others are asked.
+    - `inference`: the inference that answers for a model that is no QueryModel; for binary units it
+      may be a sampler.
+    - `key`: a seed or a key, for the queries. The same key and `batch_size` give the same queries
+      for every model.
     - `unit`: `"bits"` or `"nats"`.
-    - `batch_size`: how many rows are treated at once, and have their queries drawn together.
-    - `steps`, `burn_in`: steps of a sampler's chain, one for each row, that count and that
-      do not.
+    - `batch_size`: the number of rows that are answered at once.
+    - `steps`, `burn_in`: for a sampler, which runs one chain per row: the number of steps that
+      count, and of steps before them.
     """
     queries = as_queries(queries)
     key = _checks.as_key(key)
@@ -96,7 +97,7 @@ def query_entropy(
         inference = asker(model, inference)
     x = model.asked_rows(data, "data")  # pyright: ignore
     if not x.shape[0]:
-        raise ValueError(f"`data` must hold a row at least, got {_checks.describe(x)}.")
+        raise ValueError(f"`data` must contain at least one row, got {_checks.describe(x)}.")
     sums, counts, good = [], [], []
     for k, part, asked in _batches(model, x, queries, key, batch_size):
         if isinstance(inference, AbstractSampler):
@@ -109,10 +110,12 @@ def query_entropy(
         good.append(float(out[2]) * part.shape[0])
     rows, targets = np.concatenate(sums), np.concatenate(counts)
     if targets.sum() == 0:
-        raise ValueError("`queries` must ask for a unit that `data` tell, got no such target.")
+        raise ValueError(
+            "`queries` must have at least one target with a value in `data`, got none."
+        )
     rows = rows / (math.log(2) if unit == "bits" else 1.0)
     value = rows.sum() / targets.sum()
-    # Of a ratio of means.
+    # The standard error of a ratio of means.
     spread = np.sqrt(((rows - value * targets) ** 2).mean() / len(rows)) / targets.mean()
     return QueryEntropy(float(value), float(spread), rows, targets, sum(good) / len(rows))
 
@@ -162,8 +165,8 @@ def cross_entropy(
 
 
 def _told(model: Any, rows: Any, asked: Query) -> tuple[Any, Query]:
-    """Queries among what data tell, and 0 in place of what they do not: NaN would stay in
-    gradients.
+    """Restricts queries to values that are not missing, and replaces missing ones by 0, since NaN
+    would spread to gradients.
     """
     known = model.told_in(rows)
     filled = jnp.where(known, rows, jnp.zeros_like(rows))

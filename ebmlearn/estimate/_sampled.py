@@ -22,18 +22,18 @@ def sampled_marginals(
     steps: int = 100,
     burn_in: int = 100,
 ) -> Float[Array, "*batch units"]:
-    """The probability that each visible unit is 1, given the observed ones, by sampling: the mean
-    of its conditional probability given all other units, over the states of a chain for each
-    instance. What [`ebmlearn.query`][] is for inferences, this is for samplers.
+    """Estimates by sampling the probability that each visible unit is 1 given the observed ones, as
+    [`ebmlearn.query`][] does by inference. Each instance has its own chain; the estimate is the
+    mean, over the chain, of the unit's conditional probability given all other units.
 
     **Arguments:**
 
     - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM.
     - `evidence`: 0 and 1 fix a unit, a number between them is the likelihood of 1 against 0.
-    - `observed`: booleans, which units are observed.
+    - `observed`: booleans, the units that are observed.
     - `key`: a seed, or a key such as `jax.random.key(0)`.
-    - `sampler`: [`ebmlearn.Gibbs`][] if not given.
-    - `steps`, `burn_in`: steps of each chain that count, and that do not.
+    - `sampler`: [`ebmlearn.Gibbs`][] by default.
+    - `steps`, `burn_in`: the number of steps of each chain that count, and of steps before them.
     """
     sampler = Gibbs() if sampler is None else sampler
     if not isinstance(sampler, AbstractSampler):

@@ -24,7 +24,7 @@ from ._beliefs import Beliefs
 Tree = TypeVar("Tree")
 # Without a tolerance of its own, a run is judged by that of Ping & Ihler 2017, section 6.
 _JUDGED_BY = 1e-3
-# Messages of a batch are kept while they are at most so many numbers, 256 MiB in float32.
+# Messages of a batch are kept up to this many numbers, 256 MiB in float32.
 KEPT = 2**26
 
 
@@ -34,12 +34,12 @@ class AbstractInference(eqx.Module):
     @property
     @abc.abstractmethod
     def takes(self) -> tuple[str, ...]:
-        """The kinds of models that it takes: see `kind` of models."""
+        """The kinds of models that it takes: see `kind` of a model."""
 
     @property
     @abc.abstractmethod
     def maximises(self) -> Literal["nothing", "visible", "all"]:
-        """Over which units it maximises; it sums over all others."""
+        """The units over which it maximises; it sums over all others."""
 
     def __call__(
         self,
@@ -51,15 +51,15 @@ class AbstractInference(eqx.Module):
 
         **Arguments:**
 
-        - `model`: leading axes of whose biases are a batch. Which models an inference takes, its
-          own page says.
-        - `evidence`: what is known of the visible units (`x` of a BoltzmannMachine): 0 and 1 fix a
-          unit, a number between them is the likelihood of 1 against 0. Of Gaussian units, real
-          numbers. Of a graph, a dictionary from groups of variables to their states
-          `[*batch, *shape]`, integers, -1 where not known; or to the likelihoods of all states
+        - `model`: a model, or a batch of models, whose biases have leading axes. The page of each
+          inference says which models it takes.
+        - `evidence`: what is known about the visible units (`x` of a BoltzmannMachine). 0 and 1 fix
+          a unit; a number between them is the likelihood of 1 against 0. For Gaussian units, real
+          numbers. For a graph, a dictionary from groups of variables to their states
+          `[*batch, *shape]`, integers, -1 for unknown ones; or to the likelihoods of all states
           `[*batch, *shape, states]`, floating-point numbers.
-        - `observed`: booleans, which entries of `evidence` count. Of a graph, a dictionary from
-          groups to them; without it, all entries count.
+        - `observed`: booleans, the entries of `evidence` that count. For a graph, a dictionary from
+          groups to booleans; without it, all entries count.
 
         Leading axes of `evidence` and `observed` are a batch too, and broadcast with the model's.
 
@@ -68,7 +68,7 @@ class AbstractInference(eqx.Module):
         [`ebmlearn.Beliefs`][].
         """
         kind = type(self)
-        # Looked up on the classes: Equinox wraps each method of an instance in a new module.
+        # On the class: Equinox wraps each method of an instance in a new module.
         kind.check(self, model)
         return kind._beliefs(self, type(model).problem(model, evidence, observed))
 
@@ -78,23 +78,23 @@ class AbstractInference(eqx.Module):
         evidence: Evidence = None,
         observed: Observed = None,
     ) -> Statistics:
-        """Expected statistics, without keeping anything of the size of the batch times the weights.
-        The arguments are those of a call.
+        """Expected statistics, in memory that does not grow with the batch times the weights. The
+        arguments are those of a call.
         """
         self.check(model)
         return self._statistics(model.problem(evidence, observed))
 
     def check(self, model: AbstractModel) -> None:
-        """Raises `TypeError` unless it takes a model."""
+        """Raises `TypeError` if it does not take this model."""
         require(model, self.takes, type(self).__name__)
 
     def beliefs_of(self, problem: AbstractProblem) -> Beliefs:
-        """Beliefs about a problem, a model with evidence that was checked before."""
+        """Beliefs about a problem: a model with evidence that has been checked."""
         self.check(problem.model)
         return self._beliefs(problem)
 
     def statistics_of(self, problem: AbstractProblem) -> Statistics:
-        """Expected statistics of a problem, a model with evidence that was checked before."""
+        """Expected statistics of a problem: a model with evidence that has been checked."""
         self.check(problem.model)
         return self._statistics(problem)
 
@@ -108,7 +108,7 @@ class AbstractInference(eqx.Module):
 
 
 class AbstractFormed(eqx.Module):
-    """Something that sends messages, in a form that may be settled beforehand."""
+    """Something that sends messages, in a form that may be set."""
 
     form: eqx.AbstractVar[Form | None]
 
@@ -116,11 +116,11 @@ class AbstractFormed(eqx.Module):
     def fits(
         self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
     ) -> bool | Bool[AnyArray, ""]:
-        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        """Whether the fast form of messages is accurate enough."""
 
 
 def in_form(tree: Tree, form: Form) -> Tree:
-    """The same, in which all messages whose form is open are sent in this one."""
+    """The same with this form for all messages whose form is not set."""
 
     def settled(x: Any) -> Any:
         if not _is_formed(x) or x.form is not None:
@@ -131,8 +131,8 @@ def in_form(tree: Tree, form: Form) -> Tree:
 
 
 def fits(tree: Any, model: Any, epoch: int | Int[Array, ""]) -> Bool[Array, ""] | None:
-    """Whether all messages whose form is open may be sent in the fast form; None if there are no
-    such messages, or only one form for them.
+    """Whether the fast form is accurate enough for all messages whose form is not set; None if
+    there are none.
     """
     parts = [x for x in jax.tree.leaves(tree, is_leaf=_is_formed) if _is_formed(x)]
     found = [x.fits(model, epoch) for x in parts if x.form is None]
@@ -215,9 +215,9 @@ def static_fields(*names: str) -> Callable[[type[Tree]], type[Tree]]:
 
 @static_fields("early", "length")
 class Limits:
-    """When to stop: after a number of sweeps, or earlier once a sweep changes little. The numbers
-    are arrays, so that new values compile nothing; with `length` it is a loop that can be
-    differentiated in reverse mode, recomputing each sweep instead of keeping it.
+    """When to stop: after a number of sweeps, or earlier if a sweep changes little. The numbers are
+    arrays, so new values need no compilation. With `length` the loop can be differentiated in
+    reverse mode; each sweep is then recomputed instead of stored.
     """
 
     iterations: Int[AnyArray, ""]
@@ -267,8 +267,8 @@ def limited(iterations: Any, tol: Any, dtype: DTypeLike, unroll: bool = False) -
 
 
 def chunk_of(model: AbstractModel, schedule: Schedule = "layers") -> int:
-    """How many instances are treated at once, where each has messages, so that these take no more
-    memory than those that are kept.
+    """The number of instances to process at once, so that their messages take no more memory than
+    messages that are kept.
     """
     return max(1, KEPT // max(1, MAKERS[model.kind].size(model, schedule)))
 
@@ -280,11 +280,10 @@ def swept_at_once(model: AbstractModel, schedule: Schedule) -> int:
 
 @functools.cache
 def _numbers() -> int:
-    """How many numbers the messages of instances that are swept together should be.
+    """How many numbers the messages of instances that are swept together should have.
 
-    A CPU sweeps several times as fast where they stay in the cache that a core has for itself. On
-    other devices a sweep should be as large as a sixteenth of the memory allows, since each of its
-    kernels has to be started.
+    A CPU sweeps several times as fast if they stay in the cache of a core. On other devices a sweep
+    should fill a sixteenth of the memory, because each kernel costs time to start.
     """
     if jax.default_backend() == "cpu":
         return _cache() // 4

@@ -18,7 +18,7 @@ class Normal(NamedTuple):
 
 
 class AbstractDerived(eqx.Module):
-    """What an inference can say beyond the beliefs of single units, found when it is asked for."""
+    """What an inference computes on demand, beyond the beliefs of single units."""
 
     @abc.abstractmethod
     def pairwise(self, problem: Any, log_odds: PyTree) -> PyTree:
@@ -30,20 +30,22 @@ class AbstractDerived(eqx.Module):
 
 
 class Beliefs(eqx.Module):
-    """What an inference says about a model, for each instance of the batch: the same for every
-    inference and every model.
+    """The result of an inference, for each instance of the batch. All inferences and models share
+    this class.
 
-    - `visible` and `hidden`, or `x`: the mean of each unit, that is the probability of 1 of binary
-      units. `beliefs[name]` is the same; `beliefs[group]` is the probability of each state of each
-      variable of a group of a graph, `[*batch, *shape, states]`.
-    - `log_odds`: by the same names, of binary units; of variables of a graph the logarithms of the
-      probabilities of all states, up to a constant. None for real units.
-    - `mean`, `variance`, `second_moment`: of real units. `covariance` where an inference finds it.
-    - `pairwise`, `log_partition`: found at each access.
-    - `converged`, `iterations`, `residual`: how the inference went, which is never hidden.
-    - `guarded`: of Gaussian messages, the share of unobserved units whose precision came out lower
-      than any hidden units could make it. Such precisions are replaced by possible ones, so that
-      all stays finite; but answers that needed it are not to be trusted. None for others.
+    - `visible` and `hidden`, or `x`: the mean of each unit; for binary units, the probability of 1.
+      `beliefs[name]` is the same. For a graph, `beliefs[group]` holds the probability of each state
+      of each variable of the group, `[*batch, *shape, states]`.
+    - `log_odds`: the log-odds of binary units, by the same names; for a graph, the
+      log-probabilities of all states up to a constant. None for real units.
+    - `mean`, `variance`, `second_moment`: moments of real units. `covariance` exists if the
+      inference computes it.
+    - `pairwise`, `log_partition`: computed at each access.
+    - `converged`, `iterations`, `residual`: whether the inference converged, after how many sweeps,
+      and how much the last sweep changed.
+    - `guarded`: for Gaussian messages, the share of unobserved units whose precision was impossibly
+      low and was replaced by a possible one. The numbers stay finite, but do not trust such
+      answers. None for other models.
     """
 
     log_odds: PyTree
@@ -73,11 +75,11 @@ class Beliefs(eqx.Module):
     ):
         """**Arguments:**
 
-        - `problem`, `derived`: what was asked, and what can say more about it.
+        - `problem`, `derived`: the problem, and what computes `pairwise` and `log_partition`.
         - `log_odds`: by name, None in the places of real units.
-        - `converged`, `iterations`, `residual`, `guarded`: how the inference went.
-        - `normal`, `covariance`: of the first layer, if its units are real.
-        - `states`: the most likely configuration, if it was found as such.
+        - `converged`, `iterations`, `residual`, `guarded`: how the inference ended.
+        - `normal`, `covariance`: moments of the first layer, if its units are real.
+        - `states`: the most likely configuration, if the inference found one.
         """
         self._problem, self._derived = problem, derived
         self.log_odds, self._normal, self._covariance = log_odds, normal, covariance
@@ -109,8 +111,8 @@ class Beliefs(eqx.Module):
 
     @property
     def marginals(self) -> PyTree:
-        """What [`ebmlearn.query`][] answers: the means of the visible units, those of all variables
-        of a graph by group, or a mean and a variance of real units.
+        """The answer of [`ebmlearn.query`][]: the means of the visible units, the probabilities of
+        all variables of a graph by group, or means and variances of real units.
         """
         return self._problem.answer(self.means) if self._normal is None else self._normal
 
@@ -121,7 +123,7 @@ class Beliefs(eqx.Module):
 
     @property
     def variance(self) -> Float[Array, "*batch units"]:
-        """The variances of the real units: 0 where they were observed."""
+        """The variances of the real units, 0 for observed ones."""
         return self._real("variance").variance
 
     @property
@@ -131,44 +133,46 @@ class Beliefs(eqx.Module):
 
     @property
     def covariance(self) -> Float[Array, "*batch n n"]:
-        """The covariances of the real units. For [`ebmlearn.SusP`][] its diagonal need not agree
-        with `variance`.
+        """The covariances of the real units. With [`ebmlearn.SusP`][] the diagonal may differ from
+        `variance`.
         """
         if self._covariance is None:
-            raise AttributeError("these beliefs have no `covariance`: only nonnegative units have.")
+            raise AttributeError(
+                "these beliefs have no `covariance`: only models of nonnegative units have one."
+            )
         return self._covariance
 
     @property
     def pairwise(self) -> PyTree:
-        """The expected product of the two ends of each edge, that is the belief that both are 1
-        where units are binary, shaped as the weights of the model: a tuple in their order where
-        there are several. Of a graph the belief of each configuration of each factor, by group.
+        """The expected product of the two units of each edge; for binary units, the belief that
+        both are 1. It has the shape of the weights, or is a tuple if the model has several weight
+        matrices. For a graph, the belief of each configuration of each factor, by group.
         """
         return self._derived.pairwise(self._problem, self.log_odds)
 
     @property
     def log_partition(self) -> Float[Array, "*batch"]:
-        """The estimate of log Z, given the evidence if there was any; of the largest log-potential
-        if the inference maximises.
+        """The estimate of log Z, given the evidence if there is any. If the inference maximises, it
+        is the largest log-potential.
         """
         return self._derived.log_partition(self._problem, self.log_odds)
 
     def decode(self) -> PyTree:
-        """The most likely states by name: of each unit, or of all of them together if the inference
-        maximises. Of real units the means, which are the guess of least squared error.
+        """The most likely state of each unit, by name; if the inference maximises, the most likely
+        configuration of all units. Real units are decoded as their means.
         """
         if self._states is not None:
             return self._states
         return self._filled(self._problem.decode(self.log_odds))
 
     def prediction(self) -> PyTree:
-        """The part of `decode` that is visible."""
+        """The visible units of `decode`."""
         return self._problem.answer(self.decode())
 
     def surprise(
         self, rows: Num[Array, "rows units"], targets: Bool[Array, "rows units"]
     ) -> Float[Array, " rows"]:
-        """Minus the log-probability of what data tell of targets, each by itself, in nats."""
+        """Minus the log-probability of the data at the targets, each by itself, in nats."""
         if self._normal is None:
             return self._problem.surprise(self.log_odds, rows, targets)
         mean, variance = self._normal
@@ -178,9 +182,7 @@ class Beliefs(eqx.Module):
 
     @property
     def settled(self) -> Float[Array, ""]:
-        """The share of instances whose messages had settled, and needed no guard: answers that did
-        are not to be trusted.
-        """
+        """The share of instances that converged and needed no guard."""
         good = self.converged
         if self.guarded is not None:
             good = good & (self.guarded == 0)

@@ -32,17 +32,17 @@ _FEW = 8  # sweeps that GPUs are given without a loop
 
 
 class BP(AbstractInference, AbstractFormed):
-    """Belief propagation on all edges at once, by matrices (Ping & Ihler 2017, Algorithm 1).
+    """Belief propagation with matrices, on all edges at once (Ping & Ihler 2017, Algorithm 1).
 
     - `product="sum"` estimates marginals, `product="max"` the most likely configuration, and
       `product="mixed"` the most likely visible configuration with the hidden units summed out
-      (marginal MAP; for bipartite models, that is RBM and DBM).
-    - `temperature` lies between the first two, as in PGMax: 1 is sum-product, and towards 0 it
-      becomes max-product. Log-odds at temperature $T$ are $T$ times those of the model of
-      $p(x)^{1/T}$; `log_partition` is $T \\log \\sum_x \\tilde p(x)^{1/T}$.
-    - Messages to Gaussian visible units are Gaussians that keep mean and variance of the belief
-      (expectation propagation; Lázaro-Gredilla et al. 2021, appendix D.3). They know sum-product at
-      temperature 1 only.
+      (marginal MAP; for bipartite models such as RBM and DBM).
+    - `temperature` interpolates between sum-product (1) and max-product (towards 0), as in PGMax.
+      Log-odds at temperature $T$ are $T$ times those of the model of $p(x)^{1/T}$, and
+      `log_partition` is $T \\log \\sum_x \\tilde p(x)^{1/T}$.
+    - Messages to Gaussian visible units are Gaussians that match the mean and the variance of the
+      belief (expectation propagation; Lázaro-Gredilla et al. 2021, appendix D.3). They need
+      `product="sum"` and temperature 1.
 
     !!! example
 
@@ -77,19 +77,19 @@ class BP(AbstractInference, AbstractFormed):
         if self.chunk is not None:
             _checks.count("chunk", self.chunk)
         if self.unroll and self.tol is not None:
-            raise ValueError(f"`unroll` does all sweeps: `tol` must be None, got {self.tol}.")
+            raise ValueError(f"`tol` must be None with `unroll`, got {self.tol}.")
         if self.unroll and not isinstance(self.iterations, int):
             got = _checks.describe(self.iterations)
             raise TypeError(f"`iterations` must be a Python integer with `unroll`, got {got}.")
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """All kinds of models that messages are known for."""
+        """All kinds of models with registered messages."""
         return tuple(MAKERS)
 
     @property
     def maximises(self) -> Literal["nothing", "visible", "all"]:
-        """What its product says."""
+        """It follows from `product`."""
         return MAXIMISES[self.product]
 
     def _beliefs(self, problem: Any) -> Beliefs:
@@ -112,7 +112,7 @@ class BP(AbstractInference, AbstractFormed):
     def fits(
         self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
     ) -> bool | Bool[AnyArray, ""]:
-        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        """Whether the fast form of messages is accurate enough."""
         return _fits(self, model.bare())
 
 
@@ -134,8 +134,8 @@ class _Passed(AbstractDerived):
 
 def settings_of(bp: BP, model: AbstractModel) -> "Settings":
     """What belief propagation does on one model."""
-    # Functions rather than methods: Equinox wraps a method that is looked up in a new module, which
-    # costs as much as a small inference. For the same reason `type(model)` is asked below.
+    # Functions rather than methods: Equinox wraps each method in a new module, which costs as much
+    # as a small inference. `type(model)` is used below for the same reason.
     kind, dtype = type(model).__name__, model.dtype
     maker = MAKERS[model.kind]
     temperature = traced(bp.temperature, dtype)
@@ -164,7 +164,7 @@ def _is_undamped(bp: BP) -> bool:
 
 
 def _fits(bp: BP, model: AbstractModel) -> bool | Bool[AnyArray, ""]:
-    """Whether messages may be sent in their fast form, as exactly as in the general one."""
+    """Whether the fast form of messages is accurate enough."""
     if bp.product == "max":
         return False
     temperature = traced(bp.temperature, model.dtype)
@@ -270,7 +270,7 @@ def passed(
 
 
 def in_form(fits: bool | Bool[AnyArray, ""], run: Callable[[Form], PyTree]) -> PyTree:
-    """Runs in the fast form of the messages where it serves, else in the general one."""
+    """Runs in the fast form of messages if it is accurate enough, else in the general one."""
     if isinstance(fits, bool):
         return run("odds" if fits else "log-odds")
     return jax.lax.cond(fits, lambda: run("odds"), lambda: run("log-odds"))
@@ -391,24 +391,24 @@ def _statistics(settings: Settings, problem: Any) -> Statistics:
 
 BP.__init__.__doc__ = """**Arguments:**
 
-- `iterations`: how many sweeps, at most. Another number compiles nothing anew.
+- `iterations`: the largest number of sweeps. A new number needs no compilation.
 - `product`: `"sum"`, `"max"` or `"mixed"`.
 - `temperature`: a positive number.
-- `damping`: the share of its old value that a message keeps, from 0 up to but not 1.
-- `tol`: stop an instance once no probability (of $p^{1/T}$) has changed by more in a sweep. Without
-  it all sweeps are done, and `converged` is judged by 1e-3.
-- `start`: `"centred"`, without messages in ±1 form, so that exchanging 0 and 1 changes nothing; or
-  `"plain"`, without messages in {0, 1} form, as in the paper. For Gaussian units it is the start of
-  its paper, with messages of precision 1.
-- `schedule`: `"layers"`, even layers send, then odd layers: the default where the model is
-  bipartite; or `"flooding"`, all at once.
-- `form`: `"odds"`, which is faster and exact while $|W| / T \\le 10$, or `"log-odds"`, exact for
-  all weights. Without it the weights decide: at run time, with both forms compiled, where they are
-  traced. [`ebmlearn.fit`][] chooses for itself.
-- `unroll`: a fixed number of sweeps that can be differentiated in reverse mode. Memory is bounded
-  by recomputing each sweep. `iterations` must then be a Python integer.
-- `chunk`: how many instances are treated at once. The default suits the device: on a CPU, as many
-  as have their messages in the cache of a core; on a GPU, as many as fit in a sixteenth of its
-  memory. Where all messages of a batch take more than 256 MiB they are not kept, and `pairwise` and
+- `damping`: the share of its old value that a message keeps, in [0, 1).
+- `tol`: stop an instance when no probability (of $p^{1/T}$) changes by more than this in a sweep.
+  Without it all sweeps are made, and `converged` uses a tolerance of 1e-3.
+- `start`: `"centred"` starts with zero messages in the ±1 form, so exchanging 0 and 1 changes
+  nothing; `"plain"` with zero messages in the {0, 1} form, as in the paper. For Gaussian units
+  `"plain"` starts as in their paper, with messages of precision 1.
+- `schedule`: `"layers"` (even layers send, then odd layers) or `"flooding"` (all layers send at
+  once). The default is `"layers"` if the model is bipartite.
+- `form`: how messages are stored: `"odds"`, which is faster, and exact if $|W| / T \\le 10$, or
+  `"log-odds"`, exact for all weights. By default the weights decide; if they are traced, both forms
+  are compiled and the choice is made at run time. [`ebmlearn.fit`][] chooses by itself.
+- `unroll`: make all sweeps, so that beliefs can be differentiated in reverse mode; each sweep is
+  recomputed to save memory. `iterations` must then be a Python integer, and `tol` None.
+- `chunk`: the number of instances that are processed at once. The default fits the device: on a
+  CPU, the messages stay in the cache of a core; on a GPU, they fill at most a sixteenth of the
+  memory. If the messages of a batch take more than 256 MiB they are not kept, and `pairwise` and
   `log_partition` run the inference again.
 """

@@ -20,22 +20,27 @@ from ._quadrature import exact_moments
 
 
 class Exact(AbstractInference):
-    """Exact inference by enumeration, the oracle for all others.
+    """Exact inference by enumeration, for small models and for tests of other inferences.
 
-    Of a bipartite model only the smaller side is enumerated, since given it the units of the other
-    side are independent; of a [`ebmlearn.SemiRestrictedBM`][] the visible units, and of a
-    [`ebmlearn.BoltzmannMachine`][] all units. Memory is one number a configuration. Of a graph all
-    configurations are enumerated, in bounded memory; for `product="max"` the states of the most
-    likely one have probability 1. Up to four nonnegative units are integrated by quadrature, and
-    any number by formula if no two of them are joined; `residual` is the change of log Z from a
-    smaller rule. Where visible units are Gaussian the hidden ones are enumerated, and the means and
-    variances of the visible ones are those of the mixture.
+    What is enumerated depends on the model:
+
+    - Bipartite models: only the smaller side, because the units of the other side are independent
+      given it. [`ebmlearn.SemiRestrictedBM`][]: the visible units. [`ebmlearn.BoltzmannMachine`][]:
+      all units. Memory is one number per configuration.
+    - Graphs: all configurations, in bounded memory. With `product="max"` the states of the most
+      likely configuration have probability 1.
+    - Nonnegative units: up to four are integrated by quadrature; any number has a formula if no two
+      are joined. `residual` is the difference of log Z to a smaller quadrature rule.
+    - Gaussian visible units: the hidden units are enumerated; the visible units are a mixture of
+      Gaussians.
+
+    What is computed depends on `product`:
 
     - `product="sum"` gives marginals and log Z.
-    - `product="max"` gives the most likely configuration, its log-potential as `log_partition`, and
-      as log-odds the difference between the best configurations with a unit at 1 and at 0.
-    - `product="mixed"` does so for the visible units with the hidden units summed out (marginal
-      MAP); it enumerates the side of the visible units.
+    - `product="max"` gives the most likely configuration. `log_partition` is its log-potential, and
+      the log-odds of a unit compare the best configurations with the unit at 1 and at 0.
+    - `product="mixed"` gives the most likely visible configuration with the hidden units summed out
+      (marginal MAP). It enumerates the side of the visible units.
 
     !!! example
 
@@ -57,12 +62,12 @@ class Exact(AbstractInference):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """All kinds that messages are known for, and nonnegative units."""
+        """All kinds with registered messages, and nonnegative units."""
         return (*messages.MAKERS, "nonnegative")
 
     @property
     def maximises(self) -> Literal["nothing", "visible", "all"]:
-        """What its product says."""
+        """It follows from `product`."""
         return MAXIMISES[self.product]
 
     def _beliefs(self, problem: Any) -> Beliefs:
@@ -114,9 +119,9 @@ class Exact(AbstractInference):
     def _allow(self, units: int, model: Any, sizes: tuple[int, ...]) -> None:
         if units > self.max_units:
             raise ValueError(
-                f"`model` needs the enumeration of {units} units, at most `max_units` ="
-                f" {self.max_units} are allowed, got a {type(model).__name__} with layers of"
-                f" {', '.join(map(str, sizes))} units."
+                f"`model` must have at most `max_units` = {self.max_units} units to enumerate, got"
+                f" {units} units in a {type(model).__name__} with layers of"
+                f" {', '.join(map(str, sizes))}."
             )
 
 
@@ -276,5 +281,5 @@ def _statistics(problem: Any, sides: Sides) -> Statistics:
 Exact.__init__.__doc__ = """**Arguments:**
 
 - `product`: `"sum"`, `"max"` or `"mixed"`.
-- `max_units`: refuse to enumerate the states of more units than this.
+- `max_units`: the largest number of units to enumerate, at most 30; more raise an error.
 """

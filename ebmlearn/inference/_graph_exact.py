@@ -72,8 +72,8 @@ def _check_size(model: AbstractGraphModel, max_units: int) -> None:
     size = math.prod(int(n) for n in model.num_states)
     if size > 2**max_units:
         raise ValueError(
-            f"`model` must have at most 2**{max_units} configurations to enumerate, got {size};"
-            " `max_units` allows for more."
+            f"`model` must have at most 2**{max_units} configurations to enumerate, got {size}:"
+            " raise `max_units`."
         )
 
 

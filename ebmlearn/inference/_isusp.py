@@ -22,11 +22,11 @@ from ._susceptibility import covariances, Method, propagated, response
 
 
 class ISusP(AbstractNonnegativeInference):
-    """Improved susceptibility propagation: TAP and the response of its means, made consistent
-    (Yasuda 2015, eqs. (15) to (20)).
+    """Improved susceptibility propagation: TAP with means and responses made consistent (Yasuda
+    2015, eqs. (15) to (20)).
 
-    Each unit has a further parameter $\\Lambda_i$, for which the variance of the unit and its
-    response to its own bias agree: $M_{ii} = v_i - m_i^2$.
+    An additional parameter $\\Lambda_i$ of each unit makes its variance equal to the response of
+    its mean to its own bias: $M_{ii} = v_i - m_i^2$.
 
     !!! example
 
@@ -96,11 +96,11 @@ class ISusP(AbstractNonnegativeInference):
 
 ISusP.__init__.__doc__ = """**Arguments:**
 
-- `iterations`: how many sweeps, at most, and how many steps of propagation. Another number
-  compiles nothing anew.
+- `iterations`: the largest number of sweeps, and of propagation steps. A new number needs no
+  compilation.
 - `damping`: the share of their old values that means and variances keep in a sweep.
-- `tol`: stop once no mean and no variance has changed by a larger part of itself in a sweep;
-  `"auto"` is 2e-5 in float32 and 1e-9 in float64. None does all sweeps.
-- `method`: `"solve"`, linear equations in $O(n^3)$, which never fail to converge; or
-  `"propagation"`, sums over edges in $O(n |E|)$ a step. Gradients need the first.
+- `tol`: stop when no mean or variance changes by a larger relative amount in a sweep; `"auto"` is
+  2e-5 in float32 and 1e-9 in float64. None makes all sweeps.
+- `method`: `"solve"` solves linear equations in $O(n^3)$ and always converges; `"propagation"` sums
+  over edges in $O(n |E|)$ per step. Gradients need `"solve"`.
 """

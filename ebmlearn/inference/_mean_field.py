@@ -19,12 +19,11 @@ from ._beliefs import AbstractDerived, Beliefs
 
 
 class MeanField(AbstractInference):
-    """Naive mean field: the independent units that come closest to the model, found by coordinate
-    ascent on a lower bound of log Z.
+    """Naive mean field: the distribution of independent units that is closest to the model, found
+    by coordinate ascent on a lower bound of log Z.
 
-    A sweep updates a layer at a time, from the uppermost down to the visible one, and inside a
-    layer whose units are joined to each other a unit at a time. So the bound, `log_partition`,
-    never falls.
+    A sweep updates one layer at a time, from the top down to the visible layer; units that are
+    joined inside a layer are updated one at a time. The bound, `log_partition`, never falls.
 
     !!! example
 
@@ -232,8 +231,8 @@ def _statistics(settings: _Settings, problem: Any) -> Statistics:
 
 MeanField.__init__.__doc__ = """**Arguments:**
 
-- `iterations`: how many sweeps, at most. Another number compiles nothing anew.
-- `damping`: the share of its old value that a log-odds keeps, from 0 up to but not 1.
-- `tol`: stop an instance once no probability has changed by more in a sweep. Without it all sweeps
-  are done, and `converged` is judged by 1e-3.
+- `iterations`: the largest number of sweeps. A new number needs no compilation.
+- `damping`: the share of its old value that a log-odds keeps, in [0, 1).
+- `tol`: stop an instance when no probability changes by more than this in a sweep. Without it all
+  sweeps are made, and `converged` uses a tolerance of 1e-3.
 """

@@ -19,12 +19,11 @@ from ._beliefs import AbstractDerived, Beliefs
 
 class MPLP(AbstractInference):
     """Max-product linear programming (Globerson & Jaakkola 2007): coordinate descent on the dual of
-    the linear relaxation of the most likely configuration, an edge after another.
+    the linear relaxation of the MAP problem, one edge at a time.
 
-    Unlike max-product it always converges, and `log_partition` is always an upper bound of the
-    largest log-potential, but for rounding. Where the relaxation is not tight its beliefs are ties,
-    and what `decode` makes of them may be poor; and edges have to take turns, which is slow. It is
-    here to compare with.
+    Unlike max-product it always converges, and up to rounding `log_partition` is an upper bound of
+    the largest log-potential. If the relaxation is not tight, beliefs are ties and `decode` may be
+    poor. It is slow, because edges are updated one after another; use it to check other solvers.
 
     !!! example
 
@@ -162,7 +161,7 @@ def _solved(
 
         start = jnp.zeros((edges.shape[0], 2), unary.dtype), unary
         (messages, _), iterations, residual = limits.iterate(sweep, start)
-        # Added up anew: differences add up their rounding.
+        # Added up again: differences accumulate rounding errors.
         fields = unary.at[edges.reshape(-1)].add(messages.reshape(-1))
         to_first, to_second = messages[:, 0], messages[:, 1]
         edge = jnp.maximum(jnp.maximum(-to_first, -to_second), own - to_first - to_second)
@@ -197,7 +196,7 @@ def _given(
 
 MPLP.__init__.__doc__ = """**Arguments:**
 
-- `iterations`: how many sweeps over all edges, at most.
-- `tol`: stop once no message has changed by more in a sweep, relative to its size where that is
-  above 1. None does all sweeps.
+- `iterations`: the largest number of sweeps over all edges.
+- `tol`: stop when no message changes by more than this in a sweep, relative to its size if that is
+  above 1. None makes all sweeps.
 """

@@ -10,8 +10,8 @@ from ._nonnegative import AbstractNonnegativeInference, Inverse, Moments, Terms
 
 
 class NaiveMeanField(AbstractNonnegativeInference):
-    """Naive mean field of nonnegative units: the independent ones that come closest to them. At a
-    fixed point `log_partition` is a lower bound of log Z, and units have no covariance.
+    """Naive mean field for nonnegative units: the distribution of independent units that is closest
+    to the model. At a fixed point `log_partition` is a lower bound of log Z. Covariances are zero.
 
     !!! example
 
@@ -43,15 +43,15 @@ class NaiveMeanField(AbstractNonnegativeInference):
         max_steps: int,
     ) -> Inverse:
         raise ValueError(
-            "`inference` must have covariances to match, as `TAP()`, `SusP()` and `ISusP()` have,"
-            " got NaiveMeanField()."
+            "`inference` must give covariances, as `TAP()`, `SusP()` and `ISusP()` do, got"
+            " NaiveMeanField()."
         )
 
 
 NaiveMeanField.__init__.__doc__ = """**Arguments:**
 
-- `iterations`: how many sweeps, at most. Another number compiles nothing anew.
+- `iterations`: the largest number of sweeps. A new number needs no compilation.
 - `damping`: the share of their old values that means and variances keep in a sweep.
-- `tol`: stop once no mean and no variance has changed by a larger part of itself in a sweep;
-  `"auto"` is 2e-5 in float32 and 1e-9 in float64. None does all sweeps.
+- `tol`: stop when no mean or variance changes by a larger relative amount in a sweep; `"auto"` is
+  2e-5 in float32 and 1e-9 in float64. None makes all sweeps.
 """

@@ -36,7 +36,7 @@ class Network(AbstractInference, AbstractFormed):
     def _beliefs(self, problem: Any) -> Beliefs:
         if problem.plain.is_answered:
             raise ValueError(
-                "`evidence` and `observed` must leave a unit to be asked for, got all observed."
+                "`observed` must leave at least one unit unobserved, got all observed."
             )
         model = problem.model
         plain, own = problem.posed()
@@ -64,15 +64,15 @@ class Network(AbstractInference, AbstractFormed):
         return refuse(problem.model, "be a plain one for this learner")
 
     def fits(self, model: Any, epoch: int | Int[Array, ""] = 0) -> bool | Bool[AnyArray, ""]:
-        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        """Whether the fast form of messages is accurate enough."""
         return self.bp(model).fits(model.to_model())
 
     def bp(self, model: QueryModel) -> BP:
         """The belief propagation that answers.
 
-        Undamped flooding falls into two halves where layers of binary units take turns, of which
-        one alone reaches the visible units: N iterations are N/2 sweeps, exactly. Gaussian units
-        look at both halves; sweeps reach as far, and settle at the same answers.
+        With binary layers, only half of the messages of undamped flooding reach the visible units,
+        so N iterations equal N/2 sweeps exactly. Gaussian units use both halves; sweeps then only
+        have the same fixed points.
         """
         number = model.iterations if self.iterations is None else self.iterations
         half = messages.maker(model.centred).takes_turns(model.centred) and number % 2 == 0
@@ -86,13 +86,13 @@ class Network(AbstractInference, AbstractFormed):
 
 
 def _scaled(scale: Array, x: Array, own: Array) -> Array:
-    """Log-odds times `scale`, but for what was told of the units themselves."""
+    """Log-odds times `scale`, except for the evidence about the units themselves."""
     own = jnp.broadcast_to(own, x.shape)
     return scale * (x - own) + own
 
 
 def _sure(plain: Any, log_odds: Any) -> Any:
-    """Log-odds, those of units that are known for sure as told."""
+    """Log-odds, with those of certain units replaced by the evidence."""
     known = plain.known()
     if known is None:
         return log_odds

@@ -103,9 +103,8 @@ class Terms(eqx.Module):
 
 
 class AbstractNonnegativeInference(AbstractInference):
-    """Mean field for nonnegative units: sweeps that update all units at once, with
-    damping, up to a fixed point. Beliefs are differentiable by the parameters, through the fixed
-    point by the implicit function theorem.
+    """Mean field for nonnegative units: damped sweeps over all units at once, up to a fixed point.
+    Beliefs can be differentiated with respect to the parameters, by the implicit function theorem.
     """
 
     iterations: eqx.AbstractVar[int | Int[Array, ""]]

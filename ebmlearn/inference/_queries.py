@@ -15,44 +15,45 @@ from ._query_groups import as_groups, chosen, members_of, places_in
 
 
 class Query(NamedTuple):
-    """Which units are given, and which are asked for; others are neither."""
+    """The units that are observed and the units that are asked for, as booleans."""
 
     observed: Bool[Array, "rows units"]
     targets: Bool[Array, "rows units"]
 
 
-_BOTH = "`queries` must give targets that are not observed, got some that are."
+_BOTH = "`queries` must return targets that are not observed, got some that are."
 
 
 class AbstractQueries(eqx.Module):
-    """A distribution of queries, to train with ([`ebmlearn.QueryTraining`][]) and to test by
-    ([`ebmlearn.query_entropy`][]). Both take a plain function in its place, `f(shape, key=key)`,
-    which gives booleans of that shape, `[rows, units]`: which units are observed, all others being
-    targets; or a pair of such arrays, observed and targets. A subclass is called with the model
-    instead. Either is compiled: draw by `jax.random` from `key`, as random numbers of NumPy would
-    be the same at every step.
+    """A distribution of queries, for training ([`ebmlearn.QueryTraining`][]) and testing
+    ([`ebmlearn.query_entropy`][]).
+
+    Both also take a plain function `f(shape, key=key)`, with shape `[rows, units]`. It returns
+    booleans, the observed units, and all others are targets; or a pair of such arrays, observed and
+    targets. A subclass is called with the model instead of the shape. Either is compiled: draw from
+    `key` with `jax.random`, because NumPy's random numbers would be the same at every step.
     """
 
     @abc.abstractmethod
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        """A query for each row of data.
+        """Draws a query for each row of data.
 
         **Arguments:**
 
-        - `model`: whose units are asked for: the visible ones, or all variables of a graph. What
-          data do not tell can be neither evidence nor target.
-        - `rows`: how many queries.
+        - `model`: the model that is asked, for its visible units or for all variables of a graph.
+          Values that are missing in the data are neither evidence nor targets.
+        - `rows`: the number of queries.
         - `key`: a typed key.
 
         **Returns:**
 
-        A pair of arrays of booleans `[rows, units]`: which units are observed, and which are
-        targets. No unit is both.
+        A pair of arrays of booleans `[rows, units]`: the observed units and the targets. No unit is
+        both.
         """
 
 
 class RandomTargets(AbstractQueries):
-    """Each unit is a target with the same probability, on its own, and else observed."""
+    """Each unit is independently a target with the same probability; the others are observed."""
 
     probability: float
     groups: tuple[Hashable, ...] | None
@@ -60,9 +61,9 @@ class RandomTargets(AbstractQueries):
     def __init__(self, probability: float = 0.5, *, groups: Sequence[Hashable] | None = None):
         """**Arguments:**
 
-        - `probability`: of being a target.
-        - `groups`: of a graph, the groups of variables that are targets or observed; those of other
-          groups are neither. All groups if not given. What data do not tell is neither anyhow.
+        - `probability`: the probability that a unit is a target.
+        - `groups`: for a graph, the groups whose variables are targets or observed; variables of
+          other groups are neither. All groups by default. Missing values are always neither.
         """
         self.probability = probability
         self.groups = as_groups(groups)
@@ -76,7 +77,7 @@ class RandomTargets(AbstractQueries):
 
 
 class TargetCount(AbstractQueries):
-    """So many targets, each set of them as likely as another, and all other units observed."""
+    """A fixed number of targets, chosen uniformly; all other units are observed."""
 
     number: int = eqx.field(static=True)
     groups: tuple[Hashable, ...] | None
@@ -84,10 +85,10 @@ class TargetCount(AbstractQueries):
     def __init__(self, number: int, *, groups: Sequence[Hashable] | None = None):
         """**Arguments:**
 
-        - `number`: of targets.
-        - `groups`: of a graph, the groups of variables that are targets or observed; those of other
-          groups are neither. All groups if not given: of a graph with hidden variables, `groups`
-          should name what data tell, or some of the targets will be hidden, and not count.
+        - `number`: the number of targets.
+        - `groups`: for a graph, the groups whose variables are targets or observed; variables of
+          other groups are neither. All groups by default. If the graph has hidden variables, name
+          the groups in the data: hidden targets do not count.
         """
         self.number = number
         self.groups = as_groups(groups)
@@ -112,10 +113,9 @@ class TargetCount(AbstractQueries):
 
 
 class LeaveOneOut(AbstractQueries):
-    """One target, all other units observed. To train without hidden units by these queries, with a
-    scale of 1 and evidence so strong that it is sure, is pseudo-likelihood; a
-    [`ebmlearn.QueryModel`][] of binary units starts with another scale and weaker evidence, unless
-    it is told these.
+    """One target; all other units are observed. Training with these queries is pseudo-likelihood if
+    the model has no hidden units, the scale is 1 and evidence is strong enough to be certain. A
+    [`ebmlearn.QueryModel`][] of binary units has another scale and weaker evidence by default.
     """
 
     groups: tuple[Hashable, ...] | None
@@ -123,9 +123,9 @@ class LeaveOneOut(AbstractQueries):
     def __init__(self, *, groups: Sequence[Hashable] | None = None):
         """**Arguments:**
 
-        - `groups`: of a graph, the groups of variables that are targets or observed; those of other
-          groups are neither. All groups if not given: of a graph with hidden variables, `groups`
-          should name what data tell, or the target of many rows will be hidden, and not count.
+        - `groups`: for a graph, the groups whose variables are targets or observed; variables of
+          other groups are neither. All groups by default. If the graph has hidden variables, name
+          the groups in the data: hidden targets do not count.
         """
         self.groups = as_groups(groups)
 
@@ -134,7 +134,7 @@ class LeaveOneOut(AbstractQueries):
 
 
 class BlockTargets(AbstractQueries):
-    """A block of an image, anywhere in it, is asked for given the rest."""
+    """The targets are a block at a random place of an image; the rest is observed."""
 
     image: tuple[int, int] = eqx.field(static=True)
     block: tuple[int, int] = eqx.field(static=True)
@@ -149,13 +149,12 @@ class BlockTargets(AbstractQueries):
     ):
         """**Arguments:**
 
-        - `image`: the height and width of an image, whose rows follow one another in the data.
+        - `image`: the height and width of an image, which is flattened row by row in the data.
         - `block`: the height and width of the block.
-        - `groups`: of a graph, groups of variables of which each has one a pixel, such as channels
-          of a [`ebmlearn.GridMRF`][]: the same block of each is asked for given the rest of them;
-          variables of other groups are neither targets nor observed. If not given, all variables
-          together are one image. Of a graph with hidden variables, `groups` should name what data
-          tell.
+        - `groups`: for a graph, groups with one variable per pixel, such as the channels of a
+          [`ebmlearn.GridMRF`][]. The same block of each group is asked for given the rest;
+          variables of other groups are neither targets nor observed. By default all variables
+          together are one image. If the graph has hidden variables, name the groups in the data.
         """
         self.image = _height_and_width("image", image)
         self.block = _height_and_width("block", block)
@@ -175,16 +174,16 @@ class BlockTargets(AbstractQueries):
         if self.groups is None:
             if pixels != units:
                 raise ValueError(
-                    f"`image` must have as many pixels as units, {units}, or for a graph `groups`"
-                    f" must be given, got {self.image}."
+                    f"`image` must have {units} pixels, one per unit, or `groups` must be given for"
+                    f" a graph, got {self.image}."
                 )
         else:
             places = places_in(model, self.groups)
             for own in places:
                 if own.size != pixels:
                     raise ValueError(
-                        "`image` must have as many pixels as each of `groups` has variables,"
-                        f" {own.size}, got {self.image}."
+                        f"`image` must have {own.size} pixels, one per variable of each group, got"
+                        f" {self.image}."
                     )
         inside = []
         for own, length, size in zip(jax.random.split(key), self.image, self.block, strict=True):
@@ -205,7 +204,7 @@ Units = Bool[AnyArray, " units"] | Sequence[Hashable]
 
 
 class FixedTargets(AbstractQueries):
-    """Inputs and outputs that are the same in every query."""
+    """The same observed units and targets in every query."""
 
     observed: Bool[np.ndarray, " units"] | tuple[Hashable, ...]
     targets: Bool[np.ndarray, " units"] | tuple[Hashable, ...]
@@ -213,8 +212,8 @@ class FixedTargets(AbstractQueries):
     def __init__(self, observed: Units, targets: Units):
         """**Arguments:**
 
-        - `observed`, `targets`: booleans `[units]`, which units are given and which asked for; of a
-          graph, lists of groups of its variables.
+        - `observed`, `targets`: booleans `[units]`, the units that are observed and the units that
+          are asked for; for a graph, lists of groups of variables.
         """
         given: list[Any] = [_mask(observed), _mask(targets)]
         pairs = list(zip(("observed", "targets"), given, strict=True))
@@ -235,7 +234,7 @@ class FixedTargets(AbstractQueries):
             if not isinstance(x, (list, tuple)):
                 got = _checks.describe(x)
                 raise TypeError(
-                    f"`{name}` must be booleans, one a unit, or a list of groups, got {got}."
+                    f"`{name}` must be booleans, one per unit, or a list of groups, got {got}."
                 )
         self.observed, self.targets = map(tuple, given)
 
@@ -253,7 +252,7 @@ class FixedTargets(AbstractQueries):
 
 
 class MixedTargets(AbstractQueries):
-    """Each query is of one of several kinds."""
+    """A mixture: each query is drawn from one of several distributions."""
 
     parts: tuple[AbstractQueries, ...]
     weights: tuple[float, ...] = eqx.field(static=True)
@@ -266,7 +265,7 @@ class MixedTargets(AbstractQueries):
         """**Arguments:**
 
         - `parts`: distributions of queries, or functions.
-        - `weights`: how often each is drawn, in any unit; all alike if not given.
+        - `weights`: relative frequencies of the parts; equal by default.
         """
         if isinstance(parts, AbstractQueries) or not isinstance(parts, Iterable):
             got = _checks.describe(parts)
@@ -285,7 +284,7 @@ class MixedTargets(AbstractQueries):
     def __check_init__(self):
         if not self.parts or len(self.parts) != len(self.weights):
             raise ValueError(
-                "`parts` must hold a distribution at least, and `weights` as many numbers, got"
+                "`parts` must contain at least one distribution, and `weights` one number each, got"
                 f" {len(self.parts)} and {len(self.weights)}."
             )
 
@@ -309,13 +308,13 @@ class _Function(AbstractQueries):
             drawn = drawn, None
         if not isinstance(drawn, tuple) or len(drawn) != 2:
             raise TypeError(
-                f"`queries` must give booleans {shape}, or a pair of such arrays, got"
+                f"`queries` must return booleans {shape}, or a pair of such arrays, got"
                 f" {_came(drawn)}."
             )
         observed = _booleans("observed", drawn[0], shape)
         targets = ~observed if drawn[1] is None else _booleans("targets", drawn[1], shape)
         none = ~targets.any()
-        targets = _error_if(targets, none, "`queries` must give targets, got none.")
+        targets = _error_if(targets, none, "`queries` must return at least one target, got none.")
         return Query(observed, _error_if(targets, (observed & targets).any(), _BOTH))
 
 
@@ -338,12 +337,12 @@ def draw(queries: AbstractQueries, model: Any, rows: int, *, key: PRNGKeyArray) 
     shape = (rows, model.num_asked)
     if not isinstance(drawn, tuple) or len(drawn) != 2:
         raise TypeError(
-            f"`queries` must give a pair of booleans {shape}, observed and targets, got"
+            f"`queries` must return two arrays of booleans {shape}, observed and targets, got"
             f" {_came(drawn)}."
         )
     observed = _booleans("observed", drawn[0], shape)
     targets = _booleans("targets", drawn[1], shape)
-    # What stands in this module is right, or has looked for itself.
+    # The classes of this module return valid queries, or check them.
     if type(queries).__module__ != __name__:
         targets = _error_if(targets, (observed & targets).any(), _BOTH)
     return Query(observed, targets)
@@ -351,17 +350,17 @@ def draw(queries: AbstractQueries, model: Any, rows: int, *, key: PRNGKeyArray) 
 
 def _booleans(name: str, x: Any, shape: tuple[int, int]) -> Bool[Array, "rows units"]:
     if not hasattr(x, "dtype"):
-        raise TypeError(f"`queries` must give {name} as booleans {shape}, got {_came(x)}.")
+        raise TypeError(f"`queries` must return {name} as booleans {shape}, got {_came(x)}.")
     if x.dtype != np.bool_ or x.shape != shape:
         got = _checks.describe(x)
-        raise ValueError(f"`queries` must give {name} as booleans {shape}, got {got}.")
+        raise ValueError(f"`queries` must return {name} as booleans {shape}, got {got}.")
     return jnp.asarray(x)
 
 
 def _error_if(
     x: Bool[Array, "rows units"], wrong: Bool[Array, ""], message: str
 ) -> Bool[Array, "rows units"]:
-    """An error at once where values are known, at run time else."""
+    """Raises at once if values are known, else at run time."""
     if _checks.is_concrete(wrong):
         if bool(wrong):
             raise ValueError(message)
@@ -370,7 +369,7 @@ def _error_if(
 
 
 def _came(x: Any) -> str:
-    """What a function returned, without the values of what is being traced."""
+    """Describes what a function returned, without values that are traced."""
     if x is None:
         return "None"
     if isinstance(x, (list, tuple)):
@@ -397,7 +396,7 @@ def _height_and_width(name: str, x: Any) -> tuple[int, int]:
 def _among(
     members: Bool[np.ndarray, " variables"] | None, targets: Bool[Array, "rows units"]
 ) -> Query:
-    """Targets, and all others observed; of some variables alone, if these are named."""
+    """Targets, with all others observed; restricted to `chosen` variables if given."""
     if members is None:
         return Query(~targets, targets)
     own = members[None, :]
@@ -406,13 +405,13 @@ def _among(
 
 def _check_apart(observed: Bool[np.ndarray, " n"], targets: Bool[np.ndarray, " n"]) -> None:
     if not targets.any():
-        raise ValueError("`targets` must hold a unit at least, got none.")
+        raise ValueError("`targets` must contain at least one unit, got none.")
     if (observed & targets).any():
-        raise ValueError("`targets` must not be observed, got units that are both.")
+        raise ValueError("`targets` must not be observed, got units that are in both.")
 
 
 def check_told(queries: AbstractQueries, model: Any, batch: Any) -> None:
-    """Raises if data never tell what alone is asked for."""
+    """Raises if all targets are missing in the data."""
     asked = (
         queries.targets if isinstance(queries, FixedTargets) else getattr(queries, "groups", None)
     )
@@ -421,4 +420,6 @@ def check_told(queries: AbstractQueries, model: Any, batch: Any) -> None:
     if isinstance(asked, tuple):
         asked = members_of(model, asked, "queries")
     if not (asked & members_of(model, tuple(batch), "batch")).any():
-        raise ValueError("`queries` must ask for what `batch` tells, got no such target.")
+        raise ValueError(
+            "`queries` must have at least one target with a value in `batch`, got none."
+        )

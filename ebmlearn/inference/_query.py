@@ -13,13 +13,13 @@ from ._network import Network
 
 
 class QueryInfo(NamedTuple):
-    """How the inference went that answered a query, for each instance of the batch.
+    """How the inference of a query ended, for each instance of the batch.
 
-    - `converged`: whether it did; `iterations`: after how many sweeps; `residual`: how much the
-      last one changed. A [`ebmlearn.QueryModel`][] that was trained with few iterations answers
-      well without.
-    - `guarded`: of Gaussian units, the share whose precision came out impossible and was replaced,
-      see [`ebmlearn.Beliefs`][]; None for others.
+    - `converged`, `iterations`, `residual`: whether it converged, the number of sweeps, and how
+      much the last sweep changed. A [`ebmlearn.QueryModel`][] trained with few iterations answers
+      well without converging.
+    - `guarded`: for Gaussian units, the share whose precision was impossible and was replaced: see
+      [`ebmlearn.Beliefs`][]. None for other models.
     """
 
     converged: Bool[Array, "*batch"]
@@ -36,8 +36,9 @@ def query(
     targets: Targets = None,
     with_info: bool = False,
 ) -> PyTree:
-    """The probability that each visible unit is 1, given the observed ones; of a graph, that of
-    each state of each variable; of real units, their means and variances.
+    """Answers a conditional query: the probability that each visible unit is 1 given the observed
+    ones; for a graph, the probability of each state of each variable; for real units, their means
+    and variances.
 
     !!! example
 
@@ -48,26 +49,29 @@ def query(
 
     **Arguments:**
 
-    - `model`: any model that the inference takes; evidence on a graph is a dictionary: see
-      [`ebmlearn.AbstractInference`][]. Or a [`ebmlearn.QueryModel`][], which brings its own
+    - `model`: any model that the inference takes, or a [`ebmlearn.QueryModel`][], which has its own
       inference.
-    - `evidence`: 0 and 1 fix a unit, a number between them is the likelihood of 1 against 0; of
-      Gaussian units, any number. What stands at units that are not observed is not looked at, and
-      NaN is a unit that is not observed. None is no evidence. Data frames and lists do as well.
-    - `observed`: booleans, which units are observed. Each row of a batch may have its own. It may
-      be left out for a graph, and where NaN says what is not observed.
+    - `evidence`: 0 and 1 fix a unit; a number between them is the likelihood of 1 against 0. For
+      Gaussian units, any number. For a graph, a dictionary: see [`ebmlearn.AbstractInference`][].
+      NaN is an unobserved unit, and values of units that are not observed are ignored. None is no
+      evidence. Data frames and lists work too.
+    - `observed`: booleans, the observed units; each row of a batch may have its own. Leave it out
+      for a graph, or if NaN marks what is not observed.
     - `inference`: for instance [`ebmlearn.BP`][], [`ebmlearn.MeanField`][] or [`ebmlearn.Exact`][].
-    - `targets`: what to answer for: indices of units, or one group of a graph. Everything, if not
-      given.
-    - `with_info`: whether to say how the inference went, too.
+    - `targets`: what to answer for: indices of units, or one group of a graph. Everything by
+      default.
+    - `with_info`: whether to return a `QueryInfo` too.
 
     **Returns:**
 
-    Probabilities of 1 of the visible units (`x` of a BoltzmannMachine), 0 or 1 where they were
-    fixed; of a graph, those of all states, `answer[group]`, for which the evidence of a
-    [`ebmlearn.QueryModel`][] is as strong as it has learned; of real units a pair `mean`,
-    `variance`. With `with_info` a pair of that and a `QueryInfo`. For the hidden units call
-    `inference(model, evidence, observed)`: it takes the same arguments.
+    - For binary units, the probabilities of 1 of the visible units (`x` of a BoltzmannMachine); 0
+      or 1 for fixed units.
+    - For a graph, the probabilities of all states, `answer[group]`. A [`ebmlearn.QueryModel`][] of
+      a graph has learned how strong evidence is, so observed variables are not exactly 0 and 1.
+    - For real units, a pair `mean`, `variance`.
+
+    With `with_info`, a pair of the answer and a `QueryInfo`. For beliefs about hidden units, call
+    `inference(model, evidence, observed)`, which takes the same arguments.
     """
     inference = asker(model, inference)
     evidence, observed = (
@@ -93,26 +97,27 @@ def joint_query(
     targets: Targets = (),
 ) -> Float[Array, "..."]:
     """The probability of each joint state of a few targets given the evidence, by the chain rule:
-    each target is asked for given those before it. Where answers are approximate, another order of
-    the targets gives another result.
+    each target is queried given the targets before it. If the inference is approximate, the result
+    depends on the order of the targets.
 
     !!! example
 
         ```python
         p = ebmlearn.joint_query(query_model, v, observed=mask, targets=[3, 7])
-        p[..., 1, 0]  # that unit 3 is 1 and unit 7 is 0
+        p[..., 1, 0]  # the probability that unit 3 is 1 and unit 7 is 0
         ```
 
     **Arguments:**
 
-    - `model`, `evidence`, `observed`, `inference`: as for [`ebmlearn.query`][]; not of real units.
-    - `targets`: indices of units; of a graph, pairs of a group and the index of a variable in it.
-      The number of queries is that of their joint states.
+    - `model`, `evidence`, `observed`, `inference`: as for [`ebmlearn.query`][]. Units must be
+      discrete.
+    - `targets`: indices of units; for a graph, pairs of a group and the index of a variable in it.
+      The number of queries grows with the number of joint states.
 
     **Returns:**
 
-    An array `[*batch, 2, 2, ...]` with an axis for each target; of a graph, as long as it has
-    states.
+    An array `[*batch, 2, 2, ...]` with one axis per target; for a graph, an axis is as long as its
+    target has states.
     """
     inference = asker(model, inference)
     problem = model.problem(evidence, observed)
@@ -121,9 +126,9 @@ def joint_query(
         raise TypeError(f"`targets` must be a list of what to ask for, got {got}.")
     places = [problem.place(target) for target in targets]  # pyright: ignore
     if not places:
-        raise ValueError("`targets` must contain at least one target, got none.")
+        raise ValueError("`targets` must contain at least one target, got 0.")
     if any(a == b for a, b in itertools.combinations(places, 2)):
-        raise ValueError("`targets` must differ from each other, got one twice.")
+        raise ValueError("`targets` must be different from each other, got one twice.")
     if problem.holds(places):
         raise ValueError("`targets` must not be observed, got some that are.")
     known: list[tuple[int, ...]] = [()]
@@ -155,7 +160,9 @@ def asker(model: Any, inference: Any) -> AbstractInference:
     if model.kind in own.takes:
         if inference is not None:
             got = _checks.describe(inference)
-            raise ValueError(f"`inference` must be None for a {kind}, which has one, got {got}.")
+            raise ValueError(
+                f"`inference` must be None for a {kind}, which has its own, got {got}."
+            )
         return own
     if inference is None:
         raise TypeError(f"`inference` must be given for a {kind}, such as `BP(10)`, got None.")

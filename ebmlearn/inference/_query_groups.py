@@ -16,14 +16,14 @@ def as_groups(groups: Any) -> tuple[Any, ...] | None:
         got = _checks.describe(groups)
         raise TypeError(f"`groups` must be a list of groups of variables, got {got}.")
     if not groups:
-        raise ValueError("`groups` must hold a group at least, got none.")
+        raise ValueError("`groups` must contain at least one group, got 0.")
     return tuple(groups)
 
 
 def places_in(
     model: Any, groups: tuple[Any, ...], name: str = "groups"
 ) -> list[Int[np.ndarray, " own"]]:
-    """Where the variables of each group stand among all."""
+    """The indices of the variables of each group."""
     return [model.places(group, name).reshape(-1) for group in groups]
 
 

@@ -16,8 +16,8 @@ class SusP(AbstractNonnegativeInference):
     """Susceptibility propagation: means and second moments by [`ebmlearn.TAP`][], covariances by
     the response of the means to the biases (Yasuda 2015, eqs. (10) to (14)).
 
-    The diagonal of `covariance` differs from `variance`, since
-    neither is exact. [`ebmlearn.ISusP`][] makes them agree.
+    Both are approximate, so the diagonal of `covariance` differs from `variance`.
+    [`ebmlearn.ISusP`][] makes them equal.
 
     !!! example
 
@@ -57,11 +57,11 @@ class SusP(AbstractNonnegativeInference):
 
 SusP.__init__.__doc__ = """**Arguments:**
 
-- `iterations`: how many sweeps, at most, and how many steps of propagation. Another number
-  compiles nothing anew.
+- `iterations`: the largest number of sweeps, and of propagation steps. A new number needs no
+  compilation.
 - `damping`: the share of their old values that means and variances keep in a sweep.
-- `tol`: stop once no mean and no variance has changed by a larger part of itself in a sweep;
-  `"auto"` is 2e-5 in float32 and 1e-9 in float64. None does all sweeps.
-- `method`: `"solve"`, linear equations in $O(n^3)$, which never fail to converge; or
-  `"propagation"`, sums over edges in $O(n |E|)$ a step. Gradients need the first.
+- `tol`: stop when no mean or variance changes by a larger relative amount in a sweep; `"auto"` is
+  2e-5 in float32 and 1e-9 in float64. None makes all sweeps.
+- `method`: `"solve"` solves linear equations in $O(n^3)$ and always converges; `"propagation"` sums
+  over edges in $O(n |E|)$ per step. Gradients need `"solve"`.
 """

@@ -10,11 +10,11 @@ from ._nonnegative import AbstractNonnegativeInference, Inverse, Moments, Terms
 
 
 class TAP(AbstractNonnegativeInference):
-    """The Thouless-Anderson-Palmer equations of nonnegative units: the free energy to
-    second order in the couplings (Yasuda 2015, eqs. (4) and (6) to (9)).
+    """The Thouless-Anderson-Palmer equations for nonnegative units, from the free energy to second
+    order in the couplings (Yasuda 2015, eqs. (4) and (6) to (9)).
 
-    `covariance` is what the same free energy says of two units, its derivative by their coupling:
-    $-w_{ij} s_i s_j$ with $s$ the variances. [`ebmlearn.SusP`][] finds better ones.
+    `covariance` is the derivative of that free energy with respect to the couplings:
+    $-w_{ij} s_i s_j$ with variances $s$. [`ebmlearn.SusP`][] gives better covariances.
 
     !!! example
 
@@ -57,8 +57,8 @@ class TAP(AbstractNonnegativeInference):
 
 TAP.__init__.__doc__ = """**Arguments:**
 
-- `iterations`: how many sweeps, at most. Another number compiles nothing anew.
+- `iterations`: the largest number of sweeps. A new number needs no compilation.
 - `damping`: the share of their old values that means and variances keep in a sweep.
-- `tol`: stop once no mean and no variance has changed by a larger part of itself in a sweep;
-  `"auto"` is 2e-5 in float32 and 1e-9 in float64. None does all sweeps.
+- `tol`: stop when no mean or variance changes by a larger relative amount in a sweep; `"auto"` is
+  2e-5 in float32 and 1e-9 in float64. None makes all sweeps.
 """

@@ -30,13 +30,13 @@ class Schedule(AbstractFormed):
         found = self.function(epoch)
         if not isinstance(found, AbstractInference):
             got = _checks.describe(found)
-            raise TypeError(f"`inference` must give an inference for each epoch, got {got}.")
+            raise TypeError(f"`inference` must return an inference for each epoch, got {got}.")
         return found if self.form is None else in_form(found, self.form)
 
     def fits(
         self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
     ) -> bool | Bool[AnyArray, ""]:
-        """Whether messages may be sent in their fast form, as exactly as in the general one."""
+        """Whether the fast form of messages is accurate enough."""
         found = fits(self(epoch), model, epoch)
         return False if found is None else found
 
@@ -64,17 +64,16 @@ Metric = Callable[[PyTree, PyTree, int], float | Array]
 
 
 class StepInfo(NamedTuple):
-    """What a learner says about a step, all of it averaged over the batch.
+    """What a learner reports about a step, averaged over the batch.
 
-    - `loss`: the loss whose gradient was taken, without what `weight_decay` adds, or NaN where none
-      can be computed.
-    - `gap`: the energy of the data less that of the model's own configurations, which is what the
-      step lowers with both held fixed. At a maximum of the likelihood it is zero.
-    - `converged`: the share of instances on which the inference converged, of the data or of the
-      model, whichever is smaller.
-    - `iterations`: how many sweeps it took.
-    - `accepted`: the share of proposals that a sampler accepted in this step, or NaN where none
-      were made.
+    - `loss`: the loss whose gradient was taken, without weight decay, or NaN if it cannot be
+      computed.
+    - `gap`: the mean energy of the data minus the mean energy of the model's own configurations.
+      With both held fixed, the step lowers it. It is zero at a maximum of the likelihood.
+    - `converged`: the share of instances on which the inference converged, given the data or for
+      the model, whichever is smaller.
+    - `iterations`: the number of sweeps of the inference.
+    - `accepted`: the share of proposals that a sampler accepted, or NaN if it made none.
     """
 
     loss: Float[Array, ""]
@@ -85,7 +84,7 @@ class StepInfo(NamedTuple):
 
 
 class AbstractLearner(eqx.Module):
-    """Turns a model and a batch of data into a gradient, which any Optax optimiser may follow.
+    """Turns a model and a batch of data into a gradient, which any Optax optimizer can use.
 
     !!! example
 
@@ -110,7 +109,7 @@ class AbstractLearner(eqx.Module):
         key: Key,
         epoch: int | Int[Array, ""],
     ) -> tuple[Model, PyTree, StepInfo]:
-        """One gradient, to be descended.
+        """Computes the gradient of one step, for gradient descent.
 
         **Arguments:**
 
@@ -120,27 +119,28 @@ class AbstractLearner(eqx.Module):
           `(features, visible)`, for a model with label units `(visible, labels)`, for a
           graph a dictionary from groups of variables to states `[batch, *shape]`.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
-        - `epoch`: how many epochs have been finished, for schedules.
+        - `epoch`: the number of finished epochs, for schedules.
 
         **Returns:**
 
-        The gradient, shaped as the model; the new state; a [`ebmlearn.learners.StepInfo`][].
+        The gradient, with the structure of the model; the new state; a
+        [`ebmlearn.learners.StepInfo`][].
         """
 
     @abc.abstractmethod
     def trained(self, model: AbstractModel) -> PyTree[bool]:
-        """Which arrays of a model are trained, a boolean for each: [`ebmlearn.fit`][] leaves the
-        others alone, whatever the optimiser does, such as weight decay.
+        """A boolean for each array of the model: whether it is trained. [`ebmlearn.fit`][] does not
+        change the others, even if the optimizer decays weights.
         """
 
     @abc.abstractmethod
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """The inference that goes with a model trained by this learner."""
+        """The inference to use with a model that this learner trained."""
 
     @abc.abstractmethod
     def metric(self, model: AbstractModel) -> Metric | None:
-        """How [`ebmlearn.fit`][] judges a model of this kind by validation data unless it is told:
-        a function of the model, the data and the epoch; lower is better. None if there is none.
+        """The default metric of [`ebmlearn.fit`][] for a model of this kind: a function of the
+        model, the validation data and the epoch; lower is better. None if there is none.
         """
 
     def predict(
@@ -151,8 +151,8 @@ class AbstractLearner(eqx.Module):
         inference: AbstractInference | None = None,
         epoch: int | Int[Array, ""] = 0,
     ) -> PyTree:
-        """The most likely visible units, decoded as suits this learner unless `inference` says
-        otherwise: see [`ebmlearn.predict`][].
+        """Predicts the visible units with the inference of this learner, or with `inference`: see
+        [`ebmlearn.predict`][].
         """
         chosen = self.decoder(epoch) if inference is None else inference
         return predict(model, features, inference=chosen)
@@ -164,7 +164,7 @@ def prediction_error(learner: AbstractLearner, model: AbstractModel) -> Metric |
 
 
 class PredictionError(eqx.Module):
-    """A metric that equals every other one of an equal learner."""
+    """The share of wrong visible units. Metrics of equal learners are equal."""
 
     learner: AbstractLearner
 
@@ -195,8 +195,9 @@ class Phases(NamedTuple):
 
 
 class AbstractContrastive(AbstractLearner):
-    """A learner whose gradient is that of the expected energy of the data less the expected energy
-    of what the model would rather have, with both held fixed.
+    """A learner that compares two sets of expected statistics: its gradient is that of the expected
+    energy of the data minus the expected energy of the model's own configurations, with both sets
+    of statistics held fixed.
     """
 
     centred: eqx.AbstractVar[bool]
@@ -209,11 +210,11 @@ class AbstractContrastive(AbstractLearner):
         _checks.number("weight_decay", self.weight_decay, 0, float("inf"), "[0, inf)")
 
     def trained(self, model: AbstractModel) -> PyTree[bool]:
-        """Those of which the model says so."""
+        """The arrays that the model marks as trained."""
         return model.trained()
 
     def metric(self, model: AbstractModel) -> Metric | None:
-        """The share of wrong visible units, where a model has features to predict them from."""
+        """The share of wrong visible units, if the model has features."""
         return prediction_error(self, model)
 
     @abc.abstractmethod
@@ -240,7 +241,7 @@ class AbstractContrastive(AbstractLearner):
         key: Key,
         epoch: int | Int[Array, ""],
     ) -> tuple[Model, PyTree, StepInfo]:
-        """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]."""
+        """The gradient of one step: see [`ebmlearn.AbstractLearner`][]."""
         model.check(batch)
         _checks.steps("epoch", epoch)
         own = model.as_batch(batch)
@@ -359,8 +360,8 @@ def no_gaps(observed: PyTree, learner: AbstractLearner) -> None:
     if observed is not None:
         name = type(learner).__name__
         raise ValueError(
-            f"`batch` must hold no missing values for {name}, got NaN: MLE, SAP and QueryTraining"
-            " take them."
+            f"`batch` must hold no missing values for {name}, got NaN: use MLE, SAP or"
+            " QueryTraining."
         )
 
 
@@ -384,12 +385,12 @@ def rows_in(seen: Any) -> int:
 
 
 def nothing(model: AbstractModel) -> Float[Array, ""]:
-    """Stands for a loss that cannot be computed."""
+    """NaN, for a loss that cannot be computed."""
     return jnp.asarray(jnp.nan, model.dtype)
 
 
 def mean_field() -> MeanField:
-    """What learners predict by that use no inference of marginals."""
+    """The inference with which learners without an inference predict."""
     return MeanField(50, tol=1e-3)
 
 

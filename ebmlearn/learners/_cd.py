@@ -29,11 +29,12 @@ Start = Literal["data", "random"]
 
 
 class CD(AbstractMemoryless):
-    """Contrastive divergence, CD-k (Hinton 2002): the model's expectation from a Gibbs chain of `k`
-    sweeps, one for each instance, with probabilities of the hidden units at its end.
+    """Contrastive divergence, CD-k (Hinton 2002). The expectation under the model is estimated by a
+    Gibbs chain of `k` sweeps for each instance, with the probabilities of the hidden units at its
+    end.
 
-    In a CRBM a random start serves better than the data (Mnih et al. 2011; Ping & Ihler 2017). In a
-    DBM the chain's hidden layers start from what the inference says given the visible units.
+    For a CRBM, start the chain at random (Mnih et al. 2011; Ping & Ihler 2017). In a DBM the hidden
+    layers start from their beliefs given the visible units.
 
     !!! example
 
@@ -80,7 +81,7 @@ class CD(AbstractMemoryless):
         return Phases(positive, negative, nothing(model))
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """Mean field, unless another inference was given."""
+        """The given inference; mean field by default."""
         return at_epoch(self.inference, epoch, "sum")
 
 
@@ -94,12 +95,12 @@ def chain(
 
 CD.__init__.__doc__ = """**Arguments:**
 
-- `k`: how many sweeps.
-- `start`: `"data"`, or `"random"`: each state as likely as another, real units as they are where
-  all others are 0.
-- `inference`: what finds the hidden units given the visible ones where that is no formula, as in a
-  DBM. Mean field if not given.
-- `centred`: follow the gradient of the centred energy instead. It is meant for plain gradient
-  descent: Adam, which rescales each parameter, would undo it.
+- `k`: the number of sweeps.
+- `start`: `"data"` or `"random"`. At random, discrete units are uniform, and real units are drawn
+  as if all other units were 0.
+- `inference`: the inference of the hidden units given the visible ones, for models without a
+  formula for them, such as a DBM. Mean field by default.
+- `centred`: follow the gradient of the centred energy instead. Use it with plain gradient descent:
+  Adam rescales each parameter and undoes it.
 - `weight_decay`: the strength of a penalty $\\\\tfrac12 \\\\lambda |W|^2$ on all weights.
 """

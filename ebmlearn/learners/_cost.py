@@ -21,11 +21,11 @@ def hamming(
 
 
 def augmented(model: Any, truth: Float[Array, "batch visible"], cost: Cost) -> AbstractLayeredModel:
-    """The model whose log-potential is higher by the cost of the visible units: for the Hamming
-    loss, $b_i$ plus $1 - 2 v_i$ (Ping & Ihler 2017, eq. (7)).
+    """The model with the cost of the visible units added to its log-potential: for the Hamming
+    loss, $b_i$ becomes $b_i + 1 - 2 v_i$ (Ping & Ihler 2017, eq. (7)).
     """
     extra = cost(jnp.ones_like(truth), truth) - cost(jnp.zeros_like(truth), truth)
-    _checks.exact_shape("cost", extra, truth.shape, "one number a visible unit")
+    _checks.exact_shape("cost", extra, truth.shape, "one number per visible unit")
     bias = jnp.broadcast_to(model.unary()[0], truth.shape) + extra.astype(truth.dtype)
     return model.with_unary((bias, *model.unary()[1:]))
 

@@ -13,8 +13,8 @@ from ._cost import augmented, check_cost, Cost, hamming
 
 
 class LSSVM(AbstractMemoryless):
-    """The latent structured SVM: the margin of the best configuration of visible and hidden units
-    together (Yu & Joachims 2009; with max-product, Ping & Ihler 2017).
+    """The latent structured SVM, which maximises the margin of the best joint configuration of
+    visible and hidden units (Yu & Joachims 2009; with max-product, Ping & Ihler 2017).
 
     The loss of an instance is
     $\\max_{\\hat v, \\hat h} [\\Delta(\\hat v, v) - E(\\hat v, \\hat h)] + \\min_h E(v, h)$.

@@ -35,11 +35,11 @@ class MCMCMLEState(NamedTuple):
 
 
 class MCMCMLE(AbstractContrastive):
-    """Markov chain Monte Carlo maximum likelihood (Geyer 1991; Salakhutdinov 2009, section 2.2):
-    configurations of a reference model, weighted by $p_\\theta(x) / p_{\\theta_0}(x)$, stand for
-    the model while it moves away from there. With every step of $\\theta$ fewer of them carry the
-    weight, so that they have to be drawn anew before long; `info.accepted` is the share that
-    effectively counts.
+    """Markov chain Monte Carlo maximum likelihood (Geyer 1991; Salakhutdinov 2009, section 2.2). It
+    draws configurations from a reference model $\\theta_0$ and weights them by
+    $p_\\theta(x) / p_{\\theta_0}(x)$ while the model $\\theta$ changes. With each update fewer
+    configurations carry the weight, so they must be drawn again from time to time; `info.accepted`
+    is the share that effectively counts.
 
     !!! example
 
@@ -108,15 +108,17 @@ class MCMCMLE(AbstractContrastive):
         return phases, MCMCMLEState(chains, reference, updates + 1)
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """Mean field, unless another inference was given."""
+        """The given inference; mean field by default."""
         return at_epoch(self.inference, epoch, "sum")
 
 
 MCMCMLE.__init__.__doc__ = """**Arguments:**
 
-- `sampler`: what draws the configurations; Gibbs if not given.
-- `num_chains`: how many configurations, each the end of a chain.
-- `steps`: how many steps of the sampler before they are taken. Chains go on from where they were.
-- `refresh`: they are drawn anew after so many updates; None draws them once, before the first.
+- `sampler`: the sampler of the configurations; Gibbs by default.
+- `num_chains`: the number of configurations, one from each chain.
+- `steps`: the number of steps of the sampler before the configurations are taken. The chains
+  continue from their last states.
+- `refresh`: the number of updates after which configurations are drawn again; None draws them only
+  once, before the first update.
 - `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
 """

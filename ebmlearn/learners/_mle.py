@@ -19,12 +19,13 @@ from ._base import (
 
 
 class MLE(AbstractMemoryless):
-    """Maximum likelihood, its intractable expectation by an inference: MLE-BP and MLE-MF of Ping &
-    Ihler 2017 (eq. (5)), exact maximum likelihood with [`ebmlearn.Exact`][], and for a CRBM without
-    hidden units logistic regression, whose marginals any inference finds in a sweep.
+    """Maximum likelihood with an inference for the intractable expectation: MLE-BP and MLE-MF of
+    Ping & Ihler 2017 (eq. (5)), or exact maximum likelihood with [`ebmlearn.Exact`][]. For a CRBM
+    without hidden units it is logistic regression, and any inference is exact after one sweep.
 
-    The gradient is the expected statistics given the data less those of the model. The first are
-    exact but for a DBM or a graph, where the inference finds them with what is observed held.
+    The gradient is the difference of the expected statistics given the data and those of the model.
+    Those given the data are exact, except for a DBM, a graph or missing values: there the inference
+    estimates them with the observed units fixed.
 
     !!! example
 
@@ -71,6 +72,6 @@ MLE.__init__.__doc__ = """**Arguments:**
 - `inference`: an inference of marginals, or a function from the epoch to one.
 - `centred`: follow the gradient of the centred energy instead.
 - `weight_decay`: the strength of a penalty $\\\\tfrac12 \\\\lambda |W|^2$ on all weights.
-- `loss`: report the negative log-likelihood, with the inference's own log Z. It costs a second run
-  of the inference.
+- `loss`: whether to report the negative log-likelihood, with the inference's estimate of log Z. It
+  costs a second run of the inference.
 """

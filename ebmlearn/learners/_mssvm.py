@@ -22,8 +22,8 @@ from ._cost import augmented, check_cost, Cost, hamming
 
 
 class MSSVM(AbstractMemoryless):
-    """The marginal structured SVM: the margin of the visible units, hidden units summed out (Ping &
-    Ihler 2017, eq. (6)).
+    """The marginal structured SVM, which maximises the margin of the visible units with the hidden
+    units summed out (Ping & Ihler 2017, eq. (6)).
 
     The loss of an instance is $\\max_{\\hat v} [\\Delta(\\hat v, v) - F(\\hat v)] + F(v)$ with the
     free energy $F$. Its maximum, the loss-augmented marginal MAP (eq. (7)), is found by
@@ -75,8 +75,8 @@ class MSSVM(AbstractMemoryless):
 MSSVM.__init__.__doc__ = """**Arguments:**
 
 - `inference`: one with `product="mixed"`, or a function from the epoch to one.
-- `cost`: a function of states and the truth, both `[batch, visible]`, that gives the cost of each
-  unit. Its sum over the units is the loss $\\\\Delta$.
+- `cost`: a function of states and the truth, both `[batch, visible]`, that returns the cost of each
+  unit. The loss $\\\\Delta$ is its sum over the units.
 - `centred`: follow the gradient of the centred energy instead.
 - `weight_decay`: the strength of a penalty $\\\\tfrac12 \\\\lambda |W|^2$ on all weights.
 """

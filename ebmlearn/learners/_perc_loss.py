@@ -17,13 +17,12 @@ from ._base import AbstractMemoryless, mean_field, no_gaps, Phases, rows_in
 
 class PercLoss(AbstractMemoryless):
     """CD-PercLoss (Mnih, Larochelle & Hinton 2011): a stochastic search for visible units that the
-    model prefers to the data, and a perceptron's step away from them.
+    model prefers to the data, and a perceptron step away from them.
 
-    A chain of `k` Gibbs sweeps starts from the model without hidden units, in a CRBM its logistic
-    regression. Of the visible units that are most likely given the hidden units it meets, those of
-    lowest free energy are taken, $\\hat v$. The loss of an instance is
-    $\\max(0, F(v) - F(\\hat v))$: where nothing was found that is better than the data, there is
-    nothing to learn.
+    A chain of `k` Gibbs sweeps starts from the model without hidden units; for a CRBM this is its
+    logistic regression. Each sweep proposes the most likely visible units given the hidden units of
+    the chain, and $\\hat v$ is the proposal of lowest free energy. The loss of an instance is
+    $\\max(0, F(v) - F(\\hat v))$; it is zero if no proposal is better than the data.
     """
 
     k: int = eqx.field(static=True, default=10)
@@ -93,6 +92,6 @@ def _search(
 
 PercLoss.__init__.__doc__ = """**Arguments:**
 
-- `k`: how many sweeps.
+- `k`: the number of sweeps.
 - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
 """

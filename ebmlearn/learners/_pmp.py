@@ -22,12 +22,11 @@ _SETTLED = 1e-3
 
 
 class PMPLearner(AbstractContrastive):
-    """Learning with perturb-and-max-product samples on both sides (Lázaro-Gredilla, Dedieu & George
-    2021, Algorithm 1): of the hidden units given the data, with the visible ones held, and of the
-    whole model.
+    """Learning from perturb-and-max-product samples (Lázaro-Gredilla, Dedieu & George 2021,
+    Algorithm 1): samples of the hidden units given the data, and samples of the whole model.
 
-    What it learns are the parameters for which samples of [`ebmlearn.PMP`][] look like the data.
-    They are not those of maximum likelihood: another sampler would draw something else from them.
+    It learns parameters for which samples of [`ebmlearn.PMP`][] look like the data. These are not
+    the parameters of maximum likelihood, so use `PMP` to sample from the learned model.
 
     !!! example
 
@@ -36,8 +35,8 @@ class PMPLearner(AbstractContrastive):
         ebmlearn.fit(rbm, learner, data, optimizer=optax.sgd(0.01), ...)
         ```
 
-    The loss it reports is the approximate negative log-likelihood of eq. (3), whose gradient it
-    follows as far as the samples are maxima.
+    The reported loss is the approximate negative log-likelihood of eq. (3). The gradient is that of
+    this loss if the samples are maxima of the perturbed models.
     """
 
     sampler: PMP
@@ -50,11 +49,11 @@ class PMPLearner(AbstractContrastive):
     def __check_init__(self):
         if not isinstance(self.sampler, PMP):
             got = _checks.describe(self.sampler)
-            raise TypeError(f"`sampler` must be a `PMP`, got {got}; `SAP` takes other samplers.")
+            raise TypeError(f"`sampler` must be a `PMP`, got {got}: use `SAP` for other samplers.")
         if self.num_chains is not None:
             _checks.count("num_chains", self.num_chains)
         elif not is_off(self.sampler.renewal, 1):
-            raise ValueError("`num_chains` must be given where noise persists, got None.")
+            raise ValueError("`num_chains` must be given if `renewal` is below 1, got None.")
         _checks.choice("hidden", self.hidden, get_args(Hidden))
 
     def init(self, model: AbstractModel, *, key: Key) -> PMPState | None:
@@ -128,12 +127,11 @@ class PMPLearner(AbstractContrastive):
 
 PMPLearner.__init__.__doc__ = """**Arguments:**
 
-- `sampler`: the sampler, and how many sweeps it makes. Below a `renewal` of 1, its noise and
-  messages persist from step to step.
-- `num_chains`: how many samples of the model; as many as rows of a batch if not given.
+- `sampler`: a [`ebmlearn.PMP`][]. If its `renewal` is below 1, noise and messages persist from step
+  to step.
+- `num_chains`: the number of samples of the model; by default the number of rows of a batch.
 - `hidden`: `"exact"` replaces samples of hidden units by their probabilities given the visible
-  ones, in a DBM those of the odd layers given the even ones: less noise, and what the paper's own
-  experiments do. `"sampled"` is Algorithm 1 to the letter. In a graph hidden variables are always
-  sampled.
+  units (in a DBM, odd layers given even ones). It has less noise, and the experiments of the paper
+  use it. `"sampled"` follows Algorithm 1 exactly. Hidden variables of a graph are always sampled.
 - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
 """

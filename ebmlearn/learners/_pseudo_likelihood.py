@@ -15,9 +15,9 @@ from ._base import AbstractLearner, mean_field, Metric, Model, prediction_error,
 
 
 class PseudoLikelihood(AbstractLearner):
-    """Maximum pseudo-likelihood (Besag 1975): each visible unit is to be likely given all others,
-    hidden units summed out. No log Z, no sampling; for a model that is not right it gives another
-    answer than maximum likelihood.
+    """Maximum pseudo-likelihood (Besag 1975): maximises the probability of each visible unit given
+    all others, with hidden units summed out. It needs neither log Z nor sampling. If the model
+    cannot represent the data, the result differs from maximum likelihood.
     """
 
     def init(self, model: AbstractModel, *, key: Key) -> None:
@@ -25,11 +25,11 @@ class PseudoLikelihood(AbstractLearner):
         return
 
     def trained(self, model: AbstractModel) -> PyTree[bool]:
-        """Those of which the model says so."""
+        """The arrays that the model marks as trained."""
         return model.trained()
 
     def metric(self, model: AbstractModel) -> Metric | None:
-        """The share of wrong visible units, where a model has features to predict them from."""
+        """The share of wrong visible units, if the model has features."""
         return prediction_error(self, model)
 
     def step(
@@ -41,7 +41,7 @@ class PseudoLikelihood(AbstractLearner):
         key: Key,
         epoch: int | Int[Array, ""],
     ) -> tuple[Model, PyTree, StepInfo]:
-        """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]."""
+        """The gradient of one step: see [`ebmlearn.AbstractLearner`][]."""
         model.check(batch)
         _checks.as_key(key)
         gradient, loss = _step(model, batch)

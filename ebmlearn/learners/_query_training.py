@@ -17,12 +17,12 @@ from ._base import AbstractLearner, Metric, Model, only, StepInfo
 
 
 class QueryTraining(AbstractLearner):
-    """Query training (Lázaro-Gredilla et al. 2021): each step draws a query for each row of data,
-    which units are evidence and which are targets, and descends the cross-entropy of the targets
-    as belief propagation answers for them. The model that comes out is trained for that inference,
-    and may be asked for any unit given any others.
+    """Query training (Lázaro-Gredilla et al. 2021). Each step draws a query for each row of data,
+    that is, which units are evidence and which are targets. It answers the queries by belief
+    propagation and lowers the cross-entropy of the targets. The trained model answers queries about
+    any units given any others, with the inference it was trained with.
 
-    A unit that is NaN in a row of data is neither evidence nor target there.
+    A unit that is NaN in a row of data is neither evidence nor target in that row.
 
     With one target, no hidden units, `scale=1` and strong evidence this is pseudo-likelihood.
 
@@ -55,12 +55,11 @@ class QueryTraining(AbstractLearner):
     ):
         """**Arguments:**
 
-        - `queries`: a distribution of queries, `RandomTargets(0.5)` if not given, or a function:
-          see [`ebmlearn.AbstractQueries`][].
-        - `iterations`: how often messages are sent in training; by default as often as when the
-          model answers.
+        - `queries`: a distribution of queries, `RandomTargets(0.5)` by default, or a function: see
+          [`ebmlearn.AbstractQueries`][].
+        - `iterations`: the number of message updates in training; by default that of the model.
         - `temperature`, `scale`, `strength`: whether these numbers of the
-          [`ebmlearn.QueryModel`][] are learned; else they stay where they start.
+          [`ebmlearn.QueryModel`][] are learned; otherwise they stay at their initial values.
         """
         self.queries = RandomTargets(0.5) if queries is None else as_queries(queries)
         self.network = Network(iterations=iterations)
@@ -70,7 +69,7 @@ class QueryTraining(AbstractLearner):
 
     @property
     def iterations(self) -> int | None:
-        """How often messages are sent in training; None if as often as when the model answers."""
+        """The number of message updates in training; None for that of the model."""
         return self.network.iterations
 
     def __check_init__(self):
@@ -86,7 +85,7 @@ class QueryTraining(AbstractLearner):
         model = _checked(model)
         if self.iterations not in (None, model.iterations):
             warnings.warn(
-                f"Trained with {self.iterations} iterations, the model answers with"
+                f"The model is trained with {self.iterations} iterations but answers with"
                 f" {model.iterations}: give `QueryModel` the same number.",
                 stacklevel=2,
             )
@@ -100,8 +99,8 @@ class QueryTraining(AbstractLearner):
         key: Key,
         epoch: int | Int[Array, ""],
     ) -> tuple[Model, PyTree, StepInfo]:
-        """One gradient, to be descended: see [`ebmlearn.AbstractLearner`][]. The loss is the mean
-        over targets, in nats.
+        """The gradient of one step: see [`ebmlearn.AbstractLearner`][]. The loss is the mean over
+        targets, in nats.
         """
         seen = self._seen(model, batch)
         gradient, loss, settled = _step(self, model, seen, _checks.as_key(key))
@@ -125,7 +124,7 @@ class QueryTraining(AbstractLearner):
         return out
 
     def metric(self, model: AbstractModel) -> Metric:
-        """The cross-entropy of the same queries each time, in bits."""
+        """The cross-entropy on a fixed set of queries, in bits."""
         return _Entropy(self.queries)
 
     def _numbers(self) -> dict[str, bool]:
@@ -137,7 +136,7 @@ class QueryTraining(AbstractLearner):
         }
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """The inference that the model brings."""
+        """The inference of the model itself."""
         return self.network
 
     def loss(self, model: QueryModel, batch: Batch, *, key: Key) -> Float[Array, ""]:
@@ -146,8 +145,8 @@ class QueryTraining(AbstractLearner):
 
 
 class _Entropy(eqx.Module):
-    """A metric that equals every other one of equal queries. The model answers as it does by
-    itself, however many iterations it is trained with.
+    """The cross-entropy on a fixed set of queries. Metrics of equal queries are equal. The model
+    answers with its own number of iterations, not with that of training.
     """
 
     queries: AbstractQueries

@@ -28,13 +28,12 @@ from ._base import (
 
 
 class SAP(AbstractContrastive):
-    """The stochastic approximation procedure, also known as persistent contrastive divergence
-    (Younes 1989; Tieleman 2008; Salakhutdinov 2009, Algorithm 1): chains that go on from step to
-    step, while the model changes slowly enough for them to follow. `PCD` is its second name.
+    """The stochastic approximation procedure (Younes 1989; Tieleman 2008; Salakhutdinov 2009,
+    Algorithm 1): chains continue from step to step and follow the model, which must change slowly.
 
-    With [`ebmlearn.Gibbs`][] it is PCD. Any sampler will do, [`ebmlearn.ParallelTempering`][] for
-    instance. For the almost sure convergence that the name promises, let the learning rate decrease
-    as $a / (b + t)$: see [`ebmlearn.robbins_monro`][].
+    With [`ebmlearn.Gibbs`][] it is persistent contrastive divergence; `PCD` is the same class. Any
+    other sampler works too, for instance [`ebmlearn.ParallelTempering`][]. It converges almost
+    surely if the learning rate decreases as $a / (b + t)$: see [`ebmlearn.robbins_monro`][].
 
     !!! example
 
@@ -90,7 +89,7 @@ class SAP(AbstractContrastive):
         return Phases(positive, negative, nothing(model), share_accepted(info)), state
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """Mean field, unless another inference was given."""
+        """The given inference; mean field by default."""
         return at_epoch(self.inference, epoch, "sum")
 
 
@@ -103,9 +102,9 @@ class TransSAPState(NamedTuple):
 
 class TransSAP(AbstractContrastive):
     """Stochastic approximation with tempered transitions, Trans-SAP (Salakhutdinov 2009, section
-    3): as [`ebmlearn.SAP`][] with Gibbs sweeps, but now and then all chains make a tempered run,
-    which carries them between modes that Gibbs does not leave. While it lasts the model stays the
-    same.
+    3). It is [`ebmlearn.SAP`][] with Gibbs sweeps, but from time to time all chains make a tempered
+    transition, which moves them between modes that Gibbs sampling does not leave. The model does
+    not change during a transition.
 
     !!! example
 
@@ -135,10 +134,11 @@ class TransSAP(AbstractContrastive):
     ):
         """**Arguments:**
 
-        - `betas`: inverse temperatures that increase to 1: 51 of them are the paper's 50.
-        - `every`: a tempered run follows every so many updates.
-        - `begin`: the number of updates before these are counted.
-        - `num_chains`: how many chains.
+        - `betas`: inverse temperatures that increase to 1. The 50 temperatures of the paper are 51
+          here, because 1 is among them.
+        - `every`: the number of updates between two tempered transitions.
+        - `begin`: the number of updates before the first interval starts.
+        - `num_chains`: the number of chains.
         - `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
         """
         self.tempered = TemperedTransitions(betas)
@@ -187,12 +187,12 @@ class TransSAP(AbstractContrastive):
         return Phases(positive, negative, nan, accepted), TransSAPState(chains, updates + 1)
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """Mean field, unless another inference was given."""
+        """The given inference; mean field by default."""
         return at_epoch(self.inference, epoch, "sum")
 
 
 def start(model: Any, sampler: AbstractSampler, num_chains: int, key: Key) -> PyTree:
-    """Chains that persist: a CRBM would need its own for every row of features."""
+    """Starts persistent chains. A CRBM is refused: each row of features would need its own."""
     require_layers(model, "chains that persist")
     return sampler.init(model, num_chains, key=key)
 
@@ -204,16 +204,16 @@ def particles(model: Any, units: Any) -> Statistics:
 
 SAP.__init__.__doc__ = """**Arguments:**
 
-- `sampler`: what moves the chains; Gibbs if not given.
-- `num_chains`: how many chains.
-- `steps`: how many steps of the sampler between two updates.
-- `inference`: what finds the hidden units given the visible ones where that is no formula, as in a
-  DBM. Mean field if not given.
-- `persistent`: False lets all chains begin at random states before each update. The model learned
-  is then one for such short chains (Nijkamp et al. 2019).
+- `sampler`: the sampler of the chains; Gibbs by default.
+- `num_chains`: the number of chains.
+- `steps`: the number of steps of the sampler between two updates.
+- `inference`: the inference of the hidden units given the visible ones, for models without a
+  formula for them, such as a DBM. Mean field by default.
+- `persistent`: False starts all chains at random before each update. The learned model is then
+  made for such short chains (Nijkamp et al. 2019).
 - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
 """
 
 
-# The name under which most people know it.
+# The better-known name.
 PCD = SAP

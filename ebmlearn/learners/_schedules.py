@@ -6,8 +6,8 @@ from .. import _checks
 
 def robbins_monro(rate: float, hold: int, a: float, b: float) -> optax.Schedule:
     """A learning rate of `rate` for `hold` steps, then $a / (b + t)$ with $t$ counted from there
-    (Salakhutdinov 2009): its sum diverges and that of its squares does not, as stochastic
-    approximation asks for.
+    (Salakhutdinov 2009). Its sum diverges and the sum of its squares converges, as stochastic
+    approximation requires.
 
     !!! example
 

@@ -22,12 +22,12 @@ _TOL = {"float32": 1e-4, "float64": 1e-8}
 
 
 class MomentMatch(eqx.Module):
-    """What [`ebmlearn.solve_moments`][] found.
+    """The result of [`ebmlearn.solve_moments`][].
 
     - `model`: the NNBM.
-    - `converged`: whether it has the moments that were asked for, under the inference.
-    - `iterations`: steps of Newton's method.
-    - `residual`: the largest error of a correlation, or of a variance as a part of itself.
+    - `converged`: whether the model has the requested moments under the inference.
+    - `iterations`: the number of steps of Newton's method.
+    - `residual`: the largest error of a correlation, or relative error of a variance.
     """
 
     model: NNBM
@@ -45,12 +45,12 @@ def solve_moments(
     max_steps: int = 50,
 ) -> MomentMatch:
     """Learns a nonnegative Boltzmann machine by solving for the parameters at which the inference
-    gives the moments of the data. That is where the gradient of maximum likelihood is zero
-    (Yasuda 2015, eq. (21)), which ascent reaches slowly if units are strongly correlated.
+    gives the moments of the data. There the gradient of maximum likelihood is zero (Yasuda 2015,
+    eq. (21)). Gradient ascent gets there slowly if units are strongly correlated.
 
-    The moments being known, means and variances fix the fields of each unit, and only the couplings
-    are sought, by Newton's method of Optimistix: no fixed point is iterated. With
-    [`ebmlearn.Exact`][] all parameters of up to four units are sought at once.
+    The means and variances of the data determine the fields of each unit. Newton's method (from
+    Optimistix) then solves for the couplings, without iterating a fixed point. With
+    [`ebmlearn.Exact`][] it solves for all parameters of up to four units at once.
 
     !!! example
 
@@ -65,21 +65,22 @@ def solve_moments(
       (`pairwise`), as the `statistics` of an inference are.
     - `inference`: [`ebmlearn.ISusP`][], [`ebmlearn.SusP`][], [`ebmlearn.TAP`][] or
       [`ebmlearn.Exact`][].
-    - `edges`: a mask of booleans, which units are joined; all if not given. Only the covariances of
-      joined units are matched.
-    - `tol`: how large `residual` may be; by default 1e-4 in float32 and 1e-8 in float64.
-    - `max_steps`: how many steps of Newton's method, at most.
+    - `edges`: a mask of booleans, the pairs of units that are joined; all by default. Only the
+      covariances of joined units are matched.
+    - `tol`: the largest allowed `residual`; by default 1e-4 in float32 and 1e-8 in float64.
+    - `max_steps`: the largest number of steps of Newton's method.
 
     **Returns:**
 
-    A `MomentMatch`. It has not converged where the equations have no solution: a unit whose
-    variance is not below the square of its mean, more spread out than an exponential one, is
-    no rectified Gaussian. There is a warning if the couplings are not copositive; `model.project()`
-    makes them so.
+    A `MomentMatch`. `converged` is False if the equations have no solution, for instance if the
+    variance of a unit is not below the square of its mean: no rectified Gaussian is that spread
+    out. The function warns if the couplings are not copositive; `model.project()` makes them so.
     """
     if not isinstance(inference, (AbstractNonnegativeInference, Exact)):
         got = _checks.describe(inference)
-        raise TypeError(f"`inference` must be one of an NNBM, such as `ISusP()`, got {got}.")
+        raise TypeError(
+            f"`inference` must be an inference for an NNBM, such as `ISusP()`, got {got}."
+        )
     _checks.count("max_steps", max_steps)
     mean, covariance = _moments(statistics)
     n, dtype = mean.shape[0], mean.dtype
@@ -93,8 +94,8 @@ def solve_moments(
         if not answer.holds:
             known = "not" if answer.holds is False else "not known to be"
             warnings.warn(
-                f"the couplings that match `statistics` are {known} copositive; take"
-                " `model.project()` before they are used.",
+                f"The couplings that match `statistics` are {known} copositive: use"
+                " `model.project()`.",
                 stacklevel=2,
             )
     return match
@@ -142,8 +143,8 @@ def _moments(statistics: Any) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
     if _checks.is_concrete(variance) and not bool((variance > 0).all()):
         unit = int(np.argmin(np.asarray(variance)))
         raise ValueError(
-            "`statistics` must have a positive variance of each unit, got"
-            f" {float(variance[unit]):.3g} of unit {unit}."
+            "`statistics` must have a positive variance for each unit, got"
+            f" {float(variance[unit]):.3g} for unit {unit}."
         )
     return mean, covariance
 

@@ -1,4 +1,4 @@
-"""Belief propagation on Gaussian RBMs by Gaussian messages, that is by expectation propagation
+"""Belief propagation on Gaussian RBMs with Gaussian messages, that is, expectation propagation
 (Lázaro-Gredilla et al. 2021, "Query training", appendix D.3).
 
 All is in standard units, of precision 1 without messages, see `GaussianInstance`. A message from a

@@ -1,4 +1,4 @@
-"""What the views of graphs have in common, whatever their factors are."""
+"""What all views of graphs share."""
 
 import abc
 from typing import Any, NamedTuple

@@ -128,7 +128,7 @@ class GridView(AbstractGraphView):
         return jnp.stack(met).sum()
 
     def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
-        # Added up anew, so that a gradient with the messages held fixed is complete.
+        # Added up again, so that a gradient with the messages held fixed is complete.
         sent = state.rest.sent
         scores, top = self._shifted(self._unary(instance) + sent.sum(0), instance)
         single = self._reduce(scores, -1)
@@ -183,15 +183,16 @@ class GridView(AbstractGraphView):
         """What each pixel sends in each direction. Each message is right up to a constant, and
         these are such that none grows.
         """
-        # Differentiated, too: a constant would else grow sevenfold in each sweep of a gradient, and
-        # the rounding errors of what should cancel with it.
+        # The subtraction is differentiated too: otherwise a constant, and its rounding errors, grow
+        # sevenfold in each sweep of a gradient.
         cavities = cavities - cavities.max(-1, keepdims=True)
         if self.kernels is None:
             return jax.vmap(self._sums)(cavities, _both_ways(self.tables))
         scale = spread(cavities.dtype) / 4
         mass = jnp.exp(cavities + scale)
         # With factors rounded to 10 bits, as GPUs do by default, the scores of labels were wrong by
-        # 0.02 after 15 sweeps of a trained model, by 2e-4 otherwise. Who asks for it, may have it.
+        # 0.02 after 15 sweeps of a trained model, by 2e-4 otherwise. Opt in to the default with
+        # `jax.default_matmul_precision`.
         asked: Any = jax.config
         precision = None if asked.jax_default_matmul_precision else "highest"
         total = jnp.einsum("kijs,kst->kijt", mass, self.kernels, precision=precision)

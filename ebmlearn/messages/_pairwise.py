@@ -385,7 +385,7 @@ class PairwiseView(AbstractView):
 
     def _both_ways(self, state: State, instance: Instance) -> tuple[list, list, Instance]:
         """The messages in both directions, with the fields that they add up to. The fields are
-        added up anew, so that a gradient with the messages held fixed is complete.
+        added up again, so that a gradient with the messages held fixed is complete.
         """
         even = self._towards_even(state, instance)
         layers = range(len(state.fields))

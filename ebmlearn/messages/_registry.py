@@ -11,7 +11,7 @@ from ._view import AbstractView, Told
 
 
 class AbstractMaker(abc.ABC):
-    """What is known of message passing on one kind of model, before any message is passed."""
+    """Makes the message-passing views of one kind of model, and answers questions about them."""
 
     @abc.abstractmethod
     def instances(self, problem: Any) -> Any:
@@ -29,7 +29,7 @@ class AbstractMaker(abc.ABC):
     def told(
         self, problem: Any, beliefs: tuple[Array, ...], temperature: Float[AnyArray, ""]
     ) -> Told:
-        """What the beliefs of a view say of the units of a model, for a batch of instances."""
+        """Converts the beliefs of a view to beliefs about the units of a model, for a batch."""
 
     @abc.abstractmethod
     def view(
@@ -45,23 +45,21 @@ class AbstractMaker(abc.ABC):
 
     @abc.abstractmethod
     def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
-        """Raises `ValueError` for what these messages cannot do."""
+        """Raises `ValueError` for settings that these messages do not support."""
 
     @abc.abstractmethod
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
     ) -> bool | Bool[AnyArray, ""]:
-        """Whether sum-product may run in the fast form of the messages, `"odds"`, as exactly as in
-        the general one.
-        """
+        """Whether the fast form of messages, `"odds"`, is accurate enough for sum-product."""
 
     @abc.abstractmethod
     def takes_turns(self, model: Any) -> bool:
-        """Whether the units fall into two sides that can take turns in sending."""
+        """Whether the units form two sides that can send in turn."""
 
     @abc.abstractmethod
     def size(self, model: Any, schedule: Schedule) -> int:
-        """How many numbers the messages of an instance are."""
+        """The size of the messages of an instance."""
 
 
 # What is known for each kind of model.
@@ -69,14 +67,12 @@ MAKERS: dict[str, AbstractMaker] = {}
 
 
 def register(kind: str, maker: AbstractMaker) -> None:
-    """Says how messages are passed on the models whose `kind` is this. To register a kind again
-    replaces its maker.
-    """
+    """Registers the maker of views for models of a `kind`. It replaces an earlier maker."""
     MAKERS[kind] = maker
 
 
 def maker(model: AbstractModel) -> AbstractMaker:
-    """What was registered for the kind of a model."""
+    """The maker that is registered for the kind of a model."""
     require(model, tuple(MAKERS), "messages")
     return MAKERS[model.kind]
 

@@ -53,17 +53,17 @@ Strength = float | tuple[float, float] | None
 
 
 class AbstractModel(eqx.Module):
-    """What every model answers: layered models, graphs, and those that make or wrap one.
+    """The interface of all models: layered models, graphs, and models that make or wrap one.
 
-    `hint` says what to do where a model of this class is not taken, `example` what `init` may be
-    given where that is not just numbers of units.
+    `hint` tells users what to do if a function refuses a model of this class. `example` shows
+    arguments of `init`, if these are not just numbers of units.
     """
 
     hint: ClassVar[str] = ""
     example: ClassVar[str] = ""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Turns a wrong first guess, numbers of units, into what to write."""
+        """Raises an error that says what to write if numbers of units are given."""
         given = [*args, *kwargs.values()]
         if given and all(map(_are_numbers, given)) and hasattr(cls, "init"):
             init: Any = cls.init  # pyright: ignore
@@ -80,14 +80,14 @@ class AbstractModel(eqx.Module):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Turns a method that models of other libraries have into what to write."""
+            """Raises an error that says what to write for methods that other libraries have."""
             hint = f": write `{_GUESSES[name]}`" if name in _GUESSES else ""
             raise AttributeError(f"`{type(self).__name__}` has no attribute `{name}`{hint}.")
 
     @property
     @abc.abstractmethod
     def kind(self) -> str:
-        """What the units are, in a word or two, for inferences to say what they take."""
+        """The kind of the units in a word or two; inferences list the kinds that they take."""
 
     @property
     @abc.abstractmethod
@@ -105,32 +105,32 @@ class AbstractModel(eqx.Module):
 
     @abc.abstractmethod
     def check(self, batch: Batch, name: str = "batch") -> None:
-        """Raises unless a batch is made for this model: shapes always, values where known."""
+        """Raises an error if a batch does not fit this model. Values are checked if known."""
 
     @abc.abstractmethod
     def observe(self, batch: Batch, name: str = "batch") -> tuple["AbstractModel", PyTree, PyTree]:
-        """Takes a batch of data apart, checked.
+        """Checks a batch of data and splits it into its parts.
 
         **Arguments:**
 
         - `batch`: as [`ebmlearn.fit`][] takes it.
-        - `name`: of the argument, for errors.
+        - `name`: the name of the argument, for errors.
 
         **Returns:**
 
-        The model given the features of the batch; what is visible, as it is inside; and which of it
-        is observed, booleans, or None if all is.
+        The model given the features of the batch; the visible states in their internal form; and
+        booleans for the observed ones, or None if all are observed.
         """
 
     @abc.abstractmethod
     def project(self: Model) -> Model:
-        """The model with its parameters made what they must be, for use after an update that may
-        have broken it: itself, where any numbers are allowed.
+        """The model with its parameters mapped to allowed ones, for use after an update. It returns
+        the model itself if any numbers are allowed.
         """
 
     @abc.abstractmethod
     def trained(self: Model) -> Model:
-        """A boolean in the place of each array: whether it is to be trained."""
+        """A boolean in the place of each array: whether it is trained."""
 
     @abc.abstractmethod
     def tempered(self: Model, beta: float | Float[Array, ""]) -> Model:
@@ -138,11 +138,11 @@ class AbstractModel(eqx.Module):
 
     @abc.abstractmethod
     def inside(self) -> tuple[PyTree, ...]:
-        """The parameters that are symmetric matrices, in which an edge stands twice."""
+        """The parameters that are symmetric matrices, which hold each edge twice."""
 
     @abc.abstractmethod
     def decayed(self: Model) -> Model:
-        """What weight decay pulls on, in the places of the parameters; zero elsewhere."""
+        """The parameters that weight decay shrinks, and zeros for all others."""
 
     @abc.abstractmethod
     def uncentred(self: Model, offsets: PyTree, batch: Batch) -> Model:
@@ -152,30 +152,30 @@ class AbstractModel(eqx.Module):
 
     @abc.abstractmethod
     def as_batch(self, batch: Batch) -> PyTree:
-        """A batch as arrays alone, so that what is compiled holds on to nothing else."""
+        """A batch as arrays only, so that compiled code keeps nothing else alive."""
 
     @abc.abstractmethod
     def problem(self, evidence: Evidence, observed: Observed) -> AbstractProblem:
-        """The model with evidence, checked: what inferences work on."""
+        """The model with checked evidence, on which inferences work."""
 
     @property
     @abc.abstractmethod
     def query_defaults(self) -> tuple[float, Strength] | None:
-        """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
-        start; None if it can be of no such model.
+        """The initial scale and strength of a [`ebmlearn.QueryModel`][] of this model; None if
+        there can be none.
         """
 
     @abc.abstractmethod
     def configuration(self, states: PyTree) -> PyTree:
-        """States of chains, named as users see them."""
+        """The states of chains, with the names that users see."""
 
     @abc.abstractmethod
     def given_features(self, features: AnyArray | None) -> "AbstractModel":
-        """The model given its features: itself, where it has none."""
+        """The model given its features; the model itself if it has none."""
 
     @abc.abstractmethod
     def bare(self) -> "AbstractModel":
-        """The model without its features: itself, where it has none."""
+        """The model without its features; the model itself if it has none."""
 
     def by_entries(self: Model) -> Model:
         """A gradient of a learner, in which that of an edge inside a layer stands whole at both its
@@ -189,7 +189,7 @@ class AbstractModel(eqx.Module):
 
 
 def _are_numbers(x: Any) -> bool:
-    """Whether this is a number, or some of them, rather than an array."""
+    """Whether this is a number, or numbers, and not an array."""
     if isinstance(x, (tuple, list)):
         return bool(x) and all(map(_are_numbers, x))
     return isinstance(x, (int, float)) and not isinstance(x, bool)
@@ -209,9 +209,10 @@ def with_inside(model: Model, change: Callable[[Array], Array]) -> Model:
 
 
 class AbstractPlainModel(AbstractModel):
-    """What models answer that have no features, or have been given them: layered models and graphs.
+    """The interface of models without features, or conditioned on them: layered models and graphs.
 
-    `seen` is what a batch tells, and `observed` which of it, as `observe` gives them.
+    `seen` and `observed` are the visible states of a batch and which of them are observed, as
+    `observe` returns them.
     """
 
     @property
@@ -222,29 +223,27 @@ class AbstractPlainModel(AbstractModel):
     @property
     @abc.abstractmethod
     def num_asked(self) -> int:
-        """How many units can be given or asked for."""
+        """The number of units that queries are about."""
 
     @property
     @abc.abstractmethod
     def query_defaults(self) -> tuple[float, Strength] | None:
-        """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
-        start; None if it can be of no such model.
+        """The initial scale and strength of a [`ebmlearn.QueryModel`][] of this model; None if
+        there can be none.
         """
 
     @property
     @abc.abstractmethod
     def is_seen(self) -> bool:
-        """Whether there is nothing that data never tell."""
+        """Whether nothing is hidden."""
 
     @abc.abstractmethod
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
-        """What is linear in the units of each layer: their biases; of a graph, the scores of all
-        states.
-        """
+        """The biases of each layer; for a graph, the scores of all states."""
 
     @abc.abstractmethod
     def units(self, layers: Sequence[PyTree]) -> PyTree:
-        """Names the values of layers, or of the variables of a graph."""
+        """Names the values of layers or of groups of variables."""
 
     @abc.abstractmethod
     def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
@@ -258,7 +257,7 @@ class AbstractPlainModel(AbstractModel):
 
     @abc.abstractmethod
     def holding(self, seen: PyTree, observed: PyTree) -> AbstractProblem:
-        """The problem in which what is seen is held."""
+        """The problem in which the observed states are fixed."""
 
     @abc.abstractmethod
     def if_complete(
@@ -268,37 +267,37 @@ class AbstractPlainModel(AbstractModel):
         formula: Callable[[], Result],
         infer: Callable[[], Result],
     ) -> Result:
-        """What `formula` gives where nothing is left to infer, else what `infer` gives."""
+        """The result of `formula` if nothing must be inferred, else that of `infer`."""
 
     @abc.abstractmethod
     def complete(self, seen: PyTree, mode: bool = False) -> Statistics:
-        """The statistics given what is seen, by formula; or those of the most likely rest."""
+        """The statistics given the visible states, by formula; `mode` takes the likeliest rest."""
 
     @abc.abstractmethod
     def complete_energies(self, seen: PyTree) -> Float[Array, " rows"]:
-        """Minus the log-potential of what is seen, the rest summed out, by formula."""
+        """Minus the log-potential of the visible states, with the rest summed out, by formula."""
 
     @abc.abstractmethod
     def sampled_statistics(self, units: PyTree, means: bool) -> Statistics:
-        """The statistics of samples; with `means`, what can be summed out is."""
+        """The statistics of samples; with `means`, hidden units are summed out if possible."""
 
     @abc.abstractmethod
     def held_states(self, seen: PyTree, observed: PyTree) -> tuple[PyTree, PyTree]:
-        """States of what data tell, and which these are, as samplers start from them."""
+        """States for samplers to start from, and booleans for those that the data fix."""
 
     @abc.abstractmethod
     def chains(
         self, num_chains: int, key: PRNGKeyArray, start: PyTree, clamped: PyTree
     ) -> tuple[PyTree, PyTree]:
-        """States that chains start from, by name, checked, and which of them are held, or None."""
+        """Checked states for chains to start from, by name, and which are fixed, or None."""
 
     @abc.abstractmethod
     def chains_of(self, units: PyTree, clamped: PyTree) -> tuple[PyTree, PyTree]:
-        """The same from states that were checked before."""
+        """The same for states that have been checked."""
 
     @abc.abstractmethod
     def from_view(self, states: PyTree) -> PyTree:
-        """States that messages decode, as samplers hold them."""
+        """Converts states that messages decode to states of samplers."""
 
     @abc.abstractmethod
     def perturbation(self, number: int, key: PRNGKeyArray) -> tuple[Float[Array, "rows _"], ...]:
@@ -306,33 +305,33 @@ class AbstractPlainModel(AbstractModel):
 
     @abc.abstractmethod
     def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
-        """What makes the noise of the states of a unit symmetric."""
+        """The constant that makes the noise of the states of a unit symmetric."""
 
     @abc.abstractmethod
     def chosen_noise(
         self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
     ) -> tuple[Bool[Array, "rows _"], ...]:
-        """A share of the units, drawn at random, in the places of `perturbation`."""
+        """A random share of the units, as booleans in the places of `perturbation`."""
 
     @abc.abstractmethod
     def asked_rows(self, data: Batch, name: str) -> Array:
-        """Rows of data that queries are about, checked."""
+        """Checked rows of data that queries are about."""
 
     @abc.abstractmethod
     def told_in(self, rows: Array) -> Bool[Array, "..."]:
-        """What of rows data tell."""
+        """Which values of rows are not missing."""
 
     @abc.abstractmethod
     def row_problem(self, rows: Array, observed: Array) -> AbstractProblem:
-        """The model with evidence that was checked before."""
+        """The model with evidence that has been checked."""
 
     @abc.abstractmethod
     def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
-        """Where the variables of a group of a graph stand among all."""
+        """The indices of the variables of a group of a graph."""
 
     @abc.abstractmethod
     def centred_form(self: Model) -> Model:
-        """Its parameters in the form of units ±1, if its units are binary."""
+        """The parameters for units ±1, if the units are binary."""
 
     @abc.abstractmethod
     def plain_form(self: Model) -> Model:
@@ -374,8 +373,8 @@ class AbstractLayeredModel(AbstractPlainModel):
 
     $E(x) = \\sum_k E_0(x_k) - \\sum_k b_k \\cdot x_k - \\sum_{kl} x_k^\\top W_{kl} x_l$.
 
-    Subclasses say what their layers, biases and blocks of weights are. Layers named `hidden`, or
-    `hidden_1`, `hidden_2` and so on, are hidden: data tell all others.
+    Subclasses define the layers, biases and blocks of weights. Layers named `hidden`, or
+    `hidden_1`, `hidden_2` and so on, are hidden; all others are visible.
     """
 
     @property
@@ -398,7 +397,7 @@ class AbstractLayeredModel(AbstractPlainModel):
         return named(self.names, layers) if usual is None else usual(*layers)
 
     def encode(self, units: PyTree) -> list[Float[Array, "... _"]]:
-        """States of all units, by name, as they are inside, by number."""
+        """Converts states of all units, by name, to a list of internal states of layers."""
         pairs = zip(self.layers, jax.tree.leaves(units), strict=True)
         return [layer.encode(x, self.dtype) for layer, x in pairs]
 
@@ -475,7 +474,7 @@ class AbstractLayeredModel(AbstractPlainModel):
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The layers that data tell."""
+        """The visible layers."""
         return tuple(k for k, name in enumerate(self.names) if not HIDDEN.fullmatch(name))
 
     @property
@@ -492,23 +491,23 @@ class AbstractLayeredModel(AbstractPlainModel):
 
     @property
     def is_closed(self) -> bool:
-        """Whether hidden units are independent given what data tell: each edge then ends there."""
+        """Whether hidden units are independent given the visible layers."""
         return all(b.first in self.seen or b.second in self.seen for b in self.blocks())
 
     def decayed(self: Layered) -> Layered:
-        """What weight decay pulls on: all weights, without what lies on the diagonals of couplings
+        """The parameters that weight decay shrinks: all weights, without the diagonals of couplings
         inside a layer.
         """
         return matrices_of(self)
 
     def as_batch(self, batch: Batch) -> PyTree:
-        """The batch, which says what of it is missing if something is."""
+        """The batch, with a mask of missing values if there are any."""
         if isinstance(batch, (tuple, list)) and not isinstance(batch, Partial):
             return type(batch)(map(marked, batch))
         return marked(batch)
 
     def configuration(self, states: PyTree) -> PyTree:
-        """States as they are."""
+        """The states themselves."""
         return states
 
     def problem(self, evidence: Evidence, observed: Observed) -> Problem:
@@ -522,7 +521,7 @@ class AbstractLayeredModel(AbstractPlainModel):
         seen: Sequence[Float[Array, "rows _"]],
         observed: Bool[Array, "rows _"] | None,
     ) -> Problem:
-        """The problem in which all visible units that are not missing are held."""
+        """The problem in which all visible units that are not missing are fixed."""
         held = jnp.ones(seen[0].shape, bool) if observed is None else observed
         return Problem(self, seen[0], held, trusted=True)
 
@@ -533,20 +532,20 @@ class AbstractLayeredModel(AbstractPlainModel):
         formula: Callable[[], Result],
         infer: Callable[[], Result],
     ) -> Result:
-        """What `formula` gives where hidden units are independent given what is seen and nothing
-        is missing, else what `infer` gives.
+        """The result of `formula` if hidden units are independent given the visible ones and
+        nothing is missing, else that of `infer`.
         """
         return formula() if self.is_closed and observed is None else infer()
 
     def complete(self, seen: Sequence[Float[Array, "rows _"]], mode: bool = False) -> Statistics:
-        """The statistics given what is seen, by formula; or those of the most likely hidden
-        units.
+        """The statistics given the visible units, by formula; with `mode`, of the most likely
+        hidden units.
         """
         hidden = tuple(k for k in range(len(self.names)) if k not in self.seen)
         return self.conditional_statistics(self.filled(seen), hidden, mode=mode)
 
     def complete_energies(self, seen: Sequence[Float[Array, "rows _"]]) -> Float[Array, " rows"]:
-        """Minus the log-potential of what is seen, hidden units summed out, by formula."""
+        """Minus the log-potential of the visible units, with hidden units summed out."""
         return self.marginal_energies(self.filled(seen))
 
     def given_features(self: Layered, features: AnyArray | None) -> Layered:
@@ -560,27 +559,27 @@ class AbstractLayeredModel(AbstractPlainModel):
 
     @property
     def num_asked(self) -> int:
-        """How many units can be given or asked for."""
+        """The number of units that queries are about."""
         return self.layers[0].size
 
     @property
     def query_defaults(self) -> tuple[float, Strength] | None:
-        """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
-        start; None if it can be of no such model.
+        """The initial scale and strength of a [`ebmlearn.QueryModel`][] of this model; None if
+        there can be none.
         """
         return {"binary": (5.0, (1000.0, 9.21)), "gaussian binary": (1.0, None)}.get(self.kind)
 
     def places(self, group: Hashable, name: str) -> NoReturn:
         """Raises `TypeError`: there are no groups of variables."""
         named = repr(group) if isinstance(group, str) else type(group).__name__
-        wanted = "not be given" if name == "groups" else "be booleans, one a unit,"
+        wanted = "not be given" if name == "groups" else "be booleans, one per unit,"
         raise TypeError(
             f"`{name}` must {wanted} for a model that is no graph, of type {type(self).__name__},"
             f" got the group {named}."
         )
 
     def asked_rows(self, data: Batch, name: str) -> Float[Array, "rows units"]:
-        """Rows of data that queries are about, checked: any evidence that inferences take."""
+        """Checked rows of data that queries are about: any evidence that inferences take."""
         units, (x, there) = self.layers[0], apart(data)
         x = array_of(name, x, "[rows, visible]")
         _checks.rank(name, x, 2, "[rows, visible]")
@@ -591,17 +590,15 @@ class AbstractLayeredModel(AbstractPlainModel):
         return x if there is None else jnp.where(there, x, jnp.full_like(x, jnp.nan))
 
     def told_in(self, rows: Float[Array, "rows units"]) -> Bool[Array, "rows units"]:
-        """What of rows data tell: what is not missing."""
+        """Which values of rows are not missing."""
         return ~jnp.isnan(rows)
 
     def row_problem(self, rows: Float[Array, "rows units"], observed: Array) -> Problem:
-        """The model with evidence that was checked before."""
+        """The model with evidence that has been checked."""
         return Problem(self, rows, observed, trusted=True)
 
     def centred_form(self: Layered) -> Layered:
-        """Its parameters in the form of units ±1, in a model of the same class, if its units are
-        binary.
-        """
+        """The parameters for units ±1, in a model of the same class, if the units are binary."""
         if self.kind != "binary":
             return self
         offsets = [jnp.full_like(bias, -0.5) for bias in self.unary()]
@@ -633,11 +630,11 @@ class AbstractLayeredModel(AbstractPlainModel):
     def chains(
         self, num_chains: int, key: PRNGKeyArray, start: PyTree, clamped: PyTree
     ) -> tuple[PyTree, PyTree]:
-        """States that chains start from, by name, checked, and which of them are held, or None."""
+        """Checked states for chains to start from, by name, and which are fixed, or None."""
         return chains(self, num_chains, key, start, clamped)
 
     def chains_of(self, units: PyTree, clamped: PyTree) -> tuple[PyTree, PyTree]:
-        """The same from states that were checked before: zeros where there are none."""
+        """The same for states that have been checked; missing ones become zeros."""
         states = by_layer("units", self.names, units)
         rows = next(x.shape[0] for x in states if x is not None)
         zeros = [u.decode(jnp.zeros((rows, u.width), self.dtype)) for u in self.layers]
@@ -645,13 +642,13 @@ class AbstractLayeredModel(AbstractPlainModel):
         return self.units(filled), clamped
 
     def from_view(self, states: Sequence[Float[Array, "rows _"]]) -> PyTree:
-        """States that messages decode, as samplers hold them."""
+        """Converts states that messages decode to states of samplers."""
         return self.decode(states)
 
     def chosen_noise(
         self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
     ) -> tuple[Bool[Array, "rows _"], ...]:
-        """A share of the units, drawn at random, in the places of `perturbation`."""
+        """A random share of the units, as booleans in the places of `perturbation`."""
         keys = jax.random.split(key, len(self.names))
         return tuple(
             jax.random.bernoulli(own, share, (number, units.width))
@@ -660,7 +657,7 @@ class AbstractLayeredModel(AbstractPlainModel):
 
     @property
     def is_seen(self) -> bool:
-        """Whether data tell all layers."""
+        """Whether all layers are visible."""
         return len(self.seen) == len(self.names)
 
     def held_states(
@@ -668,7 +665,7 @@ class AbstractLayeredModel(AbstractPlainModel):
         seen: Sequence[Float[Array, "rows _"]],
         observed: Bool[Array, "rows _"] | None,
     ) -> tuple[PyTree, PyTree]:
-        """States of all units that data tell, and which these are, as samplers start from them."""
+        """States for samplers to start from, and booleans for those that the data fix."""
         given = dict(zip(self.seen, seen, strict=True))
         states = [self.layers[k].decode(given[k]) if k in given else None for k in self._places]
         masks = [None if x is None else jnp.ones(x.shape, bool) for x in states]
@@ -693,22 +690,22 @@ class AbstractLayeredModel(AbstractPlainModel):
         tuple[Float[Array, "rows _"], ...],
         Bool[Array, "rows _"] | None,
     ]:
-        """Takes a batch of data apart, checked: the model itself, the states of all layers that
-        data tell, and which of the first are there, if some are missing.
+        """Checks a batch of data. Returns the model itself, the states of all visible layers, and
+        booleans for the first layer if some of its values are missing.
         """
         if self.batch_shape != ():
             raise ValueError(
-                "`model` must be a single one to be trained, got biases with batch axes of shape"
-                f" {self.batch_shape}; train the CRBM they come from."
+                "`model` must be a single model to be trained, got biases with batch axes of shape"
+                f" {self.batch_shape}: train the CRBM that they come from."
             )
         return self, *self._told(batch, name)
 
     def check(self, batch: Batch, name: str = "batch") -> None:
-        """Raises unless a batch is made for this model: shapes always, values where known."""
+        """Raises an error if a batch does not fit this model. Values are checked if known."""
         self.observe(batch, name)
 
     def seen_states(self, batch: Batch, name: str) -> tuple[Float[Array, "rows _"], ...]:
-        """The states of all layers that data tell, checked, as they are inside."""
+        """The checked states of all visible layers, in their internal form."""
         states, observed = self._told(batch, name)
         if observed is not None:
             raise ValueError(f"`{name}` must hold no missing values here, got NaN.")
@@ -717,8 +714,8 @@ class AbstractLayeredModel(AbstractPlainModel):
     def _told(
         self, batch: Batch, name: str
     ) -> tuple[tuple[Float[Array, "rows _"], ...], Bool[Array, "rows _"] | None]:
-        """The states of all layers that data tell, checked, as they are inside, and which of the
-        first are there, if some are missing.
+        """The checked states of all visible layers, in their internal form, and booleans for the
+        first layer if some of its values are missing.
         """
         seen = self.seen
         several = isinstance(batch, (tuple, list)) and not isinstance(batch, Partial)
@@ -737,16 +734,18 @@ class AbstractLayeredModel(AbstractPlainModel):
         for at, (k, (x, there)) in enumerate(zip(seen, [first, *others], strict=True)):
             label = f"{name}[{at}]" if len(seen) > 1 else name
             if there is not None and others:
-                raise ValueError(f"`{label}` must hold no missing values beside labels, got NaN.")
+                raise ValueError(
+                    f"`{label}` must hold no missing values if there are labels, got NaN."
+                )
             out.append(states_of(self.layers[k], label, x, self.dtype))
         rows = [x.shape[0] for x in out]
         if len(set(rows)) > 1:
             got = " and ".join(map(str, rows))
-            raise ValueError(f"`{name}` must hold as many rows of each, got {got}.")
+            raise ValueError(f"`{name}` must hold arrays with the same number of rows, got {got}.")
         return tuple(out), None if first[1] is None else jnp.asarray(first[1])
 
     def filled(self, seen: Sequence[Float[Array, "rows _"]]) -> list[Float[Array, "rows _"]]:
-        """States of all layers: zeros for those that data do not tell."""
+        """States of all layers, with zeros for hidden ones."""
         given = dict(zip(self.seen, seen, strict=True))
         shape = seen[0].shape[:-1]
         return [
@@ -755,8 +754,8 @@ class AbstractLayeredModel(AbstractPlainModel):
         ]
 
     def field(self, layers: States, layer: int, inside: bool = True) -> Float[Array, "rows _"]:
-        """What all other units send to those of a layer, with or without the couplings inside it,
-        and their biases. States are as they are inside.
+        """The field of a layer: the biases and what all other units send, with or without the
+        couplings inside the layer. States are in their internal form.
         """
         out = jnp.broadcast_to(self.unary()[layer], layers[layer].shape)
         for first, second, weights, _ in self.blocks():
@@ -767,7 +766,7 @@ class AbstractLayeredModel(AbstractPlainModel):
         return out
 
     def energies(self, layers: States) -> Float[Array, " rows"]:
-        """The energy of states of all layers, as they are inside."""
+        """The energy of internal states of all layers."""
         out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
         for bias, x in zip(self.unary(), layers, strict=True):
             out = out - (jnp.broadcast_to(bias, x.shape) * x).sum(-1)
@@ -777,7 +776,7 @@ class AbstractLayeredModel(AbstractPlainModel):
         return self._with_base(out, layers, range(len(layers)))
 
     def marginal_energies(self, layers: States) -> Float[Array, " rows"]:
-        """Minus the log-potential of states, the layers `summed` being summed out."""
+        """Minus the log-potential of states, with the layers `summed` summed out."""
         out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
         summed = self.summed
         for k, x in enumerate(layers):
@@ -864,7 +863,7 @@ class AbstractLayeredModel(AbstractPlainModel):
 
 
 def require_model(model: Any) -> None:
-    """Raises `TypeError` unless this is a model."""
+    """Raises `TypeError` if this is not a model."""
     if not isinstance(model, AbstractModel):
         raise TypeError(f"`model` must be a model such as an RBM, got {_checks.describe(model)}.")
 
@@ -888,14 +887,16 @@ def require_layers(model: Any, what: str) -> "AbstractLayeredModel":
 def require_single(model: AbstractModel) -> None:
     """Raises `ValueError` if a model has batch axes."""
     if model.batch_shape != ():
-        raise ValueError(f"`model` must be a single one, got a batch of shape {model.batch_shape}.")
+        raise ValueError(
+            f"`model` must be a single model, got a batch of shape {model.batch_shape}."
+        )
 
 
 def refuse(model: AbstractModel, wanted: str) -> NoReturn:
     """Raises `TypeError` for a model that is not taken, and says what to do."""
     hint = f": {model.hint}" if model.hint else ""
     kind = type(model).__name__
-    # Said aloud, letter by letter: an RBM, a CRBM.
+    # As pronounced letter by letter: an RBM, a CRBM.
     article = "an" if kind[:2].isupper() and kind[0] in "AEFHILMNORSX" else "a"
     raise TypeError(f"`model` must {wanted}, got {article} {kind}, which is {model.kind}{hint}.")
 
@@ -924,7 +925,7 @@ def rows_of(name: str, x: Any, columns: int, meaning: str) -> AnyArray:
     """Rows of real numbers, checked."""
     x = array_of(name, x, meaning)
     _checks.rank(name, x, 2, meaning)
-    _checks.trailing(name, x, (columns,), "as the model has units")
+    _checks.trailing(name, x, (columns,), "one value per unit")
     if x.shape[0] == 0:
         raise ValueError(f"`{name}` must contain at least one row, got {_checks.describe(x)}.")
     _checks.real_numbers(name, x)
@@ -955,7 +956,7 @@ def states(name: str, x: Shaped[AnyArray, "..."], size: int, dtype: DTypeLike) -
     x = jnp.asarray(x)
     if x.ndim == 0 or x.shape[-1] != size:
         raise ValueError(
-            f"`{name}` must have shape (..., {size}), one value a unit, got {_checks.describe(x)}."
+            f"`{name}` must have shape (..., {size}), one per unit, got {_checks.describe(x)}."
         )
     return x.astype(dtype)
 

@@ -20,7 +20,7 @@ from ._block import Block
 
 
 class BoltzmannMachine(AbstractLayeredModel, AbstractSymmetric):
-    """A fully visible Boltzmann machine, that is an Ising model on binary units:
+    """A fully visible Boltzmann machine, also known as an Ising model, on binary units:
 
     $E(x) = -\\tfrac12 x^\\top W x - b^\\top x$ with $x \\in \\lbrace 0, 1 \\rbrace^n$,
 
@@ -58,7 +58,7 @@ class BoltzmannMachine(AbstractLayeredModel, AbstractSymmetric):
         - `units`: the number of units.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the couplings. Biases are zero.
-        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        - `dtype`: float32 or float64; by default the default dtype of JAX.
         """
         _checks.count("units", units)
         upper = jnp.triu(gaussian((units, units), scale, dtype, _checks.as_key(key)), 1)

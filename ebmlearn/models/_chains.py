@@ -32,9 +32,7 @@ def chains(
         if mask is not None:
             mask = _mask(f"clamped ({name})", mask, (num_chains, units.size))
             if x is None:
-                raise ValueError(
-                    f"`start` must be given where units are clamped ({name}), got None."
-                )
+                raise ValueError(f"`start` must hold states for clamped units ({name}), got None.")
         bias = model.unary()[k]
         field = jnp.broadcast_to(bias, (num_chains, bias.shape[-1]))
         states.append(units.decode(units.at_random(field, keys[k])) if x is None else x)

@@ -33,8 +33,8 @@ class DBM(AbstractLayeredModel, AbstractFree):
 
     $E(x) = -\\sum_k x_k^\\top W_k x_{k+1} - \\sum_k b_k^\\top x_k$.
 
-    Parameters are tuples from the visible layer up. Even layers meet odd layers only, so a DBM of
-    any depth is bipartite; with two hidden layers `to_rbm` gives it as an RBM.
+    Parameters are tuples from the visible layer up. Even layers are joined to odd layers only, so a
+    DBM of any depth is bipartite. `to_rbm` converts a DBM with two hidden layers to an RBM.
 
     !!! example
 
@@ -86,7 +86,7 @@ class DBM(AbstractLayeredModel, AbstractFree):
         - `hidden`: the numbers of units of the hidden layers, from the lowest up.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the weights. Biases are zero.
-        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        - `dtype`: float32 or float64; by default the default dtype of JAX.
         """
         if not isinstance(hidden, (tuple, list)) or not hidden:
             got = _checks.describe(hidden)
@@ -135,8 +135,8 @@ class DBM(AbstractLayeredModel, AbstractFree):
         return tuple(w / 4 for w in self.weights), fields
 
     def to_rbm(self) -> RBM:
-        """The same model as an RBM, for two hidden layers: `[v, h2]` against `h1`. With one hidden
-        layer, a DBM is an RBM as it stands.
+        """Converts the model to an RBM. With two hidden layers, `[v, h2]` are its visible units and
+        `h1` its hidden units; with one hidden layer, a DBM is an RBM.
         """
         depth = len(self.weights)
         if depth > 2:
@@ -182,8 +182,8 @@ class DBM(AbstractLayeredModel, AbstractFree):
         visible: Shaped[AnyArray, "*#batch visible"],
         hidden: Sequence[Shaped[AnyArray, "*#batch _"]],
     ) -> Float[Array, "*batch _"]:
-        """The probability of 1 of each unit of one layer (0: visible) given the layers beside it.
-        What stands for the layer itself is not used.
+        """The probability of 1 of each unit of one layer (0 is visible) given its neighbouring
+        layers. The states given for the layer itself are ignored.
         """
         if not 0 <= layer < len(self.biases):
             raise ValueError(f"`layer` must lie in [0, {len(self.biases) - 1}], got {layer}.")
@@ -236,7 +236,7 @@ class DBM(AbstractLayeredModel, AbstractFree):
     def _layers(self, visible: Any, hidden: Any) -> list[Float[Array, "..."]]:
         if not isinstance(hidden, (tuple, list)) or len(hidden) != len(self.weights):
             raise ValueError(
-                f"`hidden` must be a tuple of {len(self.weights)} arrays, one a hidden layer, got"
+                f"`hidden` must be a tuple of {len(self.weights)} arrays, one per hidden layer, got"
                 f" {_checks.describe(hidden)}."
             )
         dtype = self.weights[0].dtype

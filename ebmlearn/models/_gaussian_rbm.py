@@ -23,9 +23,9 @@ class GaussianRBM(AbstractLayeredModel, AbstractFree):
 
     (Salakhutdinov 2009, section 5.2), with a scale $\\sigma_i$ for each visible unit.
     [`ebmlearn.BP`][] with Gaussian messages, [`ebmlearn.Exact`][] and [`ebmlearn.query`][] give
-    means and variances of the visible units; samplers, and the learners that use them, work too,
-    maximisation does not. The hidden units alone are a [`ebmlearn.BoltzmannMachine`][], see
-    `hidden_marginal`, on which every inference works.
+    means and variances of the visible units. Samplers, and learners that use them, work too;
+    inferences that maximise do not. `hidden_marginal` gives the distribution of the hidden units as
+    a [`ebmlearn.BoltzmannMachine`][], on which every inference works.
 
     !!! example
 
@@ -41,7 +41,7 @@ class GaussianRBM(AbstractLayeredModel, AbstractFree):
     log_sigma: Float[Array, " visible"] = eqx.field(converter=parameter("log_sigma"))
 
     hint: ClassVar[str] = (
-        "take `BP` or `Exact`, a sampler, or `model.hidden_marginal()`, whose log Z is less by"
+        "use `BP`, `Exact` or a sampler, or `model.hidden_marginal()`, whose log Z is smaller by"
         " `model.log_volume`"
     )
 
@@ -74,9 +74,9 @@ class GaussianRBM(AbstractLayeredModel, AbstractFree):
 
         - `visible`, `hidden`: the numbers of units.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
-        - `scale`: standard deviation of the weights. Biases are zero, scales $\\sigma$ one: data
-          should have mean zero and variance one, or the model be given theirs.
-        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        - `scale`: standard deviation of the weights. Biases are zero and scales $\\sigma$ are one:
+          standardise the data, or set the biases and scales to match them.
+        - `dtype`: float32 or float64; by default the default dtype of JAX.
         """
         _checks.count("visible", visible)
         _checks.count("hidden", hidden)
@@ -174,7 +174,7 @@ class GaussianRBM(AbstractLayeredModel, AbstractFree):
 
     @property
     def log_volume(self) -> Float[Array, ""]:
-        """$\\sum_i \\log \\sqrt{2 \\pi} \\sigma_i$: the log Z of this model less that of its
+        """$\\sum_i \\log \\sqrt{2 \\pi} \\sigma_i$: log Z of this model minus log Z of its
         `hidden_marginal`.
         """
         return (self.log_sigma + 0.5 * math.log(2 * math.pi)).sum()
@@ -224,8 +224,8 @@ class GaussianRBM(AbstractLayeredModel, AbstractFree):
 GaussianRBM.__init__.__doc__ = """**Arguments:**
 
 - `weights`: $W$, of shape `[visible, hidden]`.
-- `visible_bias`: $b$, of shape `[*batch, visible]`: the mean of the visible units where all hidden
-  ones are 0.
+- `visible_bias`: $b$, of shape `[*batch, visible]`: the mean of the visible units if all hidden
+  units are 0.
 - `hidden_bias`: $c$, of shape `[*batch, hidden]`.
 - `log_sigma`: $\\log \\sigma$, of shape `[visible]`.
 """

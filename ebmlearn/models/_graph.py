@@ -29,7 +29,7 @@ class AbstractGraphModel(AbstractPlainModel):
     subclasses say of themselves here; `kind` is what messages are registered for.
     """
 
-    hint: ClassVar[str] = "take `BP` or `Exact`, `PMP` to sample, `MLE` or `PMPLearner` to train it"
+    hint: ClassVar[str] = "use `BP` or `Exact`, `PMP` to sample, `MLE` or `PMPLearner` to train"
     log_potentials: eqx.AbstractVar[tuple[Float[Array, "..."], ...]]
 
     @property
@@ -118,7 +118,7 @@ class AbstractGraphModel(AbstractPlainModel):
 
     @property
     def num_asked(self) -> int:
-        """How many variables can be given or asked for."""
+        """The number of variables that queries are about."""
         return len(self.num_states)
 
     @property
@@ -128,32 +128,30 @@ class AbstractGraphModel(AbstractPlainModel):
 
     @property
     def query_defaults(self) -> tuple[float, float]:
-        """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
-        start.
-        """
+        """The initial scale and strength of a [`ebmlearn.QueryModel`][] of this graph."""
         return 1.0, 1000.0
 
     @property
     def is_seen(self) -> bool:
-        """Data say of each variable whether they tell it."""
+        """True: any variable may be in the data."""
         return True
 
     def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
-        """Where the variables of a group stand among all; or an error that names the argument."""
+        """The indices of the variables of a group; an error names the argument."""
         numbers: Any = np.arange(len(self.num_states))
         return np.asarray(self.configuration(numbers).take(group, f"`{name}`"))
 
     def observe(
         self, batch: Batch, name: str = "batch"
     ) -> tuple["AbstractGraphModel", Int[Array, "rows variables"], Bool[Array, "rows variables"]]:
-        """Takes a batch of data apart, checked: the states of all variables, and which of them data
-        tell.
+        """Checks a batch of data. Returns the model, the states of all variables, and booleans for
+        those in the data.
         """
         rows = self.asked_rows(batch, name)
         return self, rows, rows >= 0
 
     def check(self, batch: Batch, name: str = "batch") -> None:
-        """Raises unless a batch is made for this graph."""
+        """Raises an error if a batch does not fit this graph."""
         self.asked_rows(batch, name)
 
     def asked_rows(self, data: Batch, name: str) -> Int[Array, "rows variables"]:
@@ -163,7 +161,7 @@ class AbstractGraphModel(AbstractPlainModel):
         return rows
 
     def as_batch(self, batch: Batch) -> Int[Array, "rows variables"]:
-        """One array, so that what is compiled holds on to no group of the graph."""
+        """One array, so that compiled code keeps no group of the graph alive."""
         return jnp.asarray(self.rows(batch, "batch"))
 
     def given_features(self: Graph, features: AnyArray | None) -> Graph:
@@ -180,7 +178,7 @@ class AbstractGraphModel(AbstractPlainModel):
         return GraphProblem(self, evidence, observed).checked()
 
     def told_in(self, rows: Int[Array, "rows variables"]) -> Bool[Array, "rows variables"]:
-        """What of rows data tell."""
+        """Which values of rows are not missing."""
         return rows >= 0
 
     def row_problem(self, rows: Int[Array, "rows variables"], observed: PyTree) -> GraphProblem:
@@ -188,7 +186,7 @@ class AbstractGraphModel(AbstractPlainModel):
         return GraphProblem(self, jnp.where(observed, rows, jnp.full_like(rows, -1)))
 
     def holding(self, seen: Int[Array, "rows variables"], observed: PyTree) -> GraphProblem:
-        """The problem in which all that data tell is held."""
+        """The problem in which all variables in the data are fixed."""
         return GraphProblem(self, seen)
 
     def if_complete(
@@ -198,7 +196,7 @@ class AbstractGraphModel(AbstractPlainModel):
         formula: Callable[[], Result],
         infer: Callable[[], Result],
     ) -> Result:
-        """What `formula` gives where data tell all variables, else what `infer` gives."""
+        """The result of `formula` if all variables are in the data, else that of `infer`."""
         return jax.lax.cond(observed.all(), formula, infer)
 
     def complete(self, seen: Int[Array, "rows variables"], mode: bool = False) -> Statistics:
@@ -225,7 +223,7 @@ class AbstractGraphModel(AbstractPlainModel):
         return self.complete(units)
 
     def held_states(self, seen: PyTree, observed: PyTree) -> tuple[PyTree, PyTree]:
-        """States of all variables that data tell, and which these are."""
+        """States for samplers to start from, and booleans for those that the data fix."""
         return jnp.maximum(seen, 0), observed
 
     def centred_form(self: Graph) -> Graph:
@@ -260,11 +258,11 @@ class AbstractGraphModel(AbstractPlainModel):
         return (drawn[:, self.owners],)
 
     def chains_of(self, units: PyTree, clamped: PyTree) -> tuple[PyTree, PyTree]:
-        """The same from states that were checked before."""
+        """The same for states that have been checked."""
         return units, clamped
 
     def from_view(self, states: Int[Array, "rows variables"]) -> Int[Array, "rows variables"]:
-        """States that messages decode, as samplers hold them."""
+        """Converts states that messages decode to states of samplers."""
         return states
 
     def chains(
@@ -281,7 +279,7 @@ class AbstractGraphModel(AbstractPlainModel):
         if clamped is None:
             return jnp.zeros((num_chains, size), jnp.int32), None
         if start is None or any(group not in start for group in clamped):
-            raise ValueError("`start` must hold the states of all groups that are `clamped`.")
+            raise ValueError("`start` must hold the states of all groups in `clamped`.")
         evidence = {group: start[group] for group in clamped}
         masks = {
             group: mask if hasattr(mask, "dtype") else np.asarray(mask)
@@ -323,5 +321,5 @@ class AbstractGraphModel(AbstractPlainModel):
     def _no_penalty(self, name: str) -> NoReturn:
         raise ValueError(
             f"`{name}` must not be set for a {type(self).__name__}, whose parameters are of many"
-            " kinds; `optax.add_decayed_weights` takes a mask of them."
+            " kinds: use `optax.add_decayed_weights` with a mask."
         )

@@ -80,7 +80,7 @@ class GraphProblem(AbstractProblem):
         return jnp.broadcast_to(held, (*self.shape, size))
 
     def flat(self, x: Array) -> Array:
-        """Something of all variables, for each instance along one leading axis."""
+        """An array of all variables, with one leading axis of instances."""
         x = jnp.broadcast_to(x, (*self.shape, x.shape[-1]))
         return x.reshape(math.prod(self.shape), x.shape[-1])
 
@@ -98,7 +98,7 @@ class GraphProblem(AbstractProblem):
 
     @property
     def is_answered(self) -> bool:
-        """Whether evidence is known to leave nothing to ask for."""
+        """Whether evidence is known to fix everything."""
         rows = self.rows
         return _checks.is_concrete(rows) and bool((rows >= 0).all())
 
@@ -125,7 +125,7 @@ class GraphProblem(AbstractProblem):
         return _checks.is_concrete(rows) and bool((rows[..., at] >= 0).any())
 
     def with_states(self, places: list[Place], states: tuple[int, ...]) -> "GraphProblem":
-        """The same with the states of some variables given too."""
+        """The same problem with the states of some variables fixed too."""
         at = np.array([place for place, _, _ in places], int)
         rows = self.rows.at[..., at].set(jnp.asarray(states, self.rows.dtype))
         return self.with_rows(rows)

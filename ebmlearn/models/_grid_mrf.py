@@ -41,22 +41,21 @@ class GridMRF(AbstractGraphModel):
 
     $E = -\\sum_{pq} T_{pq}(x_p, x_q) - \\sum_p b(x_p) - \\sum_{p, c} O_c(x_p, y_{p, c})$.
 
-    Its groups of variables have names: `"state"` for the hidden states, and those of the channels,
-    each of which has one variable a pixel. Inferences, [`ebmlearn.query`][], [`ebmlearn.MLE`][],
-    [`ebmlearn.PMP`][] and [`ebmlearn.fit`][] work on it as on a
-    [`ebmlearn.pgmax.FactorGraphModel`][] of the same graph, but by shifted arrays and products of
-    matrices, which is much faster.
+    Its groups of variables are `"state"`, the hidden states, and one group for each channel, with
+    one variable per pixel. Inferences, [`ebmlearn.query`][], [`ebmlearn.MLE`][],
+    [`ebmlearn.PMP`][] and [`ebmlearn.fit`][] work as on a [`ebmlearn.pgmax.FactorGraphModel`][] of
+    the same graph, but with shifted arrays and matrix products, which is much faster.
 
     !!! example
 
         ```python
-        label = jnp.array([0] * 64 + [1, 2])  # of each state: clones of a contour, out, in
+        label = jnp.array([0] * 64 + [1, 2])  # 64 states of a contour, one outside, one inside
         model = GridMRF.init(
             shape=(30, 30),
             states=66,
             emissions={
                 "pixels": jnp.log(jnp.stack([1 - p_seen, p_seen], -1))[label],
-                "labels": jnp.log(jax.nn.one_hot(label, 3)),  # a function of the state
+                "labels": jnp.log(jax.nn.one_hot(label, 3)),  # determined by the state
             },
             key=key,
         )
@@ -64,11 +63,11 @@ class GridMRF(AbstractGraphModel):
         beliefs["labels"]  # [batch, 30, 30, 3]
         ```
 
-    While tables are traced, as in training, log-potentials that lie more than 80 (in float64 640)
-    below the largest of their table count as lying that far below it.
+    While tables are traced, as in training, log-potentials more than 80 (640 in float64) below the
+    largest of their table are raised to that level.
 
-    Channels that are not observed are summed out. Tables of channels are not trained, but for those
-    that `learned` names: no gradient reaches them.
+    Channels that are not observed are summed out. Only the tables of channels in `learned` are
+    trained.
     """
 
     down: Float[Array, "states states"]
@@ -95,16 +94,17 @@ class GridMRF(AbstractGraphModel):
     ):
         """**Arguments:**
 
-        - `down`: log-potentials `[states, states]` that join a pixel, the first index, with the
-          pixel below it, the second.
-        - `right`: a pixel with the one on its right.
-        - `diagonal`: a pixel with the one below on its right.
-        - `antidiagonal`: a pixel with the one below on its left.
-        - `shape`: the height and the width of the grid. The same tables serve any.
-        - `bias`: the log-potential of each state, zero if not given.
-        - `emissions`: from the names of channels to log-probabilities `[states, values]` of what is
-          seen of each state. Minus infinity excludes a value. They need not be normalised.
-        - `learned`: the names of the channels whose tables are to be trained.
+        - `down`: log-potentials `[states, states]` of a pixel (first index) and the pixel below it
+          (second index).
+        - `right`: the same for a pixel and its right neighbour.
+        - `diagonal`: the same for a pixel and its lower right neighbour.
+        - `antidiagonal`: the same for a pixel and its lower left neighbour.
+        - `shape`: the height and the width of the grid.
+        - `bias`: the log-potential of each state, zero by default.
+        - `emissions`: a dictionary from names of channels to log-probabilities `[states, values]`
+          of the observed value given the state. Minus infinity excludes a value. They need not be
+          normalised.
+        - `learned`: the names of the channels whose tables are trained.
         """
         tables = {"down": down, "right": right, "diagonal": diagonal, "antidiagonal": antidiagonal}
         self.down, self.right, self.diagonal, self.antidiagonal = (
@@ -149,8 +149,8 @@ class GridMRF(AbstractGraphModel):
                 )
             if table.ndim != 2 or table.shape[0] != states or not table.shape[1]:
                 raise ValueError(
-                    f"`emissions[{name!r}]` must have shape ({states}, values), a row a state, got"
-                    f" {_checks.describe(table)}."
+                    f"`emissions[{name!r}]` must have shape ({states}, values), one row per state,"
+                    f" got {_checks.describe(table)}."
                 )
             named[f"emissions[{name!r}]"] = table
         _checks.one_dtype(**named)
@@ -171,8 +171,8 @@ class GridMRF(AbstractGraphModel):
         learned: tuple[str, ...] = (),
         dtype: DTypeLike | None = None,
     ) -> "GridMRF":
-        """A random grid MRF. Tables must not all be alike where several states look the same, or
-        learning would never tell these apart.
+        """A random grid MRF. The tables are random because learning could otherwise not distinguish
+        states that have the same emissions.
 
         **Arguments:**
 
@@ -181,7 +181,7 @@ class GridMRF(AbstractGraphModel):
         - `emissions`, `learned`: as for the class itself.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the log-potentials. The bias is zero.
-        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        - `dtype`: float32 or float64; by default the default dtype of JAX.
         """
         _checks.count("states", states)
         tables = gaussian((4, states, states), scale, dtype, _checks.as_key(key))
@@ -253,7 +253,7 @@ class GridMRF(AbstractGraphModel):
         **Arguments:**
 
         - `data`: from the names of groups to states, `[*batch, height, width]`, integers or
-          booleans, -1 where not known. Or such an array as is returned here.
+          booleans, -1 where not known. An array as returned here works too.
 
         **Returns:**
 

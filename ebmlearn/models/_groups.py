@@ -60,7 +60,7 @@ def rows_of(
         _check_states(name, data, counts)
         return data
     if not data:
-        raise ValueError(f"`{name}` must hold a group of variables at least, got none.")
+        raise ValueError(f"`{name}` must contain at least one group of variables, got 0.")
     given, shapes = {}, {}
     for group, states in data.items():
         k = index(group, f"`{name}`")
@@ -114,7 +114,7 @@ def likelihoods_of(
                 raise ValueError(f"`evidence` must hold finite likelihoods >= 0, got {got}.")
             if not values.any(-1).all():
                 raise ValueError(
-                    "`evidence` must leave a state to each variable, got likelihoods all 0."
+                    "`evidence` must allow a state of each variable, got all likelihoods 0."
                 )
         given[k] = jnp.log(jnp.asarray(x))
         shapes[f"evidence[{k}]"] = x.shape[: x.ndim - len(shape) - 1]
@@ -162,7 +162,7 @@ def joined_states(
 
 
 def _check_states(name: str, rows: Any, counts: Int[np.ndarray, "*variables"]) -> None:
-    """Raises where a state is none of its variable, as far as values can be looked at."""
+    """Raises an error if a known value is not a state of its variable."""
     if not _checks.is_concrete(rows):
         return
     rows = np.asarray(rows)

@@ -21,8 +21,8 @@ class LayeredModel(AbstractLayeredModel):
     $E(x) = \\sum_k E_0(x_k) - \\sum_k b_k \\cdot x_k - \\sum_{kl} x_k^\\top W_{kl} x_l$,
 
     where a block inside a layer is symmetric, zero within each unit, and counts each edge once.
-    Samplers, annealed importance sampling, stochastic learners and NumPyro work on it. Layers named
-    `hidden`, or `hidden_1`, `hidden_2` and so on, are hidden: data tell all others.
+    Samplers, annealed importance sampling, stochastic learners and NumPyro work with it. Layers
+    named `hidden`, or `hidden_1`, `hidden_2` and so on, are hidden; all others are visible.
 
     !!! example
 
@@ -52,9 +52,10 @@ class LayeredModel(AbstractLayeredModel):
     ):
         """**Arguments:**
 
-        - `layers`: from names to units, the first visible.
-        - `blocks`: from pairs of names to weights, of shape `[width, width]` of the two layers.
-        - `unary`: from names to biases, of shape `[..., width]`; zero where not given.
+        - `layers`: a dictionary from names to units. The first layer must be visible.
+        - `blocks`: a dictionary from pairs of names to weights, of shape `[width, width]` of the
+          two layers.
+        - `unary`: a dictionary from names to biases, of shape `[..., width]`; zero by default.
         """
         if not isinstance(layers, Mapping) or not layers:
             got = _checks.describe(layers)
@@ -62,7 +63,7 @@ class LayeredModel(AbstractLayeredModel):
         for name, units in layers.items():
             if not isinstance(units, AbstractUnits):
                 got = _checks.describe(units)
-                raise TypeError(f"`layers[{name!r}]` must be units, as `Binary(5)`, got {got}.")
+                raise TypeError(f"`layers[{name!r}]` must be units such as `Binary(5)`, got {got}.")
         names = tuple(layers)
         check_names(names)
         self.layer_names, self.units_of = names, tuple(layers.values())
@@ -108,8 +109,8 @@ class LayeredModel(AbstractLayeredModel):
 
         **Arguments:**
 
-        - `layers`: from names to units.
-        - `joined`: pairs of names of the layers that are joined.
+        - `layers`: a dictionary from names to units.
+        - `joined`: pairs of names of layers to join.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the weights. Biases are zero.
         """
@@ -164,8 +165,8 @@ class LayeredModel(AbstractLayeredModel):
         )
 
     def free_energy(self, visible: Shaped[AnyArray, "rows _"]) -> Float[Array, " rows"]:
-        """Minus the log-potential of visible units, hidden ones summed out, where data tell one
-        layer and no two hidden layers are joined.
+        """Minus the log-potential of visible units, with hidden units summed out. It needs exactly
+        one visible layer, and no two hidden layers may be joined.
         """
         if not self.is_closed:
             raise ValueError("`free_energy` needs hidden layers that are not joined, got others.")

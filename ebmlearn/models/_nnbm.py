@@ -25,12 +25,12 @@ class NNBM(AbstractLayeredModel):
     $E(x) = \\tfrac12 x^\\top W x - b^\\top x$ with $x \\ge 0$,
 
     where $W$ is symmetric with positive diagonal. It is a distribution if $W$ is strictly
-    copositive, that is $x^\\top W x > 0$ wherever $x \\ge 0$ is not zero; beside positive definite
-    matrices, that allows some whose density has many peaks.
+    copositive: $x^\\top W x > 0$ for all nonzero $x \\ge 0$. All positive definite matrices are
+    copositive, and so are some matrices whose density has many peaks.
 
-    Copositivity is checked: exactly up to 12 units; for more by two certificates ($W$ is positive
-    definite, or is so without its positive couplings) and by a search for a direction against it.
-    Where neither is found, there is a warning.
+    The constructor checks copositivity. Up to 12 units the check is exact. Beyond that it tries two
+    certificates ($W$ is positive definite, or is so without its positive couplings) and searches
+    for a counterexample; it warns if it finds neither.
 
     !!! example
 
@@ -43,7 +43,7 @@ class NNBM(AbstractLayeredModel):
     bias: Float[Array, " n"]
     edges: tuple[tuple[int, int], ...] | None = eqx.field(static=True)
 
-    hint: ClassVar[str] = "take `NaiveMeanField`, `TAP`, `SusP`, `ISusP`, `Exact` or a sampler"
+    hint: ClassVar[str] = "use `NaiveMeanField`, `TAP`, `SusP`, `ISusP`, `Exact` or a sampler"
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class NNBM(AbstractLayeredModel):
 
         - `couplings`: $W$, of shape `[n, n]`, symmetric, strictly copositive.
         - `bias`: $b$, of shape `[n]`.
-        - `edges`: a symmetric mask of booleans `[n, n]`, which units are joined; of its diagonal
-          nothing is said. Learning keeps all other couplings at zero, and units that are not joined
-          are drawn together. Without it all are joined. The model keeps it as pairs of units.
+        - `edges`: a symmetric mask of booleans `[n, n]`, the pairs of units that are joined; all by
+          default. The diagonal is ignored. Learning keeps all other couplings at zero, and samplers
+          draw unjoined units at the same time. The model stores the mask as pairs of units.
         """
         self.couplings = _checks.parameter("couplings", couplings)
         self.bias = _checks.parameter("bias", bias)
@@ -116,7 +116,7 @@ class NNBM(AbstractLayeredModel):
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the couplings off the diagonal. Biases are zero.
         - `edges`: which units are joined, as for the class itself.
-        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        - `dtype`: float32 or float64; by default the default dtype of JAX.
         """
         _checks.count("units", units)
         upper = jnp.triu(gaussian((units, units), scale, dtype, _checks.as_key(key)), 1)
@@ -188,8 +188,8 @@ class NNBM(AbstractLayeredModel):
         """The model with its couplings made symmetric, zero between units that are not joined, and
         strictly copositive, for use after an update that may have broken any of it.
 
-        As much is added to the diagonal as one of the two certificates of copositivity needs, and
-        nothing where it holds.
+        It adds to the diagonal what one of the two certificates of copositivity needs, and nothing
+        if the certificate holds already.
         """
         couplings = self.off_diagonal
         scale = jnp.abs(self.diagonal).mean() + jnp.finfo(couplings.dtype).tiny
@@ -242,7 +242,7 @@ def check_couplings(couplings: Array) -> None:
     outside, least = couplings, float("inf")
     square = couplings.ndim == 2 and couplings.shape[0] == couplings.shape[1]
     if square and _checks.is_concrete(couplings):
-        # In NumPy, which compiles nothing for a new size.
+        # In NumPy, which needs no compilation for a new size.
         diagonal = np.diagonal(np.asarray(couplings))
         least = float(diagonal.min(initial=np.inf))
         with jax.ensure_compile_time_eval():

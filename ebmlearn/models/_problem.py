@@ -62,7 +62,7 @@ def _has_gaps(x: Any) -> bool:
 
 
 class AbstractProblem(eqx.Module):
-    """A model with evidence that was checked: what inferences work on."""
+    """A model with checked evidence, on which inferences work."""
 
     model: eqx.AbstractVar[Any]
 
@@ -73,7 +73,7 @@ class AbstractProblem(eqx.Module):
 
     @abc.abstractmethod
     def place(self, target: Targets) -> PyTree:
-        """Where a unit or a variable stands, or an error."""
+        """The place of a unit or a variable; raises an error if there is none."""
 
     @abc.abstractmethod
     def holds(self, places: list[PyTree]) -> bool:
@@ -81,7 +81,7 @@ class AbstractProblem(eqx.Module):
 
     @abc.abstractmethod
     def with_states(self: Posed, places: list[PyTree], states: tuple[int, ...]) -> Posed:
-        """The same with the states of some of these given too."""
+        """The same problem with the states of some units fixed too."""
 
     @abc.abstractmethod
     def distribution(self, means: PyTree, place: PyTree) -> Float[Array, "*batch states"]:
@@ -124,7 +124,7 @@ class Problem(AbstractProblem):
         if units.evidence is None:
             names = ", ".join(f"`{name}`" for name in self.model.names)
             raise ValueError(
-                f"`evidence` must be None for a {type(self.model).__name__}: hold units {names} by"
+                f"`evidence` must be None for a {type(self.model).__name__}: fix units {names} with"
                 " `sample(..., clamped=...)` instead."
             )
         shape = (*self.shape, units.size)
@@ -165,7 +165,7 @@ class Problem(AbstractProblem):
         return evidence, observed
 
     def flat(self, x: Array) -> Array:
-        """Something of the units of a layer, for each instance along one leading axis."""
+        """An array of the units of a layer, with one leading axis of instances."""
         x = jnp.broadcast_to(x, (*self.shape, x.shape[-1]))
         return x.reshape(math.prod(self.shape), x.shape[-1])
 
@@ -208,7 +208,7 @@ class Problem(AbstractProblem):
 
     @property
     def is_answered(self) -> bool:
-        """Whether evidence is known to leave nothing to ask for."""
+        """Whether evidence is known to fix everything."""
         if not _checks.is_concrete((self.evidence, self.observed)) or self.observed is None:
             return False
         x, low = np.asarray(self.evidence), self.model.layers[0].evidence[0]
@@ -229,7 +229,7 @@ class Problem(AbstractProblem):
         return bool(np.asarray(self.observed)[..., np.array(places)].any())
 
     def with_states(self, places: list[int], states: tuple[int, ...]) -> "Problem":
-        """The same with the states of some units given too."""
+        """The same problem with the states of some units fixed too."""
         units = self.model.layers[0]
         given = self.given()
         if units.evidence != (0.0, 1.0):
@@ -361,7 +361,9 @@ def each_and_mean(
         return fn(jax.tree.map(lambda x: x[0], batch))
     size = math.prod(shape)
     if size == 0:
-        raise ValueError(f"`model` must hold at least one instance, got a batch of shape {shape}.")
+        raise ValueError(
+            f"`model` must contain at least one instance, got a batch of shape {shape}."
+        )
 
     def step(carry: PyTree, part: tuple[PyTree, Array]) -> tuple[PyTree, PyTree]:
         instances, real = part

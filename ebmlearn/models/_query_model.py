@@ -17,19 +17,19 @@ from ._statistics import Statistics
 
 
 class QueryModel(AbstractModel):
-    """A model together with the inference that answers for it: belief propagation of so many
-    sweeps, which [`ebmlearn.QueryTraining`][] trains as one network (Lázaro-Gredilla et al. 2021).
+    """A model together with its inference: belief propagation with a fixed number of iterations,
+    which [`ebmlearn.QueryTraining`][] trains as one network (Lázaro-Gredilla et al. 2021).
 
-    It holds the parameters of a model in centred form, that of units ±1: with $W = 2 W'$,
-    $b = c_v - W' 1$ and $c = c_h - W'^\\top 1$ (their eq. (1)) it is $W'$, $c_v$ and $c_h$ that are
-    trained. Beside them there are three numbers:
+    It holds the parameters in centred form, for units ±1: with $W = 2 W'$, $b = c_v - W' 1$ and
+    $c = c_h - W'^\\top 1$ (their eq. (1)), the trained parameters are $W'$, $c_v$ and $c_h$. Three
+    more numbers can be trained:
 
-    - `temperature`: that of the messages, 1 for sum-product, towards 0 max-product.
-    - `scale`: what the log-odds of an answer are multiplied by; a likelihood that was told of the
-      unit itself is added to that as it is.
-    - `strength`: the log-odds that an observed unit is given.
+    - `temperature`: the temperature of the messages; 1 is sum-product, towards 0 max-product.
+    - `scale`: the factor of the log-odds of an answer. Soft evidence about the unit itself is added
+      afterwards, without the factor.
+    - `strength`: the log-odds of an observed unit.
 
-    Once trained, it is asked like any other model; [`ebmlearn.query`][] needs no inference then.
+    [`ebmlearn.query`][] asks a trained QueryModel like any other model, without an `inference`.
 
     !!! example
 
@@ -47,7 +47,7 @@ class QueryModel(AbstractModel):
     log_strength: Float[Array, "*states"] | None
     iterations: int = eqx.field(static=True)
     hint: ClassVar[str] = (
-        "train it by `QueryTraining`, ask it by `query`, or take `model.to_model()`"
+        "train it with `QueryTraining`, ask it with `query`, or use `model.to_model()`"
     )
 
     def __init__(
@@ -61,19 +61,18 @@ class QueryModel(AbstractModel):
     ):
         """**Arguments:**
 
-        - `model`: one of binary units, of Gaussian visible and binary hidden units, or a graph. It
-          may be untrained.
-        - `iterations`: how often messages are sent. Where layers of binary units take turns, half
-          of the messages of a sweep would not reach the answer, and are not computed. Gaussian
-          units answer an even number by half as many sweeps, units and hidden units in turns, which
-          for small numbers is another answer than all messages at the same time, as for an odd
-          number; with more they agree.
-        - `temperature`: where it starts. None is 1 for good, as for Gaussian units.
-        - `scale`: where it starts: by default 5 for binary units, else 1.
-        - `strength`: where it starts. For binary units a pair, how far the log-odds of an observed
-          0 lie below 0 and those of an observed 1 above, by default `(1000, 9.21)`; for graphs, how
-          far the scores of the other states lie below that of the observed one, by default 1000.
-          Gaussian units have none: their evidence is exact.
+        - `model`: a model of binary units, or of Gaussian visible and binary hidden units, or a
+          graph. It may be untrained.
+        - `iterations`: the number of message updates. In layered models of binary units only half
+          of the messages reach the answer, and only these are computed. With Gaussian units, an
+          even number is computed as half as many sweeps by layers, an odd number by flooding; the
+          answers differ for few iterations and agree for many.
+        - `temperature`: the initial temperature. None fixes it at 1, as for Gaussian units.
+        - `scale`: the initial scale; by default 5 for binary units, else 1.
+        - `strength`: the initial strength. For binary units a pair: the log-odds of an observed 0
+          are minus the first number, those of an observed 1 the second; by default `(1000, 9.21)`.
+          For graphs, how far the scores of other states are below that of the observed state; by
+          default 1000. Gaussian units have none, because their evidence is exact.
         """
         if not isinstance(model, AbstractPlainModel):
             got = _checks.describe(model)
@@ -82,7 +81,7 @@ class QueryModel(AbstractModel):
             refuse(model, "have messages to be sent for a QueryModel")
         if model.batch_shape != ():
             raise ValueError(
-                "`model` must be a single one, got biases with batch axes of shape"
+                "`model` must be a single model, got biases with batch axes of shape"
                 f" {model.batch_shape}."
             )
         _checks.count("iterations", iterations)
@@ -109,7 +108,7 @@ class QueryModel(AbstractModel):
 
     @property
     def scale(self) -> Float[Array, ""]:
-        """What the log-odds of an answer are multiplied by."""
+        """The factor of the log-odds of an answer."""
         return jnp.exp(self.log_scale)
 
     @property
@@ -120,15 +119,15 @@ class QueryModel(AbstractModel):
         return None if self.log_strength is None else jnp.exp(self.log_strength)
 
     def to_model(self) -> AbstractPlainModel:
-        """The plain model, without the three numbers: what [`ebmlearn.BP`][] and samplers take. It
-        is a worse model of the data than maximum likelihood would give; its answers by another
-        inference are worse too.
+        """The plain model without the three numbers, for [`ebmlearn.BP`][] and samplers. It fits
+        the data worse than a model trained by maximum likelihood, and other inferences answer worse
+        with it than the QueryModel does.
         """
         return self.centred.plain_form()
 
     @property
     def kind(self) -> str:
-        """A query: the inference is its own."""
+        """The kind of models with their own inference."""
         return "query"
 
     @property
@@ -143,16 +142,16 @@ class QueryModel(AbstractModel):
 
     @property
     def num_asked(self) -> int:
-        """How many units can be given or asked for."""
+        """The number of units that queries are about."""
         return self.centred.num_asked
 
     @property
     def query_defaults(self) -> None:
-        """A QueryModel cannot be one's model."""
+        """None: a QueryModel cannot be the model of a QueryModel."""
         return
 
     def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
-        """Where the variables of a group of a graph stand among all."""
+        """The indices of the variables of a group of a graph."""
         return self.centred.places(group, name)
 
     def blocks(self) -> tuple[Block, ...]:
@@ -160,15 +159,15 @@ class QueryModel(AbstractModel):
         return self.to_model().blocks()
 
     def observe(self, batch: Batch, name: str = "batch") -> tuple["QueryModel", Array, None]:
-        """Takes a batch of data apart, checked. Numbers between 0 and 1 are shares."""
+        """Checks a batch of data. Numbers between 0 and 1 are shares."""
         return self, self.centred.asked_rows(batch, name), None
 
     def check(self, batch: Batch, name: str = "batch") -> None:
-        """Raises unless a batch is made for the plain model."""
+        """Raises an error if a batch does not fit the plain model."""
         self.centred.asked_rows(batch, name)
 
     def asked_rows(self, data: Batch, name: str) -> Array:
-        """Rows of data that queries are about, checked."""
+        """Checked rows of data that queries are about."""
         return self.centred.asked_rows(data, name)
 
     def as_batch(self, batch: Batch) -> PyTree:
@@ -185,15 +184,15 @@ class QueryModel(AbstractModel):
         return self
 
     def problem(self, evidence: Evidence, observed: Observed) -> "QueryProblem":
-        """The model with evidence, checked."""
+        """The model with checked evidence."""
         return QueryProblem(self, self.to_model().problem(evidence, observed))
 
     def told_in(self, rows: Array) -> Bool[Array, "..."]:
-        """What of rows data tell."""
+        """Which values of rows are not missing."""
         return self.centred.told_in(rows)
 
     def row_problem(self, rows: Array, observed: Array) -> "QueryProblem":
-        """The model with evidence that was checked before."""
+        """The model with evidence that has been checked."""
         return QueryProblem(self, self.to_model().row_problem(rows, observed))
 
     def configuration(self, states: PyTree) -> PyTree:
@@ -252,7 +251,7 @@ class QueryProblem(AbstractProblem):
         return self.plain.shape
 
     def place(self, target: Targets) -> PyTree:
-        """Where a unit or a variable stands, or an error."""
+        """The place of a unit or a variable; raises an error if there is none."""
         return self.plain.place(target)
 
     def holds(self, places: list[PyTree]) -> bool:
@@ -260,7 +259,7 @@ class QueryProblem(AbstractProblem):
         return self.plain.holds(places)
 
     def with_states(self, places: list[PyTree], states: tuple[int, ...]) -> "QueryProblem":
-        """The same with the states of some of these given too."""
+        """The same problem with the states of some units fixed too."""
         return QueryProblem(self.model, self.plain.with_states(places, states))
 
     def distribution(self, means: PyTree, place: PyTree) -> Float[Array, "*batch states"]:

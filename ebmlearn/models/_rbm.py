@@ -32,7 +32,7 @@ class RBM(AbstractLayeredModel, AbstractFree):
     $E(v, h) = -v^\\top W h - b^\\top v - c^\\top h$  (Ping & Ihler 2017, eq. (1)),
 
     with weights $W$, visible biases $b$ and hidden biases $c$. The biases may carry leading batch
-    axes: one model per instance with shared weights, as [`ebmlearn.CRBM`][]`.condition` gives them.
+    axes: one model per instance with shared weights, as [`ebmlearn.CRBM`][]`.condition` returns.
 
     !!! example
 
@@ -73,7 +73,7 @@ class RBM(AbstractLayeredModel, AbstractFree):
         - `visible`, `hidden`: the numbers of units.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the weights. Biases are zero.
-        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        - `dtype`: float32 or float64; by default the default dtype of JAX.
         """
         _checks.count("visible", visible)
         _checks.count("hidden", hidden, 0)
@@ -229,9 +229,9 @@ class CRBM(AbstractFree):
     $E(v, h, x) = -v^\\top W h - v^\\top (A x + b) - h^\\top (C x + c)$
     (Ping & Ihler 2017, eq. (2)).
 
-    It is a maker of RBMs: `condition(x)` gives the [`ebmlearn.RBM`][] of $p(v, h \\mid x)$, one
-    instance for each row of features, and every inference works on that. With no hidden units it
-    is logistic regression.
+    `condition(x)` returns the [`ebmlearn.RBM`][] of $p(v, h \\mid x)$, with one instance for each
+    row of features; every inference works on it. Without hidden units a CRBM is logistic
+    regression.
 
     !!! example
 
@@ -287,7 +287,7 @@ class CRBM(AbstractFree):
         - `features`: the length of the feature vector.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of the weights. Biases are zero.
-        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        - `dtype`: float32 or float64; by default the default dtype of JAX.
         """
         _checks.count("visible", visible)
         _checks.count("hidden", hidden, 0)
@@ -333,7 +333,7 @@ class CRBM(AbstractFree):
         return (Block(0, 1, self.weights),)
 
     def check(self, batch: Batch, name: str = "batch") -> None:
-        """Raises unless a batch is a pair (features, visible) for this model."""
+        """Raises an error if a batch is not a pair (features, visible) for this model."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             got = f"{len(batch)} arrays" if isinstance(batch, (tuple, list)) else "one array"
             if not hasattr(batch, "shape") and not isinstance(batch, (tuple, list)):
@@ -347,14 +347,14 @@ class CRBM(AbstractFree):
         _checks.binary_rows(f"{name}[1]", v)
         if x.shape[0] != v.shape[0]:
             raise ValueError(
-                f"`{name}` must hold as many rows of features as of visible units, got"
+                f"`{name}` must hold the same number of rows of features and visible units, got"
                 f" {x.shape[0]} and {v.shape[0]}."
             )
 
     def observe(
         self, batch: Batch, name: str = "batch"
     ) -> tuple[RBM, tuple[Float[Array, "rows visible"]], None]:
-        """Takes the pair (features, visible) apart, checked."""
+        """Checks the pair (features, visible), and conditions on the features."""
         self.check(batch, name)
         features, visible = batch
         return self.condition(features), (jnp.asarray(visible).astype(self.dtype),), None
@@ -408,11 +408,11 @@ class CRBM(AbstractFree):
         return scaled(self, beta)
 
     def decayed(self) -> "CRBM":
-        """What weight decay pulls on: all weights."""
+        """The parameters that weight decay shrinks: all weights."""
         return matrices_of(self)
 
     def as_batch(self, batch: Batch) -> PyTree:
-        """The batch as it is."""
+        """The batch itself."""
         return batch
 
     def problem(self, evidence: Evidence, observed: Observed) -> NoReturn:
@@ -425,11 +425,11 @@ class CRBM(AbstractFree):
         return
 
     def configuration(self, states: PyTree) -> PyTree:
-        """States as they are."""
+        """The states themselves."""
         return states
 
     def bare(self) -> RBM:
-        """The RBM of features that are all 0."""
+        """The RBM for features that are all 0."""
         return RBM(self.weights, self.visible_bias, self.hidden_bias)
 
     def given_features(self, features: AnyArray | None) -> RBM:

@@ -28,9 +28,9 @@ class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
 
     $E(v, h) = -v^\\top W h - \\tfrac12 v^\\top L v - b^\\top v - c^\\top h$
 
-    (Salakhutdinov 2009), with $L$ symmetric and zero on its diagonal. Label units $y$, of which
-    exactly one is 1, may be joined to the hidden units; they add $-y^\\top U h - d^\\top y$. With
-    these, samplers and stochastic learners work, and inference does not.
+    (Salakhutdinov 2009), with $L$ symmetric and zero on its diagonal. Optional label units $y$, of
+    which exactly one is 1, are joined to the hidden units and add $-y^\\top U h - d^\\top y$. With
+    label units, samplers and stochastic learners work; inferences do not.
     """
 
     weights: Float[Array, "visible hidden"] = eqx.field(converter=parameter("weights"))
@@ -89,7 +89,7 @@ class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
         - `visible`, `hidden`, `labels`: the numbers of units.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `scale`: standard deviation of weights and couplings. Biases are zero.
-        - `dtype`: float32 or float64; the default dtype of JAX if not given.
+        - `dtype`: float32 or float64; by default the default dtype of JAX.
         """
         _checks.count("visible", visible)
         _checks.count("hidden", hidden)
@@ -138,7 +138,7 @@ class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
         Float[Array, "... hidden"],
     ]:
         """The parameters of the same distribution on spins ±1, as `SemiRestrictedBM.from_spins`
-        takes them. There must be no label units, which are no spins.
+        takes them. The model must have no label units.
         """
         if self.num_labels:
             raise ValueError(
@@ -182,8 +182,8 @@ class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
         visible: Shaped[AnyArray, "*#batch visible"],
         label: Int[AnyArray, "*#batch"] | int | None = None,
     ) -> Float[Array, "*batch"]:
-        """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$. Where there are
-        label units, $F(v, y)$ of a given label, else their sum in $F(v)$ too.
+        """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$. With label
+        units, $F(v, y)$ if `label` is given; otherwise labels are summed out too.
         """
         if label is None and self.num_labels:
             return -jax.nn.logsumexp(self._label_scores(visible), axis=-1)

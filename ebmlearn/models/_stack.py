@@ -31,13 +31,13 @@ class Stack(eqx.Module):
     def __init__(self, models: list[RBM | GaussianRBM] | tuple[RBM | GaussianRBM, ...]):
         """**Arguments:**
 
-        - `models`: two or more, from the lowest on: RBMs, and a GaussianRBM at most as the first.
+        - `models`: two or more RBMs, from the lowest up. The lowest may be a GaussianRBM.
         """
         self.models = tuple(models)
 
     def __check_init__(self):
         if len(self.models) < 2:
-            raise ValueError(f"`models` must hold two models at least, got {len(self.models)}.")
+            raise ValueError(f"`models` must contain at least two models, got {len(self.models)}.")
         for k, model in enumerate(self.models):
             if not isinstance(model, RBM if k else (RBM, GaussianRBM)):
                 wanted = "an RBM" if k else "an RBM or a GaussianRBM"
@@ -45,20 +45,19 @@ class Stack(eqx.Module):
                 raise TypeError(f"`models[{k}]` must be {wanted}, got {got}.")
             if k and self.models[k - 1].num_hidden != model.num_visible:
                 raise ValueError(
-                    f"`models[{k}]` must have as many visible units as the one below has hidden"
-                    f" ones, {self.models[k - 1].num_hidden}, got {model.num_visible}."
+                    f"`models[{k}]` must have {self.models[k - 1].num_hidden} visible units, as the"
+                    f" model below has hidden units, got {model.num_visible}."
                 )
 
     def activities(
         self, visible: Shaped[AnyArray, "*batch visible"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*batch units"] | Int[Array, "*batch units"]:
-        """What the top model is given for data: the visible units carried up through all models
-        below it.
+        """Data for the top model: the visible units passed up through all models below it.
 
         **Arguments:**
 
-        - `visible`: of the lowest model.
-        - `key`: hidden units are drawn with it, 0 or 1, at each level; without one their
+        - `visible`: visible units of the lowest model.
+        - `key`: a seed or a key with which hidden units are drawn at each level. Without it, their
           probabilities are passed on.
         """
         if key is not None:
@@ -74,8 +73,8 @@ class Stack(eqx.Module):
     def down(
         self, units: Shaped[AnyArray, "*batch units"], *, key: PRNGKeyArray | None = None
     ) -> Float[Array, "*batch visible"]:
-        """Visible units of the top model carried down to the lowest: their means, the last ones
-        given states that are drawn with `key`, or given means all the way without it.
+        """Passes visible units of the top model down to the lowest model and returns the means of
+        its visible units. With `key`, states are drawn on the way; without it, means are passed on.
         """
         if key is not None:
             key = _checks.as_key(key)

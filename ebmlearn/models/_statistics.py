@@ -10,7 +10,7 @@ class Statistics(eqx.Module):
     - `squares`: for each layer the means of what its units' own energy is linear in ($x^2$ of real
       units), for each instance; None for layers without such an energy.
 
-    They are the gradient of `log_partition`; what an inference maximises is 0 or 1.
+    They are the gradient of `log_partition`. Units over which an inference maximises are 0 or 1.
     """
 
     units: PyTree

@@ -24,12 +24,11 @@ class SamplerBlock(MCMCKernel):
     """A block of `numpyro.infer.Gibbs` (NumPyro 0.22 and later) that moves one discrete,
     Gaussian or nonnegative site by a sampler, given all other sites.
 
-    The other sites, NUTS's for instance, decide the model of the block: `build` makes it from their
-    values. It must be the conditional distribution of the site, prior and likelihood together; a
-    likelihood that is linear in the units adds to their biases. The site holds a vector as
-    [`ebmlearn.numpyro.EnergyDistribution`][] does. Before each step hidden units that are summed
-    out there are drawn given the visible ones, so that nothing is remembered that other blocks do
-    not know of.
+    `build` makes the model of the block from the values of the other sites, for instance those that
+    NUTS samples. The model must be the conditional distribution of the site, prior and likelihood
+    together; a likelihood that is linear in the units adds to their biases. The site holds a vector
+    as in [`ebmlearn.numpyro.EnergyDistribution`][]. Hidden units that are summed out there are
+    drawn given the visible units before each step, so the block keeps no hidden state.
 
     !!! example "Bits of an RBM, seen through noise of unknown strength"
 
@@ -63,11 +62,11 @@ class SamplerBlock(MCMCKernel):
         """**Arguments:**
 
         - `sampler`: [`ebmlearn.Gibbs`][], [`ebmlearn.GibbsWithGradients`][] or
-          [`ebmlearn.TemperedTransitions`][]. Not [`ebmlearn.ParallelTempering`][], whose replicas
-          would have to be known to all blocks.
+          [`ebmlearn.TemperedTransitions`][]. [`ebmlearn.ParallelTempering`][] does not work here,
+          because the other blocks do not know its replicas.
         - `build`: a function from a dictionary of the values of all other sites to the model. If
-          the site has batch axes the model may have one, of as many instances.
-        - `steps`: how many steps of the sampler make one of the block.
+          the site has batch axes the model may have one, with the same number of instances.
+        - `steps`: the number of steps of the sampler in one step of the block.
         """
         if not isinstance(sampler, AbstractSampler) or isinstance(sampler, ParallelTempering):
             raise TypeError(

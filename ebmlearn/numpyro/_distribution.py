@@ -19,18 +19,18 @@ from . import _events
 
 
 _LATENT = (
-    "`log_partition` must be given where parameters of the model may be latent: an unnormalised"
-    " density of them is wrong, and nothing would show it. Take log_partition='exact' or a value"
+    "`log_partition` must be given if parameters of the model may be latent, because their density"
+    " would be wrong without it: pass log_partition='exact' or a value"
 )
 
 
 class EnergyDistribution(Distribution):
     """A model as a NumPyro distribution, for observed or latent sites.
 
-    An event is a vector: the visible units, hidden units summed out, where these are independent
-    given the visible ones; else all units, a layer after another, as of a DBM. Its elements are the
-    states of the units, so that NUTS samples those that are real. The batch axes of the model are
-    those of the distribution.
+    An event is a vector. If hidden units are independent given the visible ones, it holds the
+    visible units, and the hidden units are summed out; otherwise, as for a DBM, it holds all units,
+    layer by layer. NUTS can sample units that are real. The batch axes of the model are those of
+    the distribution.
 
     !!! example
 
@@ -58,17 +58,18 @@ class EnergyDistribution(Distribution):
     ):
         """**Arguments:**
 
-        - `model`: any model of layers whose visible units are of one kind; a CRBM conditioned.
+        - `model`: any layered model whose visible units are all of one kind. Condition a CRBM
+          first.
         - `log_partition`: the normaliser, log Z. `"exact"` enumerates the smaller side of the model
-          at each evaluation (or integrates a few nonnegative units), and its gradient is right. A
-          number or an array is taken as it is; where parameters are latent it has to be a function
-          of them. None leaves it out, which is right only where the parameters are constants, and
-          refused where they may be latent.
-        - `sampler`, `steps`: `sample` runs so many steps of this sampler, Gibbs if not given, from
-          a random state, one chain for each draw. The draws are as good as the chains are mixed.
-          [`ebmlearn.PMP`][] draws at once, and `steps` does not matter.
-        - `fixed`: with None, says of parameters that JAX traces (the arguments of `mcmc.run` for
-          instance) that they are not latent. Differentiating by them is refused all the same.
+          (or integrates a few nonnegative units) at each evaluation, with exact gradients. A number
+          or an array is used as given; if parameters are latent, compute it from them. None leaves
+          it out; this is correct only if the parameters are constants, and an error if they may be
+          latent.
+        - `sampler`, `steps`: `sample` runs this many steps of the sampler, Gibbs by default, from a
+          random state, with one chain per draw. Use enough steps for the chains to mix.
+          [`ebmlearn.PMP`][] draws directly and ignores `steps`.
+        - `fixed`: with `log_partition=None`, True declares that traced parameters (for instance
+          arguments of `mcmc.run`) are not latent. Differentiating by them still raises an error.
         """
         _events.check(model)
         if sampler is not None and not isinstance(sampler, AbstractSampler):
@@ -77,7 +78,7 @@ class EnergyDistribution(Distribution):
         _checks.count("steps", steps)
         if log_partition is None:
             if not fixed and not _checks.is_concrete(eqx.filter(model, eqx.is_array)):
-                raise ValueError(f"{_LATENT}, or say `fixed=True` of traced constants; got None.")
+                raise ValueError(f"{_LATENT}, or `fixed=True` for traced constants; got None.")
             model = _constant(model)
         elif isinstance(log_partition, str):
             _checks.choice("log_partition", log_partition, ("exact",))
@@ -102,7 +103,7 @@ class EnergyDistribution(Distribution):
     def sample(  # pyright: ignore
         self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()
     ) -> Num[Array, "..."]:
-        """Draws events by chains, one for each: see `steps`."""
+        """Draws events, with one chain for each: see `steps`."""
         key = _events.typed(key)
         shape = (*sample_shape, *self.batch_shape)
         number = math.prod(shape)
@@ -117,7 +118,7 @@ class EnergyDistribution(Distribution):
     def log_prob(  # pyright: ignore
         self, value: Num[AnyArray, "..."], intermediates: PyTree = None
     ) -> Float[Array, "..."]:
-        """The log-probability of events, or of None for a normaliser, their log-potential."""
+        """The log-probability of events; their log-potential if `log_partition` is None."""
         potential = _events.log_potential(self.model, jnp.asarray(value))
         if self.log_partition is None:
             return potential

@@ -25,9 +25,8 @@ from ._events import typed
 
 
 class KernelState(NamedTuple):
-    """The state of one chain, as NumPyro keeps it. `energy` and `accepted` may be asked for as
-    `extra_fields`; `accepted` is the share of proposals that the last step accepted, or NaN where
-    it made none.
+    """The state of one chain. NumPyro can collect `energy` and `accepted` as `extra_fields`;
+    `accepted` is the share of proposals that the last step accepted, NaN if it made none.
     """
 
     z: dict[str, Array]
@@ -38,7 +37,7 @@ class KernelState(NamedTuple):
 
 
 class _SamplerKernel(MCMCKernel):
-    """A sampler as a kernel. NumPyro's chains are the sampler's: one each."""
+    """A sampler as a kernel, with one chain of the sampler for each chain of NumPyro."""
 
     # There is no NumPyro model behind the units: tools that ask for one find none.
     model = None
@@ -116,9 +115,9 @@ class GibbsKernel(_SamplerKernel):
         mcmc.get_samples()["visible"]  # integers of shape [1000, visible]
         ```
 
-    The keyword `clamped` of `run` holds units at their `init_params`, which are integers, and drawn
-    at random where they are left out: `mcmc.run(key, rbm, clamped=Layers(mask, None),
-    init_params={"visible": v})`.
+    The keyword `clamped` of `run` fixes units at their `init_params`: `mcmc.run(key, rbm,
+    clamped=Layers(mask, None), init_params={"visible": v})`. Units without `init_params` start at
+    random.
     """
 
     def __init__(self, beta: float = 1.0):
@@ -130,8 +129,8 @@ class GibbsKernel(_SamplerKernel):
 
 
 class NNBMGibbsKernel(_SamplerKernel):
-    """[`ebmlearn.Gibbs`][] of nonnegative units for NumPyro: each is drawn from a truncated normal
-    distribution, those that are not joined together.
+    """[`ebmlearn.Gibbs`][] for nonnegative units in NumPyro. Each unit is drawn from a truncated
+    normal distribution; units that are not joined are drawn at the same time.
 
     !!! example
 
@@ -160,7 +159,7 @@ class GibbsWithGradientsKernel(_SamplerKernel):
     def __init__(self, flips: int = 1, beta: float = 1.0):
         """**Arguments:**
 
-        - `flips`: how many flips are proposed in a step.
+        - `flips`: the number of flips that a step proposes.
         - `beta`: the inverse temperature.
         """
         super().__init__(GibbsWithGradients(flips, beta=beta))
@@ -173,7 +172,7 @@ class TemperedTransitionsKernel(_SamplerKernel):
         """**Arguments:**
 
         - `betas`: inverse temperatures that increase to 1.
-        - `sweeps`: how many at each temperature, in each direction.
+        - `sweeps`: the number of sweeps at each temperature, in each direction.
         """
         super().__init__(TemperedTransitions(betas, sweeps=sweeps))
 

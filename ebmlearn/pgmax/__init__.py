@@ -1,5 +1,5 @@
-"""The bridge to PGMax. Importing it makes PGMax run on recent versions of JAX, and tells it of the
-factor groups here: build graphs afterwards.
+"""The bridge to PGMax. Import it before you build graphs: it makes PGMax run on recent versions of
+JAX and registers the factor groups defined here.
 """
 
 # ruff: noqa: E402

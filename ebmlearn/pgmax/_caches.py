@@ -5,13 +5,12 @@ from pgmax.infer import bp_state
 
 
 def clear_caches() -> None:
-    """Lets go of graphs that PGMax keeps for ever.
+    """Clears the caches of PGMax, to free memory.
 
-    PGMax remembers what it computes of graphs, of groups and of variables in caches without a
-    limit, so that a process which builds graph after graph grows. A
-    [`ebmlearn.pgmax.FactorGraphModel`][] holds on to none of them, and compiles but once for all
-    graphs of a shape; what PGMax holds is let go by this. Afterwards ask graphs for `bp_state`
-    anew, since PGMax takes states from before and after for those of two graphs.
+    PGMax caches what it computes for graphs, groups and variables without a limit, so a process
+    that builds many graphs grows. A [`ebmlearn.pgmax.FactorGraphModel`][] keeps no graph alive and
+    compiles once for all graphs of the same shape; this function frees what PGMax keeps. Get
+    `bp_state` from a graph again afterwards, because PGMax does not match old and new states.
     """
     found = [fgraph.FactorGraph, fgroup.FactorGroup, vgroup.VarGroup]
     for kind in found:

@@ -29,9 +29,9 @@ class PGMaxGraph(NamedTuple):
 
 
 def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
-    """A model as a PGMax graph: blocks of weights between layers become dense groups, couplings
-    inside a layer pairwise factors, where they are not zero. The tables of a grid become pairwise
-    factors, a group for each in the order of its log-potentials.
+    """Converts a model to a PGMax graph. Weights between layers become dense groups; nonzero
+    couplings inside a layer become pairwise factors. Each table of a grid becomes a group of
+    pairwise factors.
 
     !!! example
 
@@ -46,7 +46,7 @@ def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
 
     - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without
       label units, a GridMRF, or a model of nonnegative units, which is quantised.
-    - `grid`: for nonnegative units, the values of their states; `grid_for(model)` if not given.
+    - `grid`: for nonnegative units, the values of their states; by default `grid_for(model)`.
     """
     require(model, tuple(MAKERS), "to_pgmax")
     return MAKERS[model.kind](model, grid)
@@ -55,7 +55,7 @@ def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
 def _no_grid(model: AbstractModel, grid: Grid | None) -> None:
     if grid is not None:
         kind = type(model).__name__
-        raise ValueError(f"`grid` must be None but for nonnegative units, got one for a {kind}.")
+        raise ValueError(f"`grid` must be None unless units are nonnegative, got one for a {kind}.")
 
 
 def _binary(model: Any, grid: Grid | None) -> PGMaxGraph:

@@ -274,11 +274,11 @@ class AbstractDenseGroup(fgroup.FactorGroup):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RBMFactorGroup(AbstractDenseGroup):
-    """All edges of an RBM as one group of a PGMax graph: pairwise factors that are $W_{ij}$ where
-    both ends are 1, else 0. Biases are evidence.
+    """All edges of an RBM as one group of a PGMax graph: pairwise factors that are $W_{ij}$ if both
+    ends are 1, else 0. Biases are evidence.
 
     It works with PGMax's belief propagation at any temperature, its dual solver and its energies,
-    beside any other factors, and is built without a loop over pairs.
+    together with any other factors, and is built without a loop over pairs.
 
     !!! example
 
@@ -306,7 +306,7 @@ class RBMFactorGroup(AbstractDenseGroup):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CRBMFactorGroup(AbstractDenseGroup):
-    """All edges of a conditional RBM, and the evidence for both sides that follows from features:
+    """All edges of a conditional RBM as one group. `evidence` computes the evidence from features:
     $b + U x$ for the visible variables, $c + V x$ for the hidden ones (Ping & Ihler 2017, eq. (2)).
 
     !!! example
@@ -334,7 +334,7 @@ class CRBMFactorGroup(AbstractDenseGroup):
         """**Arguments:**
 
         - `visible_variables`, `hidden_variables`: groups of binary variables.
-        - `model`: a CRBM with as many visible and hidden units.
+        - `model`: a CRBM with the same numbers of visible and hidden units.
         """
         for name, group in (("visible", visible_variables), ("hidden", hidden_variables)):
             if not isinstance(group, vgroup.VarGroup):
@@ -351,8 +351,8 @@ class CRBMFactorGroup(AbstractDenseGroup):
             object.__setattr__(self, name, value)
 
     def evidence(self, features: Shaped[AnyArray, " features"]) -> dict[vgroup.VarGroup, Array]:
-        """What features say of both sides, for PGMax's `evidence_updates`. Of one instance; for a
-        batch, `jax.vmap` over it.
+        """The evidence for PGMax's `evidence_updates`, for one instance. Use `jax.vmap` for a
+        batch.
 
         **Arguments:**
 
@@ -373,7 +373,7 @@ def listed(name: str, variables: Any, states: int) -> list[Variable]:
         variables = variables.variables
     variables = list(variables)
     if not variables:
-        raise ValueError(f"`{name}` must hold a variable at least, got none.")
+        raise ValueError(f"`{name}` must contain at least one variable, got 0.")
     for variable in variables:
         if not isinstance(variable, tuple) or len(variable) != 2:
             got = _checks.describe(variable)
@@ -382,7 +382,7 @@ def listed(name: str, variables: Any, states: int) -> list[Variable]:
             raise ValueError(f"`{name}` must have {states} states, got one of {variable[1]}.")
     if len(set(variables)) != len(variables):
         repeated, _ = collections.Counter(variables).most_common(1)[0]
-        raise ValueError(f"`{name}` must be different variables, got {repeated} twice.")
+        raise ValueError(f"`{name}` must hold different variables, got {repeated} twice.")
     return variables
 
 

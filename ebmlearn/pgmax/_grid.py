@@ -30,7 +30,7 @@ class Grid(eqx.Module):
     def __init__(self, nodes: ArrayLike, log_weights: ArrayLike):
         """**Arguments:**
 
-        - `nodes`: $x_k$, two at least, increasing, none below zero.
+        - `nodes`: $x_k$, at least two, nonnegative and increasing.
         - `log_weights`: $\\ell_k$, the logarithms of the weights of a quadrature.
         """
         self.nodes = np.array(nodes, np.float64)
@@ -39,7 +39,9 @@ class Grid(eqx.Module):
     def __check_init__(self):
         nodes = self.nodes
         if nodes.ndim != 1 or nodes.size < 2:
-            raise ValueError(f"`nodes` must be two numbers or more, got {_checks.describe(nodes)}.")
+            raise ValueError(
+                f"`nodes` must hold at least two numbers, got {_checks.describe(nodes)}."
+            )
         _checks.exact_shape("log_weights", self.log_weights, nodes.shape, "as there are nodes")
         for name, x in vars(self).items():
             if not np.isfinite(x).all():
@@ -103,7 +105,7 @@ def grid_for(
     points: int = 32,
     kind: Literal["uniform", "geometric", "laguerre"] = "laguerre",
 ) -> Grid:
-    """A grid that ends where hardly anything of any unit of a model is left: at most 4e-6.
+    """A grid that covers the mass of every unit of a model up to 4e-6.
 
     **Arguments:**
 
@@ -171,8 +173,8 @@ def _reach(couplings: np.ndarray, bias: np.ndarray) -> np.ndarray:
     if not bounds:
         raise ValueError(
             "`model` must have couplings that are positive definite, or become so when positive"
-            " ones off the diagonal are set to zero, for a grid to be chosen; got"
-            f" {_checks.describe(couplings)} of which neither is true. Choose the end of the grid."
+            " ones off the diagonal are set to zero, got others in"
+            f" {_checks.describe(couplings)}: pass a grid, such as `uniform_grid(points, upper)`."
         )
     return np.min(
         [

@@ -29,10 +29,10 @@ class _Slices(NamedTuple):
 
 
 def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer:
-    """Belief propagation for PGMax graphs with dense groups: these by matrices, logical and pool
-    factors by updates that lose no digits, all other factors by PGMax's own. An `Inferer` to be
-    used as that of `pgmax.infer.build_inferer`, to which it gives equal results; it compiles once
-    for each number of iterations.
+    """Belief propagation for PGMax graphs with dense groups. It is an `Inferer` that replaces
+    `pgmax.infer.build_inferer` and gives the same results. Dense groups use matrices, logical and
+    pool factors use updates without cancellation, and all other factors use PGMax's own updates. It
+    compiles once for each number of iterations.
 
     !!! example
 
@@ -44,13 +44,14 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer
 
     **Arguments:**
 
-    - `bp_state`: of a graph that was built after `import ebmlearn.pgmax`.
-    - `temperature`: that of `run`, where it is told none: 1 is sum-product, 0 max-product.
+    - `bp_state`: the state of a graph that was built after `import ebmlearn.pgmax`.
+    - `temperature`: the default of `run`: 1 is sum-product, 0 is max-product.
     """
     state = bp_state.fg_state
     if RBMFactor not in state.wiring:
         raise ValueError(
-            "`bp_state` must be of a graph built after `import ebmlearn.pgmax`, got one before."
+            "`bp_state` must come from a graph built after `import ebmlearn.pgmax`, got one built"
+            " before it."
         )
     groups: dict[Any, list] = {kind: [] for kind in state.wiring}
     for group in state.factor_group_to_potentials_starts:

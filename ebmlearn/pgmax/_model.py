@@ -30,10 +30,10 @@ from ._tables import Tables
 
 
 class FactorGraphModel(AbstractGraphModel):
-    """Any PGMax graph as a model with parameters: the log-potentials of its factor groups and the
-    evidence of its variables. [`ebmlearn.BP`][], [`ebmlearn.Exact`][], [`ebmlearn.query`][],
-    [`ebmlearn.MLE`][] and [`ebmlearn.fit`][] work on it. The graph itself is not changed, and what
-    was learned goes back to PGMax by `bp_arrays`.
+    """Any PGMax graph as a model. Its parameters are the log-potentials of the factor groups and
+    the evidence of the variables. [`ebmlearn.BP`][], [`ebmlearn.Exact`][], [`ebmlearn.query`][],
+    [`ebmlearn.MLE`][] and [`ebmlearn.fit`][] work on it. Training does not change the graph;
+    `bp_arrays` returns the learned parameters in PGMax's form.
 
     !!! example
 
@@ -49,7 +49,7 @@ class FactorGraphModel(AbstractGraphModel):
         )
         ```
 
-    Parameters are tied by the `build` argument of `fit`, a function from what is free to the model:
+    To tie parameters, pass a function from free parameters to the model as `build` to `fit`:
 
         ```python
         def build(table):  # one table of 3×3 for all factors of a group
@@ -58,7 +58,7 @@ class FactorGraphModel(AbstractGraphModel):
         ebmlearn.fit(jnp.zeros((3, 3)), learner, data, build=build, ...)
         ```
 
-    Graphs of one shape share what is compiled for them.
+    Graphs of the same shape are compiled once.
     """
 
     log_potentials: tuple[Float[Array, "..."], ...]
@@ -71,8 +71,8 @@ class FactorGraphModel(AbstractGraphModel):
     def __init__(self, graph: fgraph.FactorGraph):
         """**Arguments:**
 
-        - `graph`: a PGMax graph, built after `import ebmlearn.pgmax`. Evidence starts at zero: give
-          other values with `with_evidence`.
+        - `graph`: a PGMax graph, built after `import ebmlearn.pgmax`. Evidence is zero; set
+          it with `with_evidence`.
         """
         if not isinstance(graph, fgraph.FactorGraph):
             got = _checks.describe(graph)
@@ -112,7 +112,7 @@ class FactorGraphModel(AbstractGraphModel):
         return np.broadcast_to(np.asarray(self.layout.counts), (self.num_variables,))
 
     def log_potentials_of(self, group: Hashable) -> Float[Array, "..."]:
-        """The log-potentials of a factor group, as they are now: after training, what was learned.
+        """The current log-potentials of a factor group; after training, the learned ones.
 
         **Arguments:**
 
@@ -168,8 +168,8 @@ class FactorGraphModel(AbstractGraphModel):
         ):
             if mine.shape != own.shape:
                 raise ValueError(
-                    f"`bp_state` must be of the graph of this model, with {mine.size} {name}, got"
-                    f" {own.size}."
+                    f"`bp_state` must come from the graph of this model, with {mine.size} {name},"
+                    f" got {own.size}."
                 )
         return infer.BPArrays(
             log_potentials=log_potentials, ftov_msgs=jnp.zeros(messages.shape), evidence=evidence
@@ -207,7 +207,7 @@ class FactorGraphModel(AbstractGraphModel):
         **Arguments:**
 
         - `data`: from variable groups to states, `[*batch, *shape]`, integers or booleans, -1 where
-          not known. Or such an array as is returned here.
+          not known. An array as returned here works too.
 
         **Returns:**
 

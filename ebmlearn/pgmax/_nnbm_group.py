@@ -225,12 +225,12 @@ def log_normaliser(
 class NNBMFactorGroup(fgroup.FactorGroup):
     """A nonnegative Boltzmann machine on a grid, as one group of a PGMax graph: factors
     $-W_{ij} x_i x_j$ of all pairs and $b_i x_i - \\tfrac12 W_{ii} x_i^2$ of all units, with $x$ the
-    node of a variable's state. At a positive temperature sums over states are integrals by the
-    weights of the grid; maxima and energies know nothing of weights.
+    node of a variable's state. At a positive temperature, sums over states are integrals with the
+    weights of the grid; maxima and energies do not use the weights.
 
     It works with PGMax's belief propagation at any temperature, its dual solver and its energies,
-    beside any other factors, and is built without a loop over pairs. Its log-potentials are the
-    parameters themselves: $W_{ij}$ for $i < j$, then $W_{ii}$, then $b_i$.
+    together with any other factors, and is built without a loop over pairs. Its log-potentials are
+    the parameters themselves: $W_{ij}$ for $i < j$, then $W_{ii}$, then $b_i$.
 
     !!! example
 
@@ -260,7 +260,7 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         - `variables`: a group of variables with a state for each node of the grid, or a list.
         - `couplings`: $W$, of shape `[n, n]`, symmetric, positive on the diagonal.
         - `grid`: the values of the states, a [`ebmlearn.pgmax.Grid`][].
-        - `bias`: $b$, of shape `[n]`; zero if not given.
+        - `bias`: $b$, of shape `[n]`; zero by default.
         """
         variables = listed("variables", variables, len(grid.nodes))
         couplings = _checks.parameter("couplings", couplings)

@@ -108,7 +108,7 @@ class GraphView(AbstractGraphView):
         return (self._by_variable(self._held(state.fields, instance)),)
 
     def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
-        # Added up anew, so that a gradient with the messages held fixed is complete.
+        # Added up again, so that a gradient with the messages held fixed is complete.
         fields = self._fields(state.messages, state.rest, instance)
         scores, top = self._shifted(fields, instance)
         single = self._reduce(self._by_variable(scores), -1)

@@ -1,7 +1,7 @@
 """Pictures of models, samples, training and chains, with Matplotlib.
 
-Each function draws onto the axes `ax`, or onto those of a new figure, and returns them; nothing is
-shown or saved, and titles are left to the caller.
+Each function draws on the axes `ax`, or on a new figure, and returns the axes. It does not show or
+save the figure and sets no title.
 """
 
 # ruff: noqa: E402

@@ -46,7 +46,7 @@ def places(x: Any, number: int, name: str = "x") -> np.ndarray:
         return np.arange(1, number + 1, dtype=float)
     array = numbers(name, x, 1)
     if len(array) != number:
-        raise ValueError(f"`{name}` must hold {number} numbers, one a point, got {len(array)}.")
+        raise ValueError(f"`{name}` must hold {number} numbers, one per point, got {len(array)}.")
     return array
 
 

@@ -35,7 +35,7 @@ def history(
     per: Literal["epochs", "steps"] = "epochs",
     ax: Axes | None = None,
 ) -> Axes:
-    """How a number went along in training.
+    """Draws the history of a training run.
 
     !!! example
 
@@ -46,12 +46,12 @@ def history(
 
     **Arguments:**
 
-    - `history`: a [`History`][ebmlearn._fit.History], or several by their names.
-    - `name`: `"loss"`, `"gap"`, `"converged"`, `"iterations"` or `"accepted"`; of epochs also
-      `"metric"` and `"seconds"`. By default the first of metric, loss, gap and share converged that
-      all histories have.
+    - `history`: a [`History`][ebmlearn._fit.History], or a dictionary of several.
+    - `name`: `"loss"`, `"gap"`, `"converged"`, `"iterations"` or `"accepted"`; for epochs also
+      `"metric"` and `"seconds"`. By default the first of metric, loss, gap and converged that all
+      histories have.
     - `per`: `"epochs"`, counted from 1, or `"steps"`.
-    - `ax`: where to draw.
+    - `ax`: the axes to draw on; a new figure by default.
 
     **Returns:**
 
@@ -83,13 +83,13 @@ def history(
 
 
 def convergence(beliefs: Beliefs | Mapping[str, Beliefs], *, ax: Axes | None = None) -> Axes:
-    """The share of instances on which an inference had converged after so many sweeps.
+    """Draws the share of instances on which an inference has converged, by sweep.
 
     **Arguments:**
 
-    - `beliefs`: what [`ebmlearn.BP`][] or another inference says of a batch, with a tolerance `tol`
-      set; or several beliefs by their names.
-    - `ax`: where to draw.
+    - `beliefs`: the beliefs of [`ebmlearn.BP`][] or another inference about a batch, with `tol`
+      set; or a dictionary of several beliefs.
+    - `ax`: the axes to draw on; a new figure by default.
 
     **Returns:**
 
@@ -121,7 +121,7 @@ def residuals(
     tol: float | int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """How the residual of an inference fell from sweep to sweep.
+    """Draws the residual of an inference after each sweep.
 
     !!! example
 
@@ -133,15 +133,15 @@ def residuals(
 
     **Arguments:**
 
-    - `residuals`: the residual after each sweep, `[sweeps]`; of several instances
-      `[sweeps, instances]`, whose median is drawn as a line and all else as a band; or several of
-      these by their names.
+    - `residuals`: the residual after each sweep, `[sweeps]`; for several instances
+      `[sweeps, instances]`, drawn as the line of the median and a band over all; or a dictionary of
+      these.
     - `tol`: a tolerance to mark.
-    - `ax`: where to draw.
+    - `ax`: the axes to draw on; a new figure by default.
 
     **Returns:**
 
-    The axes, whose height is logarithmic.
+    The axes, with a logarithmic y axis.
     """
     curves = {
         label: numbers("residuals", one, 1, 2)
@@ -177,28 +177,28 @@ def ais_bracket(
     width: float | int = 2.0,
     ax: Axes | None = None,
 ) -> Axes:
-    """Log Z, or the log-likelihood of data, as annealing brackets it: [`ebmlearn.ais`][] rather
-    underestimates log Z and [`ebmlearn.reverse_ais`][] rather overestimates it.
+    """Draws the bracket of log Z, or of the log-likelihood of data, that annealing gives:
+    [`ebmlearn.ais`][] tends to be too low and [`ebmlearn.reverse_ais`][] too high.
 
     !!! example
 
         ```python
-        score = -rbm.free_energy(data).mean()  # with log Z less, the log-likelihood
+        score = -rbm.free_energy(data).mean()  # minus log Z, it is the log-likelihood
         plotting.ais_bracket([forward], [reverse], unnormalised=[score])
         ```
 
     **Arguments:**
 
-    - `forward`: an estimate by `ais`, or several: of models along training, or with ever more
-      temperatures.
-    - `reverse`: as many estimates by `reverse_ais`, if there are any.
-    - `x`: where along the axis each of them stands: an epoch, or a number of temperatures. If not
-      given, 1, 2, ...
-    - `unnormalised`: the mean of $-F(v)$ over data, a number for each estimate. With it the
+    - `forward`: one estimate by `ais`, or several, for instance at several epochs or with more and
+      more temperatures.
+    - `reverse`: the same number of estimates by `reverse_ais`, if available.
+    - `x`: the position of each estimate, such as an epoch or a number of temperatures; 1, 2, ... by
+      default.
+    - `unnormalised`: the mean of $-F(v)$ over the data, one number for each estimate. With it the
       log-likelihood is drawn, without it log Z.
-    - `exact`: log Z itself, where it is known.
-    - `width`: how many standard errors the bars have on each side.
-    - `ax`: where to draw.
+    - `exact`: the exact log Z, if known.
+    - `width`: the length of the error bars on each side, in standard errors.
+    - `ax`: the axes to draw on; a new figure by default.
 
     **Returns:**
 
@@ -254,8 +254,8 @@ def spectra(
     log: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
-    """The singular values of weights along training: those that grow out of the rest are what the
-    model has learned.
+    """Draws the singular values of the weights during training. Values that grow away from the rest
+    show the directions that the model has learned.
 
     !!! example
 
@@ -273,12 +273,12 @@ def spectra(
 
     **Arguments:**
 
-    - `values`: what [`ebmlearn.singular_values`][] returned at each time; or singular values of
-      shape `[times, values]`.
-    - `x`: the epochs or steps of these times; if not given, 1, 2, ...
-    - `block`: which block of weights, where a model has several.
-    - `log`: whether the height is logarithmic.
-    - `ax`: where to draw.
+    - `values`: the results of [`ebmlearn.singular_values`][] at several times, or singular values
+      of shape `[times, values]`.
+    - `x`: the epochs or steps of these times; 1, 2, ... by default.
+    - `block`: the index of the block of weights, if a model has several.
+    - `log`: whether the y axis is logarithmic.
+    - `ax`: the axes to draw on; a new figure by default.
 
     **Returns:**
 
@@ -304,15 +304,15 @@ def discrepancy(
     floor: float | int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """How far samples are from data, by [`ebmlearn.mmd`][], against the sweeps made for them.
+    """Draws the discrepancy ([`ebmlearn.mmd`][]) between samples and data against sweeps.
 
     **Arguments:**
 
-    - `curves`: squared discrepancies by the names of samplers or learners, a number for each entry
-      of `sweeps`.
-    - `sweeps`: how many sweeps were made.
-    - `floor`: the discrepancy between data and data, to mark.
-    - `ax`: where to draw.
+    - `curves`: a dictionary from names of samplers or learners to squared discrepancies, one for
+      each entry of `sweeps`.
+    - `sweeps`: the numbers of sweeps.
+    - `floor`: the discrepancy between two sets of data, drawn as a reference line.
+    - `ax`: the axes to draw on; a new figure by default.
 
     **Returns:**
 
@@ -368,7 +368,7 @@ def _each(name: str, x: Any, number: int) -> np.ndarray:
     array = numbers(name, x, 0, 1)
     if array.shape not in ((), (number,)):
         raise ValueError(
-            f"`{name}` must be a number, or {number} of them, got {_checks.describe(array)}."
+            f"`{name}` must be a number or {number} numbers, got {_checks.describe(array)}."
         )
     return np.broadcast_to(array, (number,))
 
@@ -384,7 +384,7 @@ def _block(values: Any, block: int) -> Any:
             raise ValueError(f"`block` must be below {min(map(len, rows))}, got {block}.")
         rows = [row[block] for row in rows]
     if len({np.shape(row) for row in rows}) > 1:
-        raise ValueError("`values` must hold as many singular values at each time, got others.")
+        raise ValueError("`values` must hold the same number of singular values at each time.")
     return np.stack([np.asarray(row) for row in rows]) if rows else np.zeros((0, 0))
 
 

@@ -28,7 +28,7 @@ def images(
     gap: int = 1,
     ax: Axes | None = None,
 ) -> Axes:
-    """Images side by side: samples, data, reconstructions.
+    """Draws images side by side: samples, data or reconstructions.
 
     !!! example
 
@@ -41,16 +41,16 @@ def images(
 
     **Arguments:**
 
-    - `x`: the pixels of an image, or of several: `[rows, pixels]`, row after row of the image.
-    - `shape`: height and width of an image.
-    - `columns`: how many stand side by side; ten at most if not given.
-    - `signed`: whether numbers may be negative. These are drawn in blue and red with white at 0,
-      others in grey with black at the highest.
-    - `limits`: what is drawn as the lowest and the highest number. If not given, 0 and 1 where all
-      numbers lie there, else the lowest and the highest of all; if `signed`, the largest
-      magnitude and its negative.
+    - `x`: the pixels of one image, or of several, `[rows, pixels]`, each flattened row by row.
+    - `shape`: the height and width of an image.
+    - `columns`: the number of images in a row; by default at most ten.
+    - `signed`: True draws signed numbers in blue and red with white at 0; False draws in grey, with
+      the highest number black.
+    - `limits`: the lowest and the highest number of the colour scale. The default is 0 and 1 if all
+      numbers are between them, else their lowest and highest; with `signed`, plus and minus the
+      largest magnitude.
     - `gap`: the width of the frame between images, in pixels.
-    - `ax`: where to draw.
+    - `ax`: the axes to draw on; a new figure by default.
 
     **Returns:**
 
@@ -93,17 +93,17 @@ def filters(
     limits: tuple[float | int, float | int] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """The weights that join each hidden unit to the visible ones, as images.
+    """Draws the weights of each hidden unit as an image.
 
     **Arguments:**
 
     - `model`: a model with `weights`, such as an RBM, a CRBM or a DBM, whose visible units are
       the pixels of an image.
-    - `shape`: height and width of the image.
-    - `layer`: of a DBM, which hidden layer: 0 is the first. The weights of the layers below it are
-      multiplied with its own.
-    - `number`: how many hidden units, those with the largest weights first; without it all, in
-      their order.
+    - `shape`: the height and width of the image.
+    - `layer`: for a DBM, the index of the hidden layer; 0 is the first. Its weights are multiplied
+      with those of the layers below.
+    - `number`: draw only this many hidden units, those with the largest weights first. By default
+      all are drawn, in their order.
     - `columns`, `limits`, `ax`: as for [`ebmlearn.plotting.images`][].
 
     **Returns:**
@@ -129,8 +129,7 @@ def filters(
         found = found[np.argsort(-np.linalg.norm(found, axis=1), kind="stable")[:number]]
     if found.shape[1] != math.prod(shape):
         raise ValueError(
-            f"`shape` must have as many pixels as there are visible units, {found.shape[1]}, got"
-            f" {shape}."
+            f"`shape` must have {found.shape[1]} pixels, one per visible unit, got {shape}."
         )
     return images(found, shape, columns=columns, signed=True, limits=limits, ax=ax)
 
@@ -145,7 +144,7 @@ def marginals(
     gap: int = 1,
     ax: Axes | None = None,
 ) -> Axes:
-    """Probabilities of pixels in grey, and in blue what was known of them.
+    """Draws probabilities of pixels in grey, and observed pixels in blue.
 
     !!! example
 
@@ -156,11 +155,11 @@ def marginals(
 
     **Arguments:**
 
-    - `probabilities`: of 1, of the pixels of one image or of several, `[rows, pixels]`, as
-      [`ebmlearn.query`][] gives them.
-    - `shape`: height and width of an image.
-    - `observed`: which pixels were known, in all images or in each.
-    - `evidence`: what was known of these, from 0 to 1; if not given, their probabilities say it.
+    - `probabilities`: the probabilities of 1 of the pixels of one image or of several,
+      `[rows, pixels]`, as [`ebmlearn.query`][] returns them.
+    - `shape`: the height and width of an image.
+    - `observed`: booleans, the observed pixels of all images or of each.
+    - `evidence`: the values of the observed pixels, from 0 to 1; their probabilities by default.
     - `columns`, `gap`, `ax`: as for [`ebmlearn.plotting.images`][].
 
     **Returns:**

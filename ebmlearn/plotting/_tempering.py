@@ -20,8 +20,8 @@ def swaps(
     *,
     ax: Axes | None = None,
 ) -> Axes:
-    """The share of swaps that parallel tempering accepted, between each two neighbouring
-    temperatures: a ladder is as good as its lowest rung.
+    """Draws the share of accepted swaps between each two neighbouring temperatures of parallel
+    tempering. The lowest share limits how fast replicas move along the ladder.
 
     !!! example
 
@@ -38,10 +38,10 @@ def swaps(
 
     **Arguments:**
 
-    - `info`: what [`ebmlearn.ParallelTempering`][] says of its steps, with the steps as a leading
-      axis of all of it, as `jax.lax.scan` stacks them.
-    - `betas`: the inverse temperatures, to write below; if not given, pairs are counted.
-    - `ax`: where to draw.
+    - `info`: the info of the steps of [`ebmlearn.ParallelTempering`][], stacked along a leading
+      axis, as `jax.lax.scan` returns it.
+    - `betas`: the inverse temperatures, as labels; by default the pairs are numbered.
+    - `ax`: the axes to draw on; a new figure by default.
 
     **Returns:**
 
@@ -79,15 +79,15 @@ def walkers(
     follow: Sequence[int] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Where each replica of a ladder went from step to step.
+    """Draws the path of each replica along the ladder.
 
     **Arguments:**
 
-    - `walker`: that of the state of parallel tempering after each step: `[steps, betas]`, or
+    - `walker`: the `walker` of the state of parallel tempering after each step, `[steps, betas]` or
       `[steps, betas, chains]`.
-    - `chain`: which chain, where there are several.
-    - `follow`: the replicas to draw in full colour, by their place at the start; all if not given.
-    - `ax`: where to draw.
+    - `chain`: the index of the chain, if there are several.
+    - `follow`: the replicas to draw in full colour, by their place at the start; all by default.
+    - `ax`: the axes to draw on; a new figure by default.
 
     **Returns:**
 
@@ -128,12 +128,12 @@ def walkers(
 
 
 def round_trips(info: ParallelTemperingInfo, *, ax: Axes | None = None) -> Axes:
-    """How many replicas have come from the hot end to the cold one, against the steps made.
+    """Draws the number of replicas that have moved from the hot end to the cold end.
 
     **Arguments:**
 
     - `info`: as for [`ebmlearn.plotting.swaps`][].
-    - `ax`: where to draw.
+    - `ax`: the axes to draw on; a new figure by default.
 
     **Returns:**
 

@@ -20,12 +20,12 @@ def adapt_ladder(
     steps: int = 200,
     rounds: int = 4,
 ) -> ParallelTempering:
-    """Parallel tempering with as many temperatures, moved so that neighbours swap equally often.
+    """Adapts the temperatures of parallel tempering so that all neighbours swap equally often.
 
-    In each round chains are run, the share of refused swaps between neighbours is added up along
-    the ladder, and the temperatures are placed anew so that this sum rises by the same amount from
-    each to the next (Syed et al. 2022). The first and the last stay. Each round is twice as long as
-    the one before, and compiles anew.
+    Each round runs chains, adds up the share of rejected swaps along the ladder, and moves the
+    temperatures so that this sum grows by the same amount from each to the next (Syed et al. 2022).
+    The number of temperatures, the first and the last stay the same. Each round is twice as long as
+    the one before and compiles again.
 
     !!! example
 
@@ -36,11 +36,11 @@ def adapt_ladder(
 
     **Arguments:**
 
-    - `model`, `sampler`: what to sample, and the ladder to begin with.
-    - `key`: a typed key.
-    - `num_chains`: how many chains.
-    - `steps`: how long the first round is.
-    - `rounds`: how many.
+    - `model`, `sampler`: the model, and the sampler with the initial ladder.
+    - `key`: a seed, or a key such as `jax.random.key(0)`.
+    - `num_chains`: the number of chains.
+    - `steps`: the number of steps of the first round.
+    - `rounds`: the number of rounds.
     """
     if not isinstance(sampler, ParallelTempering):
         got = _checks.describe(sampler)

@@ -16,10 +16,10 @@ from ..models._base import require_layers
 
 
 class ChainState(eqx.Module):
-    """Where chains are: `units` are named as the units of the model ([`ebmlearn.Layers`][] or
-    [`ebmlearn.Units`][], for instance), each array of shape `[chains, n]`: integers, or real
-    numbers if the units are real. `clamped` holds booleans in the same places, or None, for units
-    that never change.
+    """The state of chains. `units` holds arrays of shape `[chains, n]`, named as the units of the
+    model ([`ebmlearn.Layers`][] or [`ebmlearn.Units`][], for instance): integers, or real numbers
+    if the units are real. `clamped` holds booleans in the same places, True for units that never
+    change, or None.
     """
 
     units: PyTree
@@ -27,8 +27,8 @@ class ChainState(eqx.Module):
 
 
 class AbstractSampler(eqx.Module):
-    """Turns a model into configurations: by chains that leave its distribution as it is, or, if it
-    is `independent`, by draws that owe nothing to each other.
+    """Draws configurations of a model: with chains that leave its distribution invariant or, if
+    `independent` is True, with independent draws.
 
     !!! example
 
@@ -52,20 +52,20 @@ class AbstractSampler(eqx.Module):
         start: PyTree = None,
         clamped: PyTree = None,
     ) -> PyTree:
-        """Chains at their start.
+        """Starts chains.
 
         **Arguments:**
 
         - `model`: any model of layers, such as an RBM or a conditioned CRBM. If it has a batch
           axis, there must be as many chains as instances. [`ebmlearn.PMP`][] takes graphs too.
-        - `num_chains`: how many.
+        - `num_chains`: the number of chains.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `start`: states named as the units of the model, `Layers(v, None)` for instance, of shape
-          `[num_chains, n]` or `[n]`: integers, or real numbers if the units are real. Where it is
-          None, units are drawn, each state as likely as another. For a graph, a dictionary from
-          groups of variables to states `[num_chains, *shape]` or `[*shape]`.
-        - `clamped`: booleans in the same places, which units keep their start. None is none. Of a
-          graph, a dictionary from groups to booleans: `{group: True}`.
+          `[num_chains, n]` or `[n]`: integers, or real numbers if the units are real. Units
+          that are None are drawn uniformly. For a graph, a dictionary from groups of variables to
+          states `[num_chains, *shape]` or `[*shape]`.
+        - `clamped`: booleans in the same places, True for units that keep their start; None for no
+          units. For a graph, a dictionary from groups to booleans: `{group: True}`.
         """
         self._check(model)
         _checks.count("num_chains", num_chains)
@@ -78,7 +78,7 @@ class AbstractSampler(eqx.Module):
 
     @abc.abstractmethod
     def _check(self, model: Any) -> None:
-        """Raises `TypeError` unless it can sample a model."""
+        """Raises `TypeError` if it cannot sample this model."""
 
     @abc.abstractmethod
     def _start(
@@ -154,7 +154,7 @@ def ladder(betas: Sequence[float] | Float[AnyArray, " betas"]) -> tuple[float, .
     rising = all(a < b for a, b in itertools.pairwise(values))
     if not flat or len(values) < 2 or not rising or values[-1] != 1 or not values[0] >= 0:
         raise ValueError(
-            "`betas` must be two or more numbers that increase from 0 or above to 1, got"
+            "`betas` must hold at least two numbers that increase from 0 or above to 1, got"
             f" {_shortened(values)}."
         )
     return values

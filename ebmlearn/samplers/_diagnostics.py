@@ -8,20 +8,19 @@ from ..models import AbstractModel
 
 def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
     """The integrated autocorrelation time $1 + 2 \\sum_t \\rho_t$ of numbers along chains, for
-    instance energies: how many steps are worth one independent draw.
+    instance energies: the number of steps that are worth one independent draw.
 
-    Correlations are averaged over chains, around the mean of all of them, and summed up to the
-    first window of five times the estimate (Sokal 1997); those that swing, with a negative
-    correlation of neighbours, in pairs up to the first pair that is not positive (Geyer 1992).
-    Chains that do not move give infinity.
+    Correlations are averaged over chains and summed over a window of five times the estimate (Sokal
+    1997). If neighbouring steps are negatively correlated, they are summed in pairs up to the first
+    pair that is not positive (Geyer 1992). Chains that do not move give infinity.
 
     **Arguments:**
 
-    - `x`: numbers of shape `[steps, chains]`, a thousand steps or so at least.
+    - `x`: numbers of shape `[steps, chains]`. Use at least about a thousand steps.
     """
     _checks.rank("x", x, 2, "[steps, chains]")
     if x.shape[0] < 2:
-        raise ValueError(f"`x` must hold two steps at least, got {_checks.describe(x)}.")
+        raise ValueError(f"`x` must contain at least two steps, got {_checks.describe(x)}.")
     x = jnp.asarray(x)
     x = x.astype(jnp.result_type(float)) if jnp.issubdtype(x.dtype, jnp.integer) else x
     steps = x.shape[0]
@@ -41,7 +40,7 @@ def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
 
 
 def singular_values(model: AbstractModel) -> tuple[Float[Array, " _"], ...]:
-    """The singular values of each block of weights, from the largest on. In training, those that
-    grow are the directions that the model has learned.
+    """The singular values of each block of weights, largest first. Values that grow in training
+    show the directions that the model has learned.
     """
     return tuple(jnp.linalg.svd(b.weights, compute_uv=False) for b in model.blocks())

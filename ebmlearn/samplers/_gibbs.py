@@ -15,12 +15,12 @@ class GibbsInfo(NamedTuple):
 
 
 class Gibbs(AbstractChains):
-    """Gibbs sampling. A step draws each unit once given all others: whole layers at once where
-    their units are not joined to each other, else a unit at a time.
+    """Gibbs sampling. A step draws each unit once given all others: a whole layer at once if its
+    units are not joined to each other, else one unit at a time.
 
-    In an RBM it draws the hidden units given the visible ones, then the visible units given these
-    (block Gibbs); in a DBM all odd layers, then all even ones; and inside a layer with few
-    edges all units of which no two are joined.
+    In an RBM it draws the hidden units given the visible units, then the visible units given the
+    hidden units (block Gibbs). In a DBM it draws all odd layers, then all even layers. Inside a
+    layer with few edges it draws groups of unjoined units at once.
 
     !!! example
 

@@ -14,19 +14,18 @@ from ._base import AbstractSampler, ChainState, masks, start_chains, tree_where
 
 
 class GibbsWithGradientsInfo(NamedTuple):
-    """Of each chain: the energy after the step, and the share of its flips that were accepted."""
+    """The energy of each chain after the step, and the share of its flips that were accepted."""
 
     energy: Float[Array, " chains"]
     accepted: Float[Array, " chains"]
 
 
 class GibbsWithGradients(AbstractSampler):
-    """Gibbs with gradients (Grathwohl et al. 2021): a flip of one unit is proposed with a
-    probability that grows with what it would gain, and accepted by the rule of Metropolis and
-    Hastings.
+    """Gibbs with gradients (Grathwohl et al. 2021). It proposes to flip one unit, with a higher
+    probability the more the flip lowers the energy, and accepts by the Metropolis-Hastings rule.
 
-    What a flip gains is read from the gradient of the energy, which is exact here since no energy
-    is more than linear in any one unit. A step is `flips` such proposals.
+    The gradient of the energy gives the change of each flip. This is exact here, because the energy
+    is linear in each single unit. A step makes `flips` such proposals.
     """
 
     flips: int = eqx.field(static=True, default=1)
@@ -112,6 +111,6 @@ class GibbsWithGradients(AbstractSampler):
 
 GibbsWithGradients.__init__.__doc__ = """**Arguments:**
 
-- `flips`: how many flips are proposed in a step.
+- `flips`: the number of flips that a step proposes.
 - `beta`: the inverse temperature.
 """

@@ -13,12 +13,12 @@ from ._sweep import sweep
 
 
 class ParallelTemperingState(eqx.Module):
-    """Where the chains are: `units` those at inverse temperature 1, as for other samplers, and
-    `replicas` those at all of them, arrays of shape `[betas, chains, n]` from the hottest on.
+    """The state of the chains. `units` are the chains at inverse temperature 1, as for other
+    samplers; `replicas` are those at all temperatures, `[betas, chains, n]`, hottest first.
 
-    `walker` says which replica of the start has come to each place, `rising` whether it was at the
-    hot end last, and `trips` counts, for each chain of the model, the walkers that went from the
-    hot end to the cold one.
+    `walker` is the replica, numbered at the start, that is now at each place. `rising` is True if
+    it visited the hot end last. `trips` counts, for each chain, the replicas that moved from the
+    hot end to the cold end.
     """
 
     replicas: PyTree
@@ -35,9 +35,9 @@ class ParallelTemperingState(eqx.Module):
 
 
 class ParallelTemperingInfo(NamedTuple):
-    """Of each chain: the energy at inverse temperature 1; for each pair of neighbouring
-    temperatures whether a swap was tried (every other time) and accepted; and the round trips so
-    far.
+    """For each chain: the energy at inverse temperature 1; for each pair of neighbouring
+    temperatures, whether a swap was tried (every second step) and accepted; and the number of round
+    trips so far.
     """
 
     energy: Float[Array, " chains"]
@@ -47,10 +47,10 @@ class ParallelTemperingInfo(NamedTuple):
 
 
 class ParallelTempering(AbstractChains):
-    """Parallel tempering: each chain is a ladder of replicas at rising temperatures. A step is a
-    Gibbs sweep of all of them and an exchange of neighbours, of even and odd pairs in turn, which
-    carries configurations up and down faster than pairs at random would (Okabe et al. 2001; Syed et
-    al. 2022).
+    """Parallel tempering: each chain is a ladder of replicas at different temperatures. A step
+    makes a Gibbs sweep of all replicas and then swaps neighbours, even and odd pairs in turn, which
+    moves configurations along the ladder faster than random pairs (Okabe et al. 2001; Syed et al.
+    2022).
 
     !!! example
 
@@ -135,5 +135,5 @@ def _repeated(model: AbstractLayeredModel, number: int, chains: int) -> Abstract
 
 ParallelTempering.__init__.__doc__ = """**Arguments:**
 
-- `betas`: inverse temperatures that increase to 1, which is among them.
+- `betas`: inverse temperatures that increase to 1; the last is 1.
 """

@@ -30,13 +30,13 @@ class PMPState(eqx.Module):
 
 
 class PMPInfo(NamedTuple):
-    """Of each sample:
+    """For each sample:
 
-    - `energy`: its energy, without the perturbation; infinite if it breaks a factor, as it must if
-      what is given contradicts one.
-    - `perturbed`: the log-potential of the perturbed model there. The mean over samples, if each
-      were the maximum, would be an upper bound of log Z: see [`ebmlearn.pmp_bound`][].
-    - `peak`: whether no change of one variable would raise that.
+    - `energy`: its energy without the perturbation; infinite if it violates a factor, for instance
+      because clamped units contradict it.
+    - `perturbed`: its log-potential in the perturbed model. If all samples are maxima, the mean is
+      an upper bound of log Z: see [`ebmlearn.pmp_bound`][].
+    - `peak`: whether no change of a single variable raises `perturbed`.
     - `residual`: the largest change of a probability in the last sweep.
     """
 
@@ -47,23 +47,22 @@ class PMPInfo(NamedTuple):
 
 
 class PMP(AbstractSampler):
-    """Perturb-and-max-product (Lázaro-Gredilla, Dedieu & George 2021, Algorithm 1): every state of
-    every variable gets Gumbel noise, and the maximum of the perturbed model, by max-product, is the
-    sample. All samples are independent of each other, and all messages of a sweep are sent at the
-    same time, damped, from none at all.
+    """Perturb-and-max-product (Lázaro-Gredilla, Dedieu & George 2021, Algorithm 1). It adds Gumbel
+    noise to every state of every variable and takes the maximum of the perturbed model, found by
+    damped max-product, as a sample. Samples are independent of each other.
 
-    Without factors the samples have exactly the distribution of the model; with them they are close
-    to it, and the closer a model learned by [`ebmlearn.PMPLearner`][] is to its data, the closer
-    they are to these: its parameters are those of this sampler rather than of an energy.
+    The samples follow the distribution of the model exactly if there are no factors, and
+    approximately otherwise. [`ebmlearn.PMPLearner`][] learns parameters for which samples of this
+    sampler look like the data.
 
     !!! example
 
         ```python
         samples, info = ebmlearn.sample(rbm, ebmlearn.PMP(100), 1000, key=key, with_info=True)
-        info.peak.mean()  # the share of samples which no flip of one unit would improve
+        info.peak.mean()  # the share of samples that no flip of a single unit improves
         ```
 
-    Given visible units, or any others, it samples the rest:
+    It also samples given some units, here the visible ones:
 
         ```python
         start, clamped = Layers(v, None), Layers(jnp.ones(v.shape, bool), None)
@@ -170,11 +169,11 @@ def perturbed(
 
 PMP.__init__.__doc__ = """**Arguments:**
 
-- `iterations`: how many sweeps.
-- `damping`: the share of its old value that a message keeps, above 0 and below 1.
-- `chunk`: how many samples are treated at once; the default suits the device, as for
+- `iterations`: the number of sweeps.
+- `damping`: the share of its old value that a message keeps, in (0, 1).
+- `chunk`: the number of samples that are processed at once; the default fits the device, as for
   [`ebmlearn.BP`][].
-- `renewal`: the share of variables whose noise is drawn anew in a step. Below 1, messages go on
-  from the step before, so that few sweeps may do in training, and the samples of one step depend
-  on those of the last.
+- `renewal`: the share of variables whose noise is drawn again in each step. Below 1, messages
+  continue from the previous step. Fewer sweeps are then enough in training, but samples depend on
+  those of the previous step.
 """

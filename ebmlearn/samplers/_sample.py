@@ -30,7 +30,7 @@ def sample(
     clamped: PyTree = None,
     with_info: bool = False,
 ) -> PyTree:
-    """Configurations of a model, drawn by chains, or each by itself.
+    """Draws configurations of a model.
 
     !!! example
 
@@ -44,22 +44,22 @@ def sample(
     - `model`: any model of layers, such as an RBM or a conditioned CRBM; for [`ebmlearn.PMP`][],
       also a graph.
     - `sampler`: for instance [`ebmlearn.Gibbs`][].
-    - `num_samples`: how many configurations, of all chains together.
+    - `num_samples`: the number of configurations, over all chains.
     - `key`: a seed, or a key such as `jax.random.key(0)`.
-    - `num_chains`: how many chains; by default 100, or as many as samples if these are fewer or
-      independent of each other.
-    - `burn_in`: how many steps each chain does before the first is taken.
-    - `thin`: how many steps lie between two of one chain.
+    - `num_chains`: the number of chains; by default 100, or `num_samples` if that is smaller or the
+      draws are independent.
+    - `burn_in`: the number of steps of each chain before its first sample.
+    - `thin`: the number of steps between two samples of a chain.
     - `start`, `clamped`: as for `sampler.init`.
-    - `with_info`: return diagnostics as well.
+    - `with_info`: whether to return diagnostics too.
 
     **Returns:**
 
-    Integers, of Gaussian and nonnegative units real numbers, named as the units of the model,
-    `[num_samples, n]` each: the first ones of all chains, then the second ones, and so on. Of
-    chains that give more than is asked for, the last are cut off. Of a graph, `samples[group]` are
-    integers `[num_samples, *shape]`. With `with_info` a pair, whose second part is the sampler's
-    info with a leading axis of steps, burn-in left out.
+    Arrays `[num_samples, n]`, named as the units of the model: integers, or real numbers for
+    Gaussian and nonnegative units. The first samples of all chains come first, then the second
+    ones, and so on; surplus samples of the last round are dropped. For a graph, `samples[group]` is
+    an array of integers `[num_samples, *shape]`. With `with_info`, a pair of the samples and the
+    info of the sampler, with a leading axis of steps and without burn-in.
     """
     if not isinstance(sampler, AbstractSampler):
         got = _checks.describe(sampler)

@@ -48,7 +48,7 @@ def sweep(
 def at_random(
     model: AbstractLayeredModel, layer: int, number: int, key: PRNGKeyArray
 ) -> Float[Array, "chains _"]:
-    """States of a layer that owe nothing to the others."""
+    """States of a layer that are independent of the other layers."""
     bias = model.unary()[layer]
     return model.layers[layer].at_random(jnp.broadcast_to(bias, (number, bias.shape[-1])), key)
 

@@ -23,8 +23,8 @@ from ._sweep import sweep
 
 
 class TemperedTransitionsInfo(NamedTuple):
-    """Of each chain: the energy after the step, whether the run was accepted, and the logarithm of
-    the ratio that decided it.
+    """For each chain: the energy after the step, whether the proposal was accepted, and the log of
+    the acceptance ratio.
     """
 
     energy: Float[Array, " chains"]
@@ -33,13 +33,11 @@ class TemperedTransitionsInfo(NamedTuple):
 
 
 class TemperedTransitions(AbstractChains):
-    """Tempered transitions (Neal 1996; Salakhutdinov 2009, Algorithm 2): a step heats the chains up
-    along a ladder of temperatures, cools them down again, and accepts where they have come to, or
-    leaves them where they were.
+    """Tempered transitions (Neal 1996; Salakhutdinov 2009, Algorithm 2): a step heats the chains
+    along a ladder of temperatures, cools them again, and accepts or rejects the result.
 
-    The way back uses the reversal of each sweep, its layers and units in the opposite order; with
-    the same order in both directions the distribution would not be kept. A step costs twice as many
-    sweeps as the ladder has intervals.
+    On the way back each sweep visits layers and units in reverse order, which is necessary to keep
+    the distribution invariant. A step costs twice as many sweeps as the ladder has intervals.
 
     !!! example
 
@@ -107,6 +105,6 @@ class TemperedTransitions(AbstractChains):
 
 TemperedTransitions.__init__.__doc__ = """**Arguments:**
 
-- `betas`: inverse temperatures that increase to 1, which is among them.
-- `sweeps`: how many at each temperature, in each direction.
+- `betas`: inverse temperatures that increase to 1; the last is 1.
+- `sweeps`: the number of sweeps at each temperature, in each direction.
 """

@@ -1,4 +1,4 @@
-"""Models as estimators of scikit-learn, for `Pipeline`, `GridSearchCV` and `clone`."""
+"""Scikit-learn estimators, for `Pipeline`, `GridSearchCV` and `clone`."""
 
 # ruff: noqa: E402
 from .. import _extras

@@ -20,10 +20,10 @@ def _has_marginals(self: "CRBMClassifier") -> bool:
 
 
 class CRBMClassifier(ClassifierMixin, BaseEstimator):
-    """A conditional RBM as a classifier of many binary outputs at once: hidden units tie the
-    outputs to each other, so that they are predicted together.
+    """A conditional RBM as a classifier with many binary outputs. Its hidden units model how the
+    outputs depend on each other, so they are predicted together.
 
-    `y` has a column for each output, with two classes each; one output may come as a vector.
+    `y` has one column for each output, with two classes each; a single output may be a vector.
 
     !!! example
 
@@ -48,11 +48,11 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
         """**Arguments:**
 
         - `n_components`: the number of hidden units.
-        - `learning_rate`: of Adam.
-        - `batch_size`: rows a step.
-        - `n_iter`: epochs.
+        - `learning_rate`: the learning rate of Adam.
+        - `batch_size`: rows per step.
+        - `n_iter`: the number of epochs.
         - `verbose`: whether to show a progress bar.
-        - `random_state`: a seed, a `RandomState`, or None for another result each time.
+        - `random_state`: a seed, a `RandomState`, or None for a different result each time.
         - `learner`: any learner that takes a CRBM, for instance [`ebmlearn.MSSVM`][]. By default
           `MLE(BP(10))`.
 
@@ -78,7 +78,7 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
             if len(found) > 2:
                 raise ValueError(
                     "Only binary classification is supported. The type of the target is multiclass:"
-                    f" `y` must have two classes an output, got {len(found)} in output {k}."
+                    f" `y` must have two classes per output, got {len(found)} in output {k}."
                 )
         bits = np.stack(
             [column == found[-1] for column, found in zip(columns.T, classes, strict=True)], 1
@@ -100,7 +100,7 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X: MatrixLike) -> Shaped[np.ndarray, "rows *outputs"]:
-        """The outputs together, as the learner predicts them: by default each unit by its own
+        """Predicts all outputs with the inference of the learner; by default each output by its own
         probability.
         """
         features = self._features(X)
@@ -112,8 +112,8 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
 
     @available_if(_has_marginals)
     def predict_proba(self, X: MatrixLike) -> Float[np.ndarray, "rows outputs"]:
-        """The probability of the second class of each output. For one output, which came as a
-        vector, the probabilities of its classes. Only with learners that predict by probabilities.
+        """The probability of the second class of each output; if `y` was a vector, the
+        probabilities of both classes. The learner must predict by probabilities.
         """
         features = self._features(X)
         beliefs = self._learner().decoder(0)(self.model_.condition(features))

@@ -14,18 +14,16 @@ from ..models import QueryModel, RBM, SemiRestrictedBM
 from ._common import check_settings, MatrixLike, RandomState, seed, validate_data
 
 
-_ROWS = 256  # How many rows are asked about at once, so that one size alone is compiled.
+_ROWS = 256  # Rows are answered in batches of this size, so that only one size is compiled.
 
 
 class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
-    """Fills in missing values by asking an RBM that query training has trained for that: each
-    missing value becomes its mean given the values of the row that are there
-    ([`ebmlearn.query`][]). Both the rows to train on and those to fill in may have missing values,
-    which are NaN.
+    """Fills in missing values with an RBM trained by query training. Each missing value becomes its
+    mean given the other values of the row ([`ebmlearn.query`][]). Missing values are NaN, in
+    training rows as well as in rows to fill in.
 
-    It is meant for binary columns, of which the mean is the probability of 1. Any other column is
-    taken as a share of the way from its least to its largest value. A column without any value
-    becomes 0.
+    It is made for binary columns, whose mean is the probability of 1. Other columns are scaled from
+    their range to [0, 1] and back. A column without any value becomes 0.
 
     !!! example
 
@@ -52,17 +50,17 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """**Arguments:**
 
         - `n_components`: the number of hidden units.
-        - `couplings`: whether columns are also joined to each other, without a hidden unit in
-          between ([`ebmlearn.SemiRestrictedBM`][]). This suits columns that exclude each other,
-          such as those of a one-hot code.
-        - `learning_rate`: of Adam.
-        - `batch_size`: rows a step.
-        - `n_iter`: epochs.
-        - `iterations`: how often messages are sent to answer.
-        - `queries`: what to train for; by default [`ebmlearn.RandomTargets`][]`(0.5)`. The closer
-          this is to what will be missing, the better the answers.
+        - `couplings`: whether columns are also joined to each other directly
+          ([`ebmlearn.SemiRestrictedBM`][]). Use it for columns that exclude each other, such as
+          those of a one-hot code.
+        - `learning_rate`: the learning rate of Adam.
+        - `batch_size`: rows per step.
+        - `n_iter`: the number of epochs.
+        - `iterations`: the number of message updates for an answer.
+        - `queries`: the distribution of queries to train with; by default
+          [`ebmlearn.RandomTargets`][]`(0.5)`. Choose it close to the pattern of missing values.
         - `verbose`: whether to show a progress bar.
-        - `random_state`: a seed, a `RandomState`, or None for another result each time.
+        - `random_state`: a seed, a `RandomState`, or None for a different result each time.
 
         Fitted attributes: `model_`, the [`ebmlearn.QueryModel`][]; `data_min_` and `data_max_`, the
         ranges of the columns.
@@ -78,7 +76,7 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: MatrixLike, y: object = None) -> "RBMImputer":
-        """Trains the model on what the rows of `X` tell; `y` is not used."""
+        """Trains the model on the rows of `X`, which may have missing values; `y` is not used."""
         check_settings(self)
         _checks.count("iterations", self.iterations)
         rows = self._rows(X, reset=True)
@@ -103,7 +101,7 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: MatrixLike) -> Float[np.ndarray, "rows features"]:
-        """The rows of `X` with their missing values filled in; all others stay as they are."""
+        """The rows of `X` with missing values filled in and all other values unchanged."""
         check_is_fitted(self)
         rows = self._rows(X, reset=False).copy()
         missing, shares = np.isnan(rows), self._shares(rows)

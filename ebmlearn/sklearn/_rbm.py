@@ -20,15 +20,15 @@ from ._common import check_settings, learner_of, MatrixLike, RandomState, seed, 
 
 
 class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """An RBM as a transformer: it takes the place of `sklearn.neural_network.BernoulliRBM`, with
-    the same arguments, methods and fitted attributes, and with any learner.
+    """An RBM as a transformer. It replaces `sklearn.neural_network.BernoulliRBM`, with the same
+    arguments, methods and fitted attributes, and works with any learner.
 
     Rows lie in [0, 1]. A number between 0 and 1, such as a grey level, is the mean of a unit, as in
     scikit-learn.
 
-    Two things differ from scikit-learn's. `score_samples` is the whole pseudo-likelihood, not an
-    estimate from one unit drawn at random, so that it gives the same result each time. Rows that
-    fill no whole batch are left out of an epoch; other rows are left out in the next.
+    There are two differences. `score_samples` computes the whole pseudo-likelihood instead of an
+    estimate from one random unit, so it is deterministic. An epoch leaves out rows that do not fill
+    a batch; rows are shuffled, so these differ from epoch to epoch.
 
     !!! example
 
@@ -54,11 +54,11 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """**Arguments:**
 
         - `n_components`: the number of hidden units.
-        - `learning_rate`: of stochastic gradient descent.
-        - `batch_size`: rows a step.
-        - `n_iter`: epochs.
+        - `learning_rate`: the learning rate of stochastic gradient descent.
+        - `batch_size`: rows per step.
+        - `n_iter`: the number of epochs.
         - `verbose`: whether to print the pseudo-likelihood after each epoch.
-        - `random_state`: a seed, a `RandomState`, or None for another result each time.
+        - `random_state`: a seed, a `RandomState`, or None for a different result each time.
         - `learner`: any learner that takes an RBM, for instance [`ebmlearn.CD`][] or
           [`ebmlearn.MLE`][]. By default persistent contrastive divergence with `batch_size` chains,
           as in scikit-learn.
@@ -92,8 +92,8 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self
 
     def partial_fit(self, X: MatrixLike, y: object = None) -> "BernoulliRBM":
-        """One step of gradient descent on the rows of `X` as one batch, from where the last one
-        ended; `y` is not used.
+        """Makes one step of gradient descent with the rows of `X` as one batch, continuing from the
+        last call; `y` is not used.
         """
         check_settings(self)
         first = not hasattr(self, "model_")

@@ -1,6 +1,7 @@
-"""What single units are: their states, their distribution in a field, and how they are drawn.
+"""Kinds of units: their states, their distribution in a field, and how they are drawn.
 
-A layer of a model is an object of this room. Nothing outside of it asks which kind it has.
+A layer of a model is an object of one of these classes. No code outside this package branches on
+the kind of units.
 """
 
 from ._base import (

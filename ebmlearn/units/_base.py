@@ -15,15 +15,14 @@ Units = TypeVar("Units", bound="AbstractUnits")
 class AbstractUnits(eqx.Module):
     """The units of a layer, independent of each other given all other layers.
 
-    Inside, a state is `width` floating-point numbers, the statistics that the rest of the model
-    meets linearly. In the field $f$ that it sends, units have the density
+    Internally a state is `width` floating-point numbers, which enter the energy of the rest of the
+    model linearly. In a field $f$, units have the density
     $p(x) \\propto e^{f \\cdot x - E_0(x)}$ with their own energy $E_0$. Users see states of shape
     `[..., size]`: integers if the units are `finite`, else real numbers.
 
-    Arrays that a kind of units holds have a last axis of length `width`, and may have leading ones.
-    `evidence` is the interval in which what inferences may be told of a unit lies, or None if they
-    take none: of binary units, likelihoods of 1. Units that are `linear` have no energy of their
-    own.
+    Arrays of units have a last axis of length `width`, and may have leading axes. `evidence` is the
+    interval of values that inferences take as evidence about a unit (for binary units, likelihoods
+    of 1), or None if they take none. Units that are `linear` have no energy of their own.
     """
 
     evidence: ClassVar[tuple[float, float] | None] = None
@@ -36,7 +35,7 @@ class AbstractUnits(eqx.Module):
     @property
     @abc.abstractmethod
     def width(self) -> int:
-        """How many numbers a state is inside."""
+        """The length of an internal state."""
 
     @property
     @abc.abstractmethod
@@ -49,11 +48,11 @@ class AbstractUnits(eqx.Module):
 
     @abc.abstractmethod
     def encode(self, states: Shaped[AnyArray, "... _"], dtype: DTypeLike) -> Float[Array, "... _"]:
-        """From the states that users see to those inside."""
+        """Converts states as users see them to internal states."""
 
     @abc.abstractmethod
     def decode(self, x: Float[Array, "... _"]) -> Num[Array, "... _"]:
-        """From the states inside to those that users see."""
+        """Converts internal states to states as users see them."""
 
     @abc.abstractmethod
     def noise(
@@ -65,7 +64,7 @@ class AbstractUnits(eqx.Module):
     def draw(
         self, field: Float[Array, "rows _"], noise: Float[Array, "rows _"]
     ) -> Float[Array, "rows _"]:
-        """States inside, drawn in a field. It may be given some of the units."""
+        """Draws internal states in a field, which may be that of some of the units."""
 
     @abc.abstractmethod
     def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
@@ -73,19 +72,19 @@ class AbstractUnits(eqx.Module):
 
     @abc.abstractmethod
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
-        """Where chains start: each state as likely as another, or else drawn in the field."""
+        """Random states for the start of chains: uniform, or drawn in the field."""
 
     @abc.abstractmethod
     def mean(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The mean of the state inside: probabilities of discrete states."""
+        """The mean of the internal state; for discrete units, probabilities."""
 
     @abc.abstractmethod
     def mode(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The most likely state inside."""
+        """The most likely internal state."""
 
     @abc.abstractmethod
     def variance(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The variance of the state inside."""
+        """The variance of the internal state."""
 
     @abc.abstractmethod
     def log_normaliser(self, field: Float[Array, "... _"]) -> Float[Array, "..."]:
@@ -93,7 +92,7 @@ class AbstractUnits(eqx.Module):
 
     @abc.abstractmethod
     def statistics(self, x: Float[Array, "..."]) -> Float[Array, "..."] | None:
-        """What $E_0$ is linear in, of states inside; None if it is zero."""
+        """The statistics in which $E_0$ is linear; None if it is zero."""
 
     @abc.abstractmethod
     def mean_statistics(self, field: Float[Array, "..."]) -> Float[Array, "..."] | None:
@@ -108,7 +107,7 @@ class AbstractUnits(eqx.Module):
         """The units of $\\beta E_0$. `beta` may have the axes of a batch, and a last one of 1."""
 
     def base_energy(self, x: Float[Array, "... _"]) -> Float[Array, "..."]:
-        """$E_0$ of states inside."""
+        """$E_0$ of internal states."""
         statistics = self.statistics(x)
         if statistics is None:
             return jnp.zeros(x.shape[:-1], x.dtype)
@@ -154,7 +153,7 @@ class AbstractRealUnits(AbstractUnits):
 
     @property
     def width(self) -> int:
-        """One number a unit."""
+        """One number per unit."""
         return self.size
 
     def encode(self, states: Shaped[AnyArray, "... n"], dtype: DTypeLike) -> Float[Array, "... n"]:

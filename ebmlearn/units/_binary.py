@@ -32,7 +32,7 @@ class Binary(AbstractLinearUnits):
 
     @property
     def width(self) -> int:
-        """One number a unit."""
+        """One number per unit."""
         return self.size
 
     @property

@@ -12,8 +12,8 @@ from ._base import AbstractLinearUnits
 
 
 class Categorical(AbstractLinearUnits):
-    """Units of several states, also known as Potts or softmax units. Users see integers from 0 on;
-    inside, and in weights and biases, each unit is one-hot: `states` numbers beside each other.
+    """Units with several states, also known as Potts or softmax units. Users see integers from 0;
+    internally, and in weights and biases, each unit is one-hot: `states` adjacent numbers.
 
     !!! example
 
@@ -33,7 +33,7 @@ class Categorical(AbstractLinearUnits):
 
     @property
     def width(self) -> int:
-        """One number a state of each unit."""
+        """One number per state of each unit."""
         return self.size * self.states
 
     @property

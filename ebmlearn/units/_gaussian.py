@@ -36,9 +36,9 @@ class Gaussian(AbstractRealUnits):
     ):
         """**Arguments:**
 
-        - `size`: how many units.
-        - `log_scale`: $\\log \\sigma$, zero if not given.
-        - `origin`: $o$, zero if not given. With a bias of $o / \\sigma^2$ the energy is
+        - `size`: the number of units.
+        - `log_scale`: $\\log \\sigma$, zero by default.
+        - `origin`: $o$, zero by default. With a bias of $o / \\sigma^2$ the energy is
           $(x - o)^2 / 2 \\sigma^2$.
         """
         _checks.count("size", size, 0)
@@ -71,7 +71,7 @@ class Gaussian(AbstractRealUnits):
         return sigma**2 * field + sigma * noise
 
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
-        """As they are where all other units are 0."""
+        """Drawn as if all other units were 0."""
         return self.draw(field, _random.normals(key, field.shape, field.dtype))
 
     def mean(self, field: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -46,8 +46,8 @@ class Nonnegative(AbstractRealUnits):
     def __init__(self, size: int, precision: Float[AnyArray, "*batch _"] | None = None):
         """**Arguments:**
 
-        - `size`: how many units.
-        - `precision`: $r$, positive; one if not given.
+        - `size`: the number of units.
+        - `precision`: $r$, positive; one by default.
         """
         _checks.count("size", size, 0)
         self.size = size
@@ -76,7 +76,7 @@ class Nonnegative(AbstractRealUnits):
         return _random.rectify(field, self._over(field), noise)
 
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
-        """As they are where all other units are 0."""
+        """Drawn as if all other units were 0."""
         return self.draw(field, _random.uniforms(key, field.shape, field.dtype))
 
     def mean(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
