@@ -323,6 +323,33 @@ def compiling() -> str:
     )
 
 
+def speed() -> str:
+    """The rows of `speed` on each machine, beside what they should reach."""
+    lines = [
+        "`python -m benchmarks speed` measures `fit`, belief propagation and samplers against the"
+        " bandwidth of the machine, bare matrix products and other libraries. M is the size of the"
+        " messages of all edges; a share above 1 means that the kernel moves fewer bytes than the"
+        " formula says, which is for a sweep in two passes. Matrix products have the default"
+        " precision of the device.",
+    ]
+    for path in sorted(RESULTS.glob("speed_*.json"), reverse=True):
+        result = json.loads(path.read_text())
+        lines += [
+            "",
+            f"{machine(result)}:",
+            "",
+            "| | measured | goal | bytes |",
+            "|---|---|---|---|",
+        ]
+        for row in result["rows"]:
+            if row["value"] is None:
+                continue
+            goal, formula = row["reach"] or "–", (row["bytes"] or "–").split(",")[0]
+            unit = f" {row['unit']}".rstrip()
+            lines.append(f"| {row['name']} | {row['value']:.3g}{unit} | {goal} | {formula} |")
+    return "\n".join(lines)
+
+
 def estimators() -> str:
     """The estimators for scikit-learn beside scikit-learn's own."""
     result = json.loads((RESULTS / "sklearn.json").read_text())
@@ -498,6 +525,7 @@ TABLES = {
         pgmax,
         precision,
         compiling,
+        speed,
         resume,
         estimators,
         crbm,
