@@ -25,7 +25,7 @@ from ._loop import check_arguments, default_metric, opened, own_projection
 from ._program import Program
 from ._progress import Bar
 from ._run import ROOM, SECONDS
-from ._state import compiled, first, step, Training, TrainState
+from ._state import column, compiled, first, step, Training, TrainState, walk
 
 
 Item = TypeVar("Item")
@@ -418,48 +418,32 @@ def advance_many(
     weights of a lane have outgrown the form of messages. Returns how many steps it made as well.
     """
 
-    def place(i: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        position = i + done
-        return position // feed.steps + epoch, position % feed.steps
-
     def on(state: TrainState) -> Bool[Array, " lanes"]:
         return jnp.asarray(active) & (state.fault[:, 0] < 0)
 
-    def unfinished(carry: tuple) -> Bool[Array, ""]:
-        i, state, _, _ = carry
-        more = (i < number) & on(state).any()
-        if training.form != "odds":
-            return more
-        now = place(i)[0]
-
-        def serves(parameters: PyTree) -> Bool[Array, ""]:
-            return jnp.asarray(opened.fits(training.model(parameters), now))
-
-        return more & (jax.vmap(serves)(state.parameters) | ~on(state)).all()
-
-    def orders(epoch: Int[Array, ""]) -> Int[Array, "lanes rows"]:
+    def order(epoch: Int[Array, ""]) -> Int[Array, "lanes rows"]:
         return jax.vmap(lambda key: feed.order(key, epoch))(keys[0])
 
-    def one(carry: tuple) -> tuple:
-        i, state, order, infos = carry
-        epoch, k = place(i)
-        order = jax.lax.cond((i == 0) | (k == 0), lambda: orders(epoch), lambda: order)
+    def more(state: TrainState, epoch: Int[Array, ""]) -> Bool[Array, ""]:
+        def serves(parameters: PyTree) -> Any:
+            return opened.fits(training.model(parameters), epoch)
 
+        on_now = on(state)
+        if training.form != "odds":
+            return on_now.any()
+        return on_now.any() & (jax.vmap(serves)(state.parameters) | ~on_now).all()
+
+    def one(state: TrainState, rows: Any, k: Any, epoch: Any) -> tuple[TrainState, Array]:
         def lane(numbers: Any, old: TrainState, order: Any, key: Any, on: Any) -> tuple:
             own = eqx.tree_at(lambda t: t.update.numbers, training, numbers)
             new, info = step(own, old, feed.batch(order, k), key, epoch)
             good = on & (new.fault[0] < 0)
             kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
             fault = jnp.where(on, new.fault, old.fault)
-            column = jnp.stack([x.astype(infos.dtype) for x in info])
-            return eqx.tree_at(lambda s: s.fault, kept, fault), column
+            return eqx.tree_at(lambda s: s.fault, kept, fault), column(info)
 
-        state, columns = jax.vmap(lane)(numbers, state, order, keys[1], on(state))
-        infos = jax.lax.dynamic_update_slice(infos, columns[:, :, None], (none, none, i))
-        return i + 1, state, order, infos
+        return jax.vmap(lane)(numbers, state, rows, keys[1], on(state))
 
-    none = jnp.zeros((), jnp.int32)
-    order = jax.tree.map(jnp.zeros_like, jax.eval_shape(orders, none))
     infos = jnp.zeros((len(active), len(StepInfo._fields), room), jnp.float32)
-    made, state, _, infos = jax.lax.while_loop(unfinished, one, (none, state, order, infos))
+    made, state, infos = walk(feed, (epoch, done), number, state, infos, order, more, one)
     return state, infos, made

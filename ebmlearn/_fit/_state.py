@@ -119,35 +119,65 @@ def advance(
     The first of the keys is for the orders of rows, the second for the steps.
     """
 
-    def order_of(epoch: Int[Array, ""]) -> Int[Array, " rows"]:
+    def order(epoch: Int[Array, ""]) -> Int[Array, " rows"]:
         return feed.order(keys[0], epoch)
 
+    def more(state: TrainState, epoch: Int[Array, ""]) -> Bool[Array, ""]:
+        good = state.fault[0] < 0
+        if training.form != "odds":
+            return good
+        serves = opened.fits(training.model(state.parameters), epoch)
+        return good if serves is None else good & serves
+
+    def one(state: TrainState, rows: Any, k: Any, epoch: Any) -> tuple[TrainState, Array]:
+        state, info = step(training, state, feed.batch(rows, k), keys[1], epoch)
+        return state, column(info)
+
+    infos = jnp.zeros((len(StepInfo._fields), room), jnp.float32)
+    _, state, infos = walk(feed, (epoch, done), number, state, infos, order, more, one)
+    return state, infos
+
+
+def column(info: StepInfo) -> Float[Array, " infos"]:
+    """One array, since each that changes costs the compiler time."""
+    return jnp.stack([x.astype(jnp.float32) for x in info])
+
+
+def walk(
+    feed: Feed,
+    start: tuple[Int[AnyArray, ""], Int[AnyArray, ""]],
+    number: Int[AnyArray, ""],
+    state: TrainState,
+    infos: Float[Array, "*lanes infos room"],
+    order: Callable[[Array], Array],
+    more: Callable[[TrainState, Array], Array],
+    one: Callable[[TrainState, Array, Array, Array], tuple[TrainState, Array]],
+) -> tuple[Int[Array, ""], TrainState, Float[Array, "*lanes infos room"]]:
+    """`number` steps from a place on, an epoch and how many of its steps are done, through the
+    epochs that follow: as long as `more(state, epoch)`. `order(epoch)` is that of the rows, and
+    `one(state, order, k, epoch)` makes step `k`. Returns how many steps were made as well.
+    """
+
     def place(i: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        position = i + done
-        return position // feed.steps + epoch, position % feed.steps
+        position = i + start[1]
+        return position // feed.steps + start[0], position % feed.steps
 
     def unfinished(carry: tuple) -> Bool[Array, ""]:
         i, state, _, _ = carry
-        more = (i < number) & (state.fault[0] < 0)
-        if training.form != "odds":
-            return more
-        serves = opened.fits(training.model(state.parameters), place(i)[0])
-        return more if serves is None else more & serves
+        return (i < number) & more(state, place(i)[0])
 
-    def one(carry: tuple) -> tuple:
-        i, state, order, infos = carry
+    def body(carry: tuple) -> tuple:
+        i, state, rows, infos = carry
         epoch, k = place(i)
-        order = jax.lax.cond((i == 0) | (k == 0), lambda: order_of(epoch), lambda: order)
-        state, info = step(training, state, feed.batch(order, k), keys[1], epoch)
-        # One array, since each that changes costs the compiler time.
-        column = jnp.stack([x.astype(infos.dtype) for x in info])[:, None]
-        return i + 1, state, order, jax.lax.dynamic_update_slice(infos, column, (none, i))
+        rows = jax.lax.cond((i == 0) | (k == 0), lambda: order(epoch), lambda: rows)
+        state, new = one(state, rows, k, epoch)
+        infos = jax.lax.dynamic_update_slice_in_dim(infos, new[..., None], i, infos.ndim - 1)
+        return i + 1, state, rows, infos
 
     none = jnp.zeros((), jnp.int32)
-    order = jax.tree.map(jnp.zeros_like, jax.eval_shape(order_of, none))
-    infos = jnp.zeros((len(StepInfo._fields), room), jnp.float32)
-    _, state, _, infos = jax.lax.while_loop(unfinished, one, (none, state, order, infos))
-    return state, infos
+    rows = jax.tree.map(jnp.zeros_like, jax.eval_shape(order, none))
+    made, state, _, infos = jax.lax.while_loop(unfinished, body, (none, state, rows, infos))
+    return made, state, infos
 
 
 def step(
