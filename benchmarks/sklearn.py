@@ -77,11 +77,11 @@ def classify(seeds: int) -> dict[str, Any]:
 
 
 CLIPS = (0.05, 0.02, 0.01, 0.005, 1e-3, 1e-4, 1e-5)
-# Hidden units, learning rate and epochs, which are tried on the validation rows with and without
-# couplings between the columns.
+# Hidden units, learning rate, epochs and iterations, which are tried on the validation rows with
+# and without couplings between the columns.
 SETTINGS = {
-    "digits": ((50, 0.02, 50), (100, 0.01, 100)),
-    "adult": ((20, 0.01, 20), (50, 0.005, 100)),
+    "digits": ((50, 0.02, 50, 10), (100, 0.01, 100, 10)),
+    "adult": ((20, 0.02, 20, 4), (20, 0.01, 30, 4)),
 }
 
 
@@ -114,9 +114,9 @@ def impute(name: str, share: float, seed: int) -> dict[str, Any]:
         "RBMImputer": [],
     }
     for couplings in (False, True):
-        for hidden, rate, epochs in SETTINGS[name]:
+        for hidden, rate, epochs, iterations in SETTINGS[name]:
             settings = {"n_components": hidden, "learning_rate": rate, "n_iter": epochs}
-            settings |= {"couplings": couplings}
+            settings |= {"iterations": iterations, "couplings": couplings}
             imputer = RBMImputer(**settings, queries=queries, random_state=seed)
             methods["RBMImputer"].append((settings, imputer))
     out: dict[str, Any] = {}
