@@ -324,13 +324,13 @@ def compiling() -> str:
 
 
 def speed() -> str:
-    """The rows of `speed` on each machine, beside what they should reach."""
+    """The rows of `speed` on each machine, with their goals."""
     lines = [
-        "`python -m benchmarks speed` measures `fit`, belief propagation and samplers against the"
-        " bandwidth of the machine, bare matrix products and other libraries. M is the size of the"
-        " messages of all edges; a share above 1 means that the kernel moves fewer bytes than the"
-        " formula says, which is for a sweep in two passes. Matrix products have the default"
-        " precision of the device.",
+        "`python -m benchmarks speed` compares `fit`, belief propagation and samplers with the"
+        " bandwidth of the machine, with bare matrix products and with other libraries. M is the"
+        " size of the messages of all edges. The column *bytes* counts a sweep in two passes; a"
+        " kernel that moves fewer bytes can exceed the bandwidth of a copy. Matrix products have"
+        " the default precision of the device.",
     ]
     for path in sorted(RESULTS.glob("speed_*.json"), reverse=True):
         result = json.loads(path.read_text())
