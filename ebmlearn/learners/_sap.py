@@ -12,7 +12,7 @@ from .._types import AnyArray, Key
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel, Statistics
-from ..models._base import require_layers
+from ..models._base import require_chains
 from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
 from ..samplers._base import share_accepted
 from ._base import (
@@ -193,13 +193,13 @@ class TransSAP(AbstractContrastive):
 
 def start(model: Any, sampler: AbstractSampler, num_chains: int, key: Key) -> PyTree:
     """Chains that persist: a CRBM would need its own for every row of features."""
-    require_layers(model, "chains that persist")
+    require_chains(model, "chains that persist")
     return sampler.init(model, num_chains, key=key)
 
 
 def particles(model: Any, units: Any) -> Statistics:
     """The statistics of chains, layers that can be summed out by their means given the others."""
-    return model.conditional_statistics(model.encode(units), model.summed)
+    return model.sampled_statistics(units, True)
 
 
 SAP.__init__.__doc__ = """**Arguments:**

@@ -1,5 +1,5 @@
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Array, Bool, Float
 
@@ -12,6 +12,8 @@ from ._view import AbstractView, Told
 
 class AbstractMaker(abc.ABC):
     """What is known of message passing on one kind of model, before any message is passed."""
+
+    of_graphs: ClassVar[bool] = False
 
     @abc.abstractmethod
     def instances(self, problem: Any) -> Any:
@@ -73,6 +75,11 @@ def register(kind: str, maker: AbstractMaker) -> None:
     replaces its maker.
     """
     MAKERS[kind] = maker
+
+
+def graph_kinds() -> tuple[str, ...]:
+    """The kinds of models that are graphs of variables."""
+    return tuple(kind for kind, maker in MAKERS.items() if maker.of_graphs)
 
 
 def maker(model: AbstractModel) -> AbstractMaker:

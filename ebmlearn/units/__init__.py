@@ -5,6 +5,7 @@ A layer of a model is an object of this room. Nothing outside of it asks which k
 
 from ._base import (
     AbstractLinearUnits as AbstractLinearUnits,
+    AbstractNumberedUnits as AbstractNumberedUnits,
     AbstractRealUnits as AbstractRealUnits,
     AbstractUnits as AbstractUnits,
 )
