@@ -2,6 +2,7 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,7 +82,6 @@ GRAPHS = {
     "grid": grid,
     "labelled": labelled,
 }
-DETERMINED = ("or", "and", "nested", "pool")
 
 
 def possible(model, beta=1.0):
@@ -156,8 +156,9 @@ def sites(model):
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("metropolised", [False, True])
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    ("name", "metropolised"), [*((name, False) for name in GRAPHS), ("pairs", True), ("pool", True)]
+)
 def test_gibbs_leaves_the_distribution_as_it_is(monkeypatch, name, metropolised):
     model = GRAPHS[name]()
     _, p = possible(model, 0.7)
@@ -191,7 +192,7 @@ def test_tempering_leaves_the_distribution_as_it_is(monkeypatch, name):
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize("name", ["pairs", "triple", "states", "grid"])
+@pytest.mark.parametrize("name", ["triple", "states", "grid"])
 def test_chains_that_follow_scores_are_balanced(monkeypatch, name):
     model = GRAPHS[name]()
     _, p = possible(model)
@@ -253,6 +254,94 @@ def test_learners_of_chains_learn_a_graph(learner):
     )  # fmt: skip
     _, found = possible(fitted.last)
     assert np.abs(found - p).max() < 0.05
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize("name", ["states", "grid"])
+def test_a_graph_is_an_energy_for_numpyro(name):
+    """Energies, gradients and what NumPyro makes of them are those of the graph."""
+    numpyro = pytest.importorskip("numpyro")
+    from ebmlearn.numpyro import EnergyDistribution, GibbsKernel
+
+    model = GRAPHS[name]()
+    energy = model.as_energy()
+    rows, p = possible(model)
+    layers = model.encode(jnp.asarray(rows))
+    np.testing.assert_allclose(energy.energies(layers), model.energies(layers), atol=1e-5)
+    # Both say the same of the states of a variable, up to a constant.
+    shape = (len(rows), len(model.num_states), -1)
+    fields = [np.asarray(m.fields(layers)[0]).reshape(shape) for m in (energy, model)]
+    np.testing.assert_allclose(*(x - x[..., :1] for x in fields), atol=1e-5)
+    log_z = float(ebm.Exact()(model).log_partition)
+    (site,) = energy.names
+    log_p = EnergyDistribution(energy, log_z).log_prob(jnp.asarray(rows))
+    np.testing.assert_allclose(np.exp(log_p), p, rtol=1e-4)
+    mcmc = numpyro.infer.MCMC(GibbsKernel(), num_warmup=20, num_samples=4000, progress_bar=False)
+    mcmc.run(KEY, energy)
+    found = np.asarray(mcmc.get_samples()[site]).mean(0)
+    assert np.abs(found - p @ rows).max() < 0.1
+
+
+def test_mean_field_of_graphs():
+    """Close to the truth where couplings are weak, and a lower bound of log Z that never falls."""
+    model = graph(pairs((0, 1), (1, 2))).tempered(0.3)
+    rows, p = possible(model)
+    want = np.stack([[p[rows[:, i] == s].sum() for s in range(2)] for i in range(3)])
+    beliefs = ebm.MeanField(50, tol=1e-6)(model)
+    np.testing.assert_allclose(beliefs.means.values[0], want, atol=0.01)
+    log_z = np.logaddexp.reduce(-np.asarray(model.energy(jnp.asarray(rows)), np.float64))
+    strong = graph(pairs((0, 1), (1, 2), (0, 2)))
+    bounds = [float(ebm.MeanField(n)(strong).log_partition) for n in range(5)]
+    assert (np.diff(bounds) > -1e-5).all()
+    assert log_z - 0.1 < float(beliefs.log_partition) < log_z
+    # What it says of factors are products of what it says of variables.
+    q = np.asarray(beliefs.means.values[0])
+    products = [np.outer(q[i], q[j]) for i, j in ((0, 1), (1, 2))]
+    np.testing.assert_allclose(beliefs.pairwise.values[0], products, atol=1e-5)
+    held = ebm.MeanField(50)(grid(), {"state": jnp.asarray([[1, -1]])})
+    np.testing.assert_allclose(held["state"][0, 0], [0, 1], atol=1e-6)
+
+
+def test_pseudo_likelihood_of_graphs():
+    model = graph(pairs((0, 1), (1, 2)))
+    rows, p = possible(model)
+    want = np.zeros(len(rows))
+    for unit in range(3):
+        for k, row in enumerate(rows):
+            same = (np.delete(rows, unit, 1) == np.delete(row, unit)).all(1)
+            want[k] += np.log(p[k] / p[same].sum())
+    np.testing.assert_allclose(ebm.pseudo_log_likelihood(model, rows), want, atol=1e-5)
+    with pytest.raises(ValueError, match="must tell the states of all variables"):
+        ebm.pseudo_log_likelihood(model, np.where(rows == 1, -1, rows))
+    learner = ebm.PseudoLikelihood()
+    gradient, _, info = learner.step(model, None, rows, key=0, epoch=0)
+    step = 1e-2
+
+    def loss(shift):
+        moved = jax.tree.map(lambda x: x.at[0, 0, 1].add(shift), model.log_potentials)
+        other = eqx.tree_at(lambda m: m.log_potentials, model, moved)
+        return -float(np.asarray(ebm.pseudo_log_likelihood(other, rows)).mean())
+
+    slope = (loss(step) - loss(-step)) / (2 * step)
+    assert float(gradient.log_potentials[0][0, 0, 1]) == pytest.approx(slope, abs=1e-3)
+    assert float(info.loss) == pytest.approx(-want.mean(), abs=1e-5)
+
+
+def test_lssvm_of_graphs():
+    """The loss is the hinge by enumeration, with one variable hidden."""
+    model = graph(pairs((0, 1)), states=3, shape=(2,))
+    rows, _ = possible(model)
+    score = -np.asarray(model.energy(jnp.asarray(rows)), np.float64)
+    seen = np.array([[0, -1], [2, -1], [1, -1]], np.int32)
+    want = [
+        (score + (rows[:, 0] != row[0])).max() - score[rows[:, 0] == row[0]].max() for row in seen
+    ]
+    learner = ebm.LSSVM(ebm.BP(20, product="max"))
+    gradient, _, info = learner.step(model, None, seen, key=0, epoch=0)
+    assert float(info.loss) == pytest.approx(np.mean(want), abs=1e-4)
+    assert np.isfinite(np.asarray(gradient.log_potentials[0])).all()
+    with pytest.raises(TypeError, match="MSSVM"):
+        ebm.MSSVM(ebm.BP(5, product="mixed")).step(model, None, seen, key=0, epoch=0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from .. import _checks
 from .._types import AnyArray
 from ..messages import graph_kinds
 from ..models import AbstractNamedModel, AbstractPlainModel
-from ..models._base import refuse, require, require_layers, require_numbered, states_of
+from ..models._base import refuse, require, require_layers, require_possible, states_of
 
 
 _FIELDS = 2**20  # How many hidden units' fields are held at once.
@@ -73,7 +73,7 @@ def pseudo_log_likelihood_of(
 ) -> Float[Array, " rows"]:
     """The same of visible units as they are inside, or of rows of a graph."""
     if not model.layerwise:
-        require_numbered(model, "pseudo-likelihood")
+        require_possible(model, "pseudo-likelihood")
         scores = jax.nn.log_softmax(model.given(jnp.maximum(visible, 0)), axis=-1)
         own = jnp.take_along_axis(scores, jnp.maximum(visible, 0)[..., None], axis=-1)[..., 0]
         # Without a state it has no likelihood.

@@ -13,7 +13,7 @@ from .._sentinels import CLAMPED
 from .._types import AnyArray
 from ..messages import change, Instance
 from ..models import AbstractLayeredModel, Statistics
-from ..models._base import require_numbered
+from ..models._base import require_possible
 from ..models._problem import each, each_and_mean
 from ._base import AbstractInference, check_limits, chunk_of, limited, Limits, traced
 from ._beliefs import AbstractDerived, Beliefs
@@ -73,7 +73,7 @@ class MeanField(AbstractInference):
         return _statistics(self._settings(problem.model), problem)
 
     def _on_graph(self, model: Any) -> GraphSettings:
-        require_numbered(model, "MeanField")
+        require_possible(model, "MeanField")
         limits = limited(self.iterations, self.tol, model.dtype)
         return GraphSettings(limits, traced(self.damping, model.dtype))
 

@@ -1093,6 +1093,15 @@ def require_numbered(model: Any, what: str) -> "AbstractPlainModel":
     return found
 
 
+def require_possible(model: Any, what: str) -> "AbstractPlainModel":
+    """The model, or `TypeError` unless all configurations of its units are possible."""
+    found = _require_plain(model, what)
+    if found.no_moves() is not None:
+        reason = "some of its factors exclude configurations; take `BP` or `Exact`"
+        refuse(model, f"let all configurations be possible for {what}", reason)
+    return found
+
+
 def _require_plain(model: Any, what: str) -> "AbstractPlainModel":
     require_model(model)
     if not isinstance(model, AbstractPlainModel):

@@ -12,8 +12,9 @@ from .. import _checks
 from .._sentinels import EXCLUDED
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..units import _random
-from ._base import no_features, States
+from ._base import no_features, refuse, States
 from ._block import Block
+from ._energy import EnergyModel
 from ._graph_problem import GraphProblem
 from ._groups import cut_states, cut_units, Sizes
 from ._problem import each_and_mean
@@ -45,6 +46,11 @@ class AbstractGraphModel(AbstractTurns):
     @abc.abstractmethod
     def sizes(self) -> Sizes:
         """The shape of each group of variables, and the number of their states."""
+
+    @property
+    @abc.abstractmethod
+    def group_names(self) -> tuple[str, ...]:
+        """A word for each group of variables."""
 
     @abc.abstractmethod
     def given(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
@@ -455,6 +461,20 @@ class AbstractGraphModel(AbstractTurns):
         _checks.exact_shape("cost", found, seen.shape, "one number a variable")
         return jnp.where(seen >= 0, found.astype(self.dtype), jnp.zeros((), self.dtype))
 
+    def as_energy(self) -> EnergyModel:
+        """The same distribution as an [`ebmlearn.EnergyModel`][], whose units are the groups of
+        variables by name: `x`, or `x_0`, `x_1` and so on, of an [`ebmlearn.GridMRF`][] `state` and
+        the names of its channels. NumPyro's kernels and distributions take it. Samplers are faster
+        on the graph itself.
+        """
+        reason = self.no_moves()
+        if reason is not None:
+            refuse(self, "let each variable change alone to be an energy", reason)
+        names: Any = self.group_names
+        alone = names == ("x",)
+        units = self.layers[0] if alone else dict(zip(names, self.layers, strict=True))
+        return EnergyModel(_Energy(self), units)
+
     def has_gaps(self, observed: PyTree) -> bool:
         """False: variables that data do not tell are hidden."""
         return False
@@ -482,6 +502,23 @@ class AbstractGraphModel(AbstractTurns):
             f"`{name}` must not be set for a {type(self).__name__}, whose parameters are of many"
             " kinds; `optax.add_decayed_weights` takes a mask of them."
         )
+
+
+class _Energy(eqx.Module):
+    """The energy of a graph as a function of one-hot states, linear in those of each variable."""
+
+    graph: AbstractGraphModel
+
+    def __call__(self, states: Any) -> Float[Array, ""]:
+        graph = self.graph
+        parts = list(states.values()) if isinstance(states, dict) else [states]
+        most = int(graph.num_states.max())
+        q = jnp.concatenate([jnp.pad(x, ((0, 0), (0, most - x.shape[-1]))) for x in parts])
+        (unary,) = graph.unary()
+        # What a variable does not have is excluded.
+        there = graph.padded(jnp.ones_like(unary))
+        scores = graph.padded(unary) + (1 - there) * jnp.asarray(EXCLUDED, unary.dtype)
+        return -graph.expected_potential(q) - (scores * q).sum()
 
 
 def scaled_potentials(x: Float[Array, "..."], beta: Any) -> Float[Array, "..."]:

@@ -270,10 +270,10 @@ class GridMRF(AbstractGraphModel):
         return data, jnp.concatenate(flat, -1)
 
     def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Groups:
-        return Groups(cut_units(layers[0], self.sizes), self._names)
+        return Groups(cut_units(layers[0], self.sizes), self.group_names)
 
     def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Groups:
-        return Groups(cut_states(states, self.sizes), self._names)
+        return Groups(cut_states(states, self.sizes), self.group_names)
 
     def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
         """One value for each log-potential: `factors["down"]`, and so on, and `factors[channel]`.
@@ -496,11 +496,12 @@ class GridMRF(AbstractGraphModel):
         return unless_held(scores, taken(rows, at), taken(held, at))
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def group_names(self) -> tuple[str, ...]:
+        """`state`, and the names of the channels."""
         return (_STATE, *self.channels)
 
     def _index(self, group: Any, what: str) -> int:
-        return place(self._names, group, what)
+        return place(self.group_names, group, what)
 
 
 @eqx.filter_jit

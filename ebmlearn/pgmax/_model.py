@@ -123,6 +123,12 @@ class FactorGraphModel(AbstractGraphModel):
     def sizes(self) -> Sizes:
         return self.layout.variables
 
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """`x`, or a number for each group of variables, as `x_0`."""
+        number = len(self.layout.variables)
+        return ("x",) if number == 1 else tuple(f"x_{k}" for k in range(number))
+
     def tempered(self, beta: float | Float[Array, ""]) -> "FactorGraphModel":
         """The model of $p(x)^\\beta$."""
         parts = self.log_potentials, self.evidence

@@ -95,14 +95,16 @@ class Categorical(AbstractNumberedUnits):
         if self.states < 2:
             return x
         own = old > 0
-        chosen = _random.choose(jnp.where(own, -jnp.inf, scores), gumbels)
-        new = jax.nn.one_hot(chosen, self.states, dtype=field.dtype)
-        # Both sums leave out one state; that of the present one is (1 - q) Z.
+        # Both sums leave out one state; that without the present one is (1 - q) Z.
         without_old = jax.nn.logsumexp(jnp.where(own, -jnp.inf, scores), axis=-1)
+        alone = without_old == -jnp.inf  # No other state is possible.
+        chosen = _random.choose(jnp.where(own & ~alone[..., None], -jnp.inf, scores), gumbels)
+        new = jax.nn.one_hot(chosen, self.states, dtype=field.dtype)
         without_new = jax.nn.logsumexp(jnp.where(new > 0, -jnp.inf, scores), axis=-1)
+        ratio = jnp.where(alone, jnp.zeros_like(without_old), without_old - without_new)
         # The number of the present state was not used to choose.
         spare = jnp.where(own, gumbels, jnp.zeros_like(gumbels)).sum(-1)
-        moved = _random.decide_by_gumbel(_random.capped_log_odds(without_old - without_new), spare)
+        moved = _random.decide_by_gumbel(_random.capped_log_odds(ratio), spare)
         return _flat(jnp.where(moved[..., None] > 0, new, old))
 
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
