@@ -17,6 +17,7 @@ NAMES = (
     "precision",
     "qt",
     "resume",
+    "samplers",
     "sap",
     "sklearn",
     "speed",

@@ -80,6 +80,14 @@ def dtype(request):
 
 
 @pytest.fixture
+def in_float64():
+    import oracle
+
+    with oracle.x64(True):
+        yield
+
+
+@pytest.fixture
 def as_a_user():
     """Without the type checker of the other tests, which would speak first."""
     import jaxtyping

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..models import AbstractLayeredModel
-from ..models._base import refuse, require_layers, require_single
+from ..models import AbstractPlainModel
+from ..models._base import refuse, require_chains, require_single
 from ..samplers._base import start_chains
 from ..samplers._sweep import sweep
 
@@ -46,7 +46,7 @@ def base_rate(
 
 
 def ais(
-    model: AbstractLayeredModel,
+    model: AbstractPlainModel,
     *,
     key: Key,
     betas: int | Float[AnyArray, " betas"] = 1000,
@@ -83,13 +83,13 @@ def ais(
     state = start_chains(model, num_chains, one, None, None)
     first, second = jax.random.split(two)
     # The first distribution is one of independent units: draw from it.
-    layers = sweep(_between(model, biases, path[0]), model.encode(state.units), first)
+    layers = sweep(model.between(biases, path[0]), model.encode(state.units), first)
     log_weights = _anneal(model, layers, biases, path, second)
-    return _result(_log_partition(model, biases), log_weights, 1)
+    return _result(model.base_log_partition(biases), log_weights, 1)
 
 
 def reverse_ais(
-    model: AbstractLayeredModel,
+    model: AbstractPlainModel,
     start: PyTree,
     *,
     key: Key,
@@ -117,12 +117,12 @@ def reverse_ais(
     state = start_chains(model, leaves[0].shape[0], key, start, None)
     layers = model.encode(state.units)
     log_weights = _anneal(model, layers, biases, path[::-1], key)
-    return _result(_log_partition(model, biases), log_weights, -1)
+    return _result(model.base_log_partition(biases), log_weights, -1)
 
 
 def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Float[Array, " betas"]]:
-    """The biases at the start, and the inverse temperatures."""
-    require_layers(model, "annealing")
+    """The biases of the start, and the path."""
+    require_chains(model, "annealing")
     if not model.finite:
         refuse(model, "have units of finitely many states for annealing")
     require_single(model)
@@ -148,25 +148,9 @@ def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Floa
     return (base, *rest), jnp.asarray(path, dtype)
 
 
-def _log_partition(model: AbstractLayeredModel, biases: tuple[Array, ...]) -> Float[Array, ""]:
-    """Log Z of independent units."""
-    pairs = zip(model.layers, biases, strict=True)
-    return jnp.stack([units.log_normaliser(bias) for units, bias in pairs]).sum()
-
-
-def _between(
-    model: AbstractLayeredModel, base: tuple[Array, ...], beta: Float[Array, ""]
-) -> AbstractLayeredModel:
-    """The model of $p_0^{1-\\beta} p^\\beta$."""
-    biases = [
-        (1 - beta) * start + beta * end for start, end in zip(base, model.unary(), strict=True)
-    ]
-    return model.tempered(beta).with_unary(tuple(biases))
-
-
 @eqx.filter_jit
 def _anneal(
-    model: AbstractLayeredModel,
+    model: AbstractPlainModel,
     layers: list[Float[Array, "chains _"]],
     base: tuple[Float[Array, " _"], ...],
     path: Float[Array, " betas"],
@@ -178,7 +162,7 @@ def _anneal(
     def step(carry: Any, now: Any) -> Any:
         layers, log_weights = carry
         before, after, key = now
-        old, new = _between(model, base, before), _between(model, base, after)
+        old, new = model.between(base, before), model.between(base, after)
         gain = old.marginal_energies(layers) - new.marginal_energies(layers)
         # A sweep begins with the odd layers, so their old states do not matter.
         return (sweep(new, layers, key), log_weights + gain), None

@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -6,15 +7,16 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel
-from ..models._base import refuse, require, require_layers, states_of
+from ..messages import graph_kinds
+from ..models import AbstractNamedModel, AbstractPlainModel
+from ..models._base import refuse, require, require_layers, require_possible, states_of
 
 
 _FIELDS = 2**20  # How many hidden units' fields are held at once.
 
 
 def log_likelihood(
-    model: AbstractLayeredModel,
+    model: AbstractNamedModel,
     data: Shaped[AnyArray, "rows visible"]
     | tuple[Shaped[AnyArray, "rows visible"], Int[AnyArray, " rows"]],
     log_partition: float | Float[Array, "*batch"],
@@ -46,25 +48,36 @@ def log_likelihood(
 
 
 def pseudo_log_likelihood(
-    model: AbstractLayeredModel, data: Shaped[AnyArray, "rows visible"]
+    model: AbstractPlainModel, data: Shaped[AnyArray, "rows visible"] | Mapping[Any, AnyArray]
 ) -> Float[Array, " rows"]:
     """The sum over visible units of $\\log p(v_i \\mid v_j, j \\ne i)$ in nats, with hidden units
     summed out. It needs no log Z.
 
     **Arguments:**
 
-    - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine or a SemiRestrictedBM.
-    - `data`: visible units, 0 or 1.
+    - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine, a SemiRestrictedBM, or a graph of
+      which no factor excludes configurations.
+    - `data`: visible units, 0 or 1; of a graph, the states of all variables.
     """
-    require(model, ("binary",), "pseudo-likelihood")
-    seen = _seen(model, data)
-    return pseudo_log_likelihood_of(model, seen[0])
+    require(model, ("binary", *graph_kinds()), "pseudo-likelihood")
+    if model.layerwise:
+        return pseudo_log_likelihood_of(model, _seen(model, data)[0])
+    rows = model.asked_rows(data, "data")
+    if _checks.is_concrete(rows) and bool((rows < 0).any()):
+        raise ValueError("`data` must tell the states of all variables, got some of them.")
+    return pseudo_log_likelihood_of(model, rows)
 
 
 def pseudo_log_likelihood_of(
-    model: AbstractLayeredModel, visible: Float[Array, "rows visible"]
+    model: Any, visible: Float[Array, "rows visible"] | Int[Array, "rows variables"]
 ) -> Float[Array, " rows"]:
-    """The same for visible units in their internal form."""
+    """The same of visible units as they are inside, or of rows of a graph."""
+    if not model.layerwise:
+        require_possible(model, "pseudo-likelihood")
+        scores = jax.nn.log_softmax(model.given(jnp.maximum(visible, 0)), axis=-1)
+        own = jnp.take_along_axis(scores, jnp.maximum(visible, 0)[..., None], axis=-1)[..., 0]
+        # Without a state it has no likelihood.
+        return jnp.where(visible >= 0, own, jnp.nan).sum(-1)
     _closed(model)
     layers = model.filled((visible,))
     # What the log-potential gains when one unit is flipped.
@@ -87,8 +100,8 @@ def pseudo_log_likelihood_of(
     return -jax.nn.softplus(gains).sum(-1)
 
 
-def _free_energies(model: AbstractLayeredModel, data: Any) -> Float[Array, " rows"]:
-    """Free energies of visible units; labels that are not in the data are summed out too."""
+def _free_energies(model: AbstractNamedModel, data: Any) -> Float[Array, " rows"]:
+    """Of visible units, the hidden ones summed out; labels too, where data do not tell them."""
     _closed(model)
     parts = data if isinstance(data, (tuple, list)) else (data,)
     if len(parts) == 1 and len(model.seen) > 1:
@@ -96,7 +109,7 @@ def _free_energies(model: AbstractLayeredModel, data: Any) -> Float[Array, " row
     return model.complete_energies(_seen(model, data))
 
 
-def _seen(model: AbstractLayeredModel, data: Any) -> tuple[Float[Array, "rows _"], ...]:
+def _seen(model: AbstractNamedModel, data: Any) -> tuple[Float[Array, "rows _"], ...]:
     seen = model.seen_states(data, "data")
     rows = seen[0].shape[0]
     if model.batch_shape not in ((), (1,), (rows,)):
@@ -108,7 +121,7 @@ def _seen(model: AbstractLayeredModel, data: Any) -> tuple[Float[Array, "rows _"
 
 
 def label_scores(
-    model: AbstractLayeredModel, visible: AnyArray, name: str
+    model: AbstractNamedModel, visible: AnyArray, name: str
 ) -> Float[Array, "rows labels"]:
     """Minus the free energy of visible units with each label, the states of the last layer that
     data tell.

@@ -13,17 +13,20 @@ from .._sentinels import CLAMPED
 from .._types import AnyArray
 from ..messages import change, Instance
 from ..models import AbstractLayeredModel, Statistics
+from ..models._base import require_possible
 from ..models._problem import each, each_and_mean
 from ._base import AbstractInference, check_limits, chunk_of, limited, Limits, traced
 from ._beliefs import AbstractDerived, Beliefs
+from ._graph_mean_field import graph_beliefs, graph_statistics, GraphSettings
 
 
 class MeanField(AbstractInference):
     """Naive mean field: the distribution of independent units that is closest to the model, found
     by coordinate ascent on a lower bound of log Z.
 
-    A sweep updates one layer at a time, from the top down to the visible layer; units that are
-    joined inside a layer are updated one at a time. The bound, `log_partition`, never falls.
+    A sweep updates a layer at a time, from the uppermost down to the visible one, and inside a
+    layer whose units are joined to each other a unit at a time; in a graph, all variables at a time
+    of which no two share a factor. So the bound, `log_partition`, never falls.
 
     !!! example
 
@@ -43,8 +46,8 @@ class MeanField(AbstractInference):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Binary units."""
-        return ("binary",)
+        """Binary units, and graphs of which no factor excludes configurations."""
+        return ("binary", *messages.graph_kinds())
 
     @property
     def maximises(self) -> Literal["nothing"]:
@@ -52,6 +55,8 @@ class MeanField(AbstractInference):
         return "nothing"
 
     def _beliefs(self, problem: Any) -> Beliefs:
+        if problem.model.kind != "binary":
+            return graph_beliefs(self._on_graph(problem.model), problem)
         log_odds, converged, iterations, residual = _solved(self._settings(problem.model), problem)
         return Beliefs(
             problem,
@@ -63,7 +68,14 @@ class MeanField(AbstractInference):
         )
 
     def _statistics(self, problem: Any) -> Statistics:
+        if problem.model.kind != "binary":
+            return graph_statistics(self._on_graph(problem.model), problem)
         return _statistics(self._settings(problem.model), problem)
+
+    def _on_graph(self, model: Any) -> GraphSettings:
+        require_possible(model, "MeanField")
+        limits = limited(self.iterations, self.tol, model.dtype)
+        return GraphSettings(limits, traced(self.damping, model.dtype))
 
     def _settings(self, model: AbstractLayeredModel) -> "_Settings":
         dtype = model.unary()[0].dtype

@@ -355,9 +355,9 @@ def posterior(
     )
 
 
-def no_gaps(observed: PyTree, learner: AbstractLearner) -> None:
+def no_gaps(model: AbstractPlainModel, observed: PyTree, learner: AbstractLearner) -> None:
     """Raises `ValueError` if values of the data are missing."""
-    if observed is not None:
+    if model.has_gaps(observed):
         name = type(learner).__name__
         raise ValueError(
             f"`batch` must hold no missing values for {name}, got NaN: use MLE, SAP or"

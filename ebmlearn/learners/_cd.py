@@ -8,9 +8,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
-from ..models import AbstractLayeredModel, AbstractPlainModel
-from ..models._base import require_layers
-from ..samplers._sweep import at_random, sweep
+from ..models import AbstractPlainModel
+from ..models._base import require_chains
+from ..samplers._base import start_chains
+from ..samplers._sweep import sweep
 from ._base import (
     AbstractMemoryless,
     as_schedule,
@@ -64,20 +65,16 @@ class CD(AbstractMemoryless):
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> Phases:
-        model = require_layers(model, "CD")
-        no_gaps(observed, self)
+        require_chains(model, "CD")
+        no_gaps(model, observed, self)
         positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
         first, rest = jax.random.split(key)
-        layers = jax.tree.leaves(positive.units)
-        keys = jax.random.split(first, len(layers))
-        for k in range(len(layers)):
-            if self.start == "random":
-                layers[k] = at_random(model, k, rows_in(seen), keys[k])
-            elif k not in model.seen and k not in model.summed:
-                # A sweep begins with the layers that can be summed out; the others need states.
-                layers[k] = model.layers[k].sample(model.field(layers, k), keys[k])
+        if self.start == "random":
+            layers = model.encode(start_chains(model, rows_in(seen), first, None, None).units)
+        else:
+            layers = model.near(positive.units, first)
         layers = chain(model, layers, self.k, rest)
-        negative = model.conditional_statistics(layers, model.summed)
+        negative = model.sampled_statistics(model.decode(layers), True)
         return Phases(positive, negative, nothing(model))
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
@@ -86,7 +83,7 @@ class CD(AbstractMemoryless):
 
 
 def chain(
-    model: AbstractLayeredModel, layers: list[Float[Array, "batch _"]], k: int, key: PRNGKeyArray
+    model: AbstractPlainModel, layers: list[Float[Array, "batch _"]], k: int, key: PRNGKeyArray
 ) -> list[Float[Array, "batch _"]]:
     """Runs `k` sweeps of block Gibbs sampling."""
     keys = jax.random.split(key, k)

@@ -6,7 +6,6 @@ from jaxtyping import Array, Float
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel
 
 
 # From states and the truth, both of shape [batch, visible], to the cost of each unit.
@@ -17,17 +16,8 @@ def hamming(
     state: Float[AnyArray, "*#batch visible"], truth: Float[AnyArray, "*#batch visible"]
 ) -> Float[AnyArray, "*#batch visible"]:
     """The Hamming loss: each wrong unit costs 1."""
-    return abs(state - truth)
-
-
-def augmented(model: Any, truth: Float[Array, "batch visible"], cost: Cost) -> AbstractLayeredModel:
-    """The model with the cost of the visible units added to its log-potential: for the Hamming
-    loss, $b_i$ becomes $b_i + 1 - 2 v_i$ (Ping & Ihler 2017, eq. (7)).
-    """
-    extra = cost(jnp.ones_like(truth), truth) - cost(jnp.zeros_like(truth), truth)
-    _checks.exact_shape("cost", extra, truth.shape, "one number per visible unit")
-    bias = jnp.broadcast_to(model.unary()[0], truth.shape) + extra.astype(truth.dtype)
-    return model.with_unary((bias, *model.unary()[1:]))
+    # Of states that have numbers, any two differ by 1 or more.
+    return jnp.minimum(abs(state - truth), 1)
 
 
 def check_cost(cost: Any) -> None:

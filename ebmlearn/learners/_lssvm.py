@@ -1,15 +1,15 @@
 from dataclasses import KW_ONLY
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
+from ..messages import graph_kinds
 from ..models import AbstractPlainModel
 from ..models._base import require
 from ._base import AbstractMemoryless, as_schedule, at_epoch, Inference, no_gaps, Phases, posterior
-from ._cost import augmented, check_cost, Cost, hamming
+from ._cost import check_cost, Cost, hamming
 
 
 class LSSVM(AbstractMemoryless):
@@ -45,15 +45,14 @@ class LSSVM(AbstractMemoryless):
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> Phases:
-        model = require(model, ("binary",), "LSSVM")
-        no_gaps(observed, self)
+        model = require(model, ("binary", *graph_kinds()), "LSSVM")
+        no_gaps(model, observed, self)
         inference = at_epoch(self.inference, epoch, "max")
-        (visible,) = seen
         positive = posterior(model, seen, observed, inference, mode=True)
-        negative = inference.statistics(augmented(model, visible, self.cost))
-        rival = jax.tree.leaves(negative.units)[0]
+        negative = inference.statistics_of(model.with_cost(seen, self.cost))
         energies = [model.expected_energy(statistics) for statistics in (positive, negative)]
-        loss = self.cost(rival, visible).sum(-1).mean() + energies[0] - energies[1]
+        lost = model.cost_of(negative.units, seen, self.cost)
+        loss = lost.mean() + energies[0] - energies[1]
         return Phases(positive, negative, loss)
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:

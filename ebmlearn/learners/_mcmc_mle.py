@@ -11,7 +11,7 @@ from .._types import Key
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel
-from ..models._base import refuse, require_layers
+from ..models._base import refuse, require_fields
 from ..samplers import AbstractSampler, Gibbs
 from ._base import (
     AbstractContrastive,
@@ -70,7 +70,7 @@ class MCMCMLE(AbstractContrastive):
     def init(self, model: AbstractModel, *, key: Key) -> MCMCMLEState:
         """The chains, at random states; the first step moves them."""
         chains = start(model, self.sampler, self.num_chains, key)
-        if not require_layers(model, "MCMCMLE").finite:
+        if not require_fields(model, "MCMCMLE").finite:
             refuse(model, "have units of finitely many states for MCMCMLE")
         return MCMCMLEState(chains, model, jnp.zeros((), jnp.int32))
 
@@ -97,7 +97,7 @@ class MCMCMLE(AbstractContrastive):
             return chains, reference
 
         chains, reference = jax.lax.cond(due, draw, keep, chains, reference)
-        model = require_layers(model, "MCMCMLE")
+        model = require_fields(model, "MCMCMLE")
         layers = model.encode(chains.units)
         moved = reference.marginal_energies(layers) - model.marginal_energies(layers)
         weights = jax.nn.softmax(moved)

@@ -18,7 +18,7 @@ from ._base import (
     Phases,
     posterior,
 )
-from ._cost import augmented, check_cost, Cost, hamming
+from ._cost import check_cost, Cost, hamming
 
 
 class MSSVM(AbstractMemoryless):
@@ -55,12 +55,13 @@ class MSSVM(AbstractMemoryless):
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> Phases:
+        # Mixed-product is known of layers alone: `LSSVM` takes graphs.
         model = require(model, ("binary",), "MSSVM")
-        no_gaps(observed, self)
+        no_gaps(model, observed, self)
         inference = at_epoch(self.inference, epoch, "mixed")
         (visible,) = seen
         positive = posterior(model, seen, observed, inference)
-        negative = inference.statistics(augmented(model, visible, self.cost))
+        negative = inference.statistics_of(model.with_cost(seen, self.cost))
         rival = jax.tree.leaves(negative.units)[0]
         lost = self.cost(rival, visible).sum(-1)
         margin = lost - free_energy(model, (rival,), observed, inference)

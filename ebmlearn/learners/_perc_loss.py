@@ -43,7 +43,7 @@ class PercLoss(AbstractMemoryless):
         epoch: Int[Array, ""],
     ) -> Phases:
         layered: Any = require(model, ("binary",), "PercLoss")
-        no_gaps(observed, self)
+        no_gaps(model, observed, self)
         if not layered.is_closed:
             kind = type(model).__name__
             raise ValueError(f"`model` must have a closed free energy, got a {kind}.")

@@ -1,7 +1,6 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
@@ -9,15 +8,16 @@ from .. import _checks
 from .._types import Batch, Key
 from ..estimate._likelihood import pseudo_log_likelihood_of
 from ..inference import AbstractInference
+from ..messages import graph_kinds
 from ..models import AbstractModel
 from ..models._base import require, with_inside
 from ._base import AbstractLearner, mean_field, Metric, Model, prediction_error, StepInfo
 
 
 class PseudoLikelihood(AbstractLearner):
-    """Maximum pseudo-likelihood (Besag 1975): maximises the probability of each visible unit given
-    all others, with hidden units summed out. It needs neither log Z nor sampling. If the model
-    cannot represent the data, the result differs from maximum likelihood.
+    """Maximum pseudo-likelihood (Besag 1975): each visible unit is to be likely given all others,
+    hidden units summed out. No log Z, no sampling; for a model that is not right it gives another
+    answer than maximum likelihood. Of a graph, data must tell all variables.
     """
 
     def init(self, model: AbstractModel, *, key: Key) -> None:
@@ -44,7 +44,7 @@ class PseudoLikelihood(AbstractLearner):
         """The gradient of one step: see [`ebmlearn.AbstractLearner`][]."""
         model.check(batch)
         _checks.as_key(key)
-        gradient, loss = _step(model, batch)
+        gradient, loss = _step(model, model.as_batch(batch))
         nan, one = jnp.full_like(loss, jnp.nan), jnp.ones_like(loss)
         return gradient, state, StepInfo(loss, nan, one, jnp.zeros_like(loss), nan)
 
@@ -57,9 +57,10 @@ class PseudoLikelihood(AbstractLearner):
 def _step(model: Any, batch: Any) -> tuple[Any, Array]:
     def loss(model: Any) -> Array:
         given, seen, _ = model.observe(batch)
-        require(given, ("binary",), "PseudoLikelihood")
-        return -pseudo_log_likelihood_of(given, seen[0]).mean()
+        require(given, ("binary", *graph_kinds()), "PseudoLikelihood")
+        return -pseudo_log_likelihood_of(given, seen[0] if given.layerwise else seen).mean()
 
-    value, gradient = jax.value_and_grad(loss)(model)
+    # By filter: the wires of a graph are integers.
+    value, gradient = eqx.filter_value_and_grad(loss)(model)
     # An edge is one parameter that stands at two places, each of which got half its gradient.
     return with_inside(gradient, lambda x: 2 * x), value

@@ -12,7 +12,7 @@ from .._types import AnyArray, Key
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel, Statistics
-from ..models._base import require_layers
+from ..models._base import require_chains
 from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
 from ..samplers._base import share_accepted
 from ._base import (
@@ -192,14 +192,14 @@ class TransSAP(AbstractContrastive):
 
 
 def start(model: Any, sampler: AbstractSampler, num_chains: int, key: Key) -> PyTree:
-    """Starts persistent chains. A CRBM is refused: each row of features would need its own."""
-    require_layers(model, "chains that persist")
+    """Chains that persist: a CRBM would need its own for every row of features."""
+    require_chains(model, "chains that persist")
     return sampler.init(model, num_chains, key=key)
 
 
 def particles(model: Any, units: Any) -> Statistics:
     """The statistics of chains, layers that can be summed out by their means given the others."""
-    return model.conditional_statistics(model.encode(units), model.summed)
+    return model.sampled_statistics(units, True)
 
 
 SAP.__init__.__doc__ = """**Arguments:**

@@ -36,6 +36,7 @@ from ._pairwise import (
 )
 from ._registry import (
     AbstractMaker as AbstractMaker,
+    graph_kinds as graph_kinds,
     instances as instances,
     maker as maker,
     MAKERS as MAKERS,

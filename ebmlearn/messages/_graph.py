@@ -1,7 +1,7 @@
 """What all views of graphs share."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -161,6 +161,8 @@ class AbstractGraphMaker(AbstractMaker):
     """What the makers of graphs have in common: variables are all of one side, and log-potentials
     must remain small against what stands for minus infinity.
     """
+
+    of_graphs: ClassVar[bool] = True
 
     def instances(self, problem: Any) -> GraphInstance:
         """Likelihoods are added to the unary scores."""

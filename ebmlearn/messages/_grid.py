@@ -11,7 +11,15 @@ from .. import _checks
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
 from ..models._groups import cut_states, Sizes
-from ..models._lattice import ends, features, log_potential, OFFSETS, sizes_of
+from ..models._lattice import (
+    around,
+    ends,
+    features,
+    log_potential,
+    moved,
+    OFFSETS,
+    sizes_of,
+)
 from ._graph import AbstractGraphMaker, AbstractGraphView, GraphInstance, GraphState, tempered
 from ._types import Form, Product, Schedule, Start
 
@@ -91,7 +99,7 @@ class GridView(AbstractGraphView):
     def update(self, state: GraphState, instance: GraphInstance) -> GraphState:
         old, unary = state.rest
         new = self._messages(self._cavities(state.fields, old, instance))
-        new = jnp.stack([_moved(x, at) for x, at in zip(new, _DIRECTIONS, strict=True)])
+        new = jnp.stack([moved(x, at) for x, at in zip(new, _DIRECTIONS, strict=True)])
         if self.damping is not None:
             new = self.damping * old + (1 - self.damping) * new
         return self._state(new, unary)
@@ -111,9 +119,7 @@ class GridView(AbstractGraphView):
     ) -> Float[Array, "variables most"]:
         x, *seen = cut_states(states, self._sizes)
         fields, *channels = self._split(instance.unary[0])
-        for table, (down, across) in zip(self.tables, OFFSETS, strict=True):
-            fields = fields + _moved(table[x], (down, across))
-            fields = fields + _moved(table.T[x], (-down, -across))
+        fields = fields + around(self.tables, x)
         out = []
         for emission, y, scores in zip(self.emissions, seen, channels, strict=True):
             fields = fields + emission.T[y]
@@ -333,14 +339,6 @@ def _both_ways(tables: Float[Array, "4 states states"]) -> Float[Array, "8 state
 def _turned(sent: Float[Array, "8 height width states"]) -> Array:
     """Of each direction, the messages that came against it."""
     return jnp.concatenate([sent[4:], sent[:4]])
-
-
-def _moved(
-    x: Float[Array, "height width states"], offset: tuple[int, int]
-) -> Float[Array, "height width states"]:
-    """An array moved by an offset, zero where nothing comes from."""
-    padding = [(step, -step, 0) for step in offset]
-    return jax.lax.pad(x, jnp.zeros((), x.dtype), [*padding, (0, 0, 0)])
 
 
 def _padded(parts: list[Float[Array, "height width _"]]) -> Float[Array, "variables most"]:

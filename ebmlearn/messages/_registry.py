@@ -1,5 +1,5 @@
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Array, Bool, Float
 
@@ -12,6 +12,8 @@ from ._view import AbstractView, Told
 
 class AbstractMaker(abc.ABC):
     """Makes the message-passing views of one kind of model, and answers questions about them."""
+
+    of_graphs: ClassVar[bool] = False
 
     @abc.abstractmethod
     def instances(self, problem: Any) -> Any:
@@ -69,6 +71,11 @@ MAKERS: dict[str, AbstractMaker] = {}
 def register(kind: str, maker: AbstractMaker) -> None:
     """Registers the maker of views for models of a `kind`. It replaces an earlier maker."""
     MAKERS[kind] = maker
+
+
+def graph_kinds() -> tuple[str, ...]:
+    """The kinds of models that are graphs of variables."""
+    return tuple(kind for kind, maker in MAKERS.items() if maker.of_graphs)
 
 
 def maker(model: AbstractModel) -> AbstractMaker:

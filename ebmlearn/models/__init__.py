@@ -2,12 +2,14 @@ from ._base import (
     AbstractFree as AbstractFree,
     AbstractLayeredModel as AbstractLayeredModel,
     AbstractModel as AbstractModel,
+    AbstractNamedModel as AbstractNamedModel,
     AbstractPlainModel as AbstractPlainModel,
     AbstractSymmetric as AbstractSymmetric,
 )
 from ._block import Block as Block
 from ._boltzmann import BoltzmannMachine as BoltzmannMachine
 from ._dbm import DBM as DBM
+from ._energy import EnergyModel as EnergyModel
 from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._graph import AbstractGraphModel as AbstractGraphModel
 from ._grid_mrf import GridMRF as GridMRF
@@ -21,3 +23,4 @@ from ._rbm import CRBM as CRBM, RBM as RBM
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM
 from ._stack import Stack as Stack
 from ._statistics import Statistics as Statistics
+from ._turns import AbstractTurns as AbstractTurns

@@ -31,6 +31,8 @@ from ._statistics import Statistics
 
 
 Model = TypeVar("Model", bound="AbstractModel")
+Plain = TypeVar("Plain", bound="AbstractPlainModel")
+Named = TypeVar("Named", bound="AbstractNamedModel")
 Layered = TypeVar("Layered", bound="AbstractLayeredModel")
 Result = TypeVar("Result")
 States = Sequence[Float[Array, "rows _"]]
@@ -211,9 +213,16 @@ def with_inside(model: Model, change: Callable[[Array], Array]) -> Model:
 class AbstractPlainModel(AbstractModel):
     """The interface of models without features, or conditioned on them: layered models and graphs.
 
-    `seen` and `observed` are the visible states of a batch and which of them are observed, as
-    `observe` returns them.
+    `seen` is what a batch tells, and `observed` which of it, as `observe` gives them.
+
+    For samplers, states of all units, as they are inside, are a list with an array `[rows, width]`
+    for each layer. A model that is `layerwise` says what `field` a layer is in, so that a layer can
+    be drawn at once; of others, units are drawn in turns. Fields that are `exact` say what a change
+    of one unit adds to the log-potential; others say it to first order.
     """
+
+    layerwise: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
 
     @property
     @abc.abstractmethod
@@ -314,6 +323,85 @@ class AbstractPlainModel(AbstractModel):
         """A random share of the units, as booleans in the places of `perturbation`."""
 
     @abc.abstractmethod
+    def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
+        """What all other units send to those of each layer: for a small change of a state, what it
+        adds to the log-potential.
+        """
+
+    @abc.abstractmethod
+    def energies(self, layers: States) -> Float[Array, " rows"]:
+        """The energy of states of all layers, as they are inside."""
+
+    @abc.abstractmethod
+    def marginal_energies(self, layers: States) -> Float[Array, " rows"]:
+        """Minus the log-potential of states, the layers `summed` being summed out."""
+
+    @abc.abstractmethod
+    def between(self: Plain, base: tuple[Float[Array, " _"], ...], beta: Float[Array, ""]) -> Plain:
+        """The model of $p_0^{1-\\beta} p^\\beta$, where the units of $p_0$ are independent and in
+        the fields `base`.
+        """
+
+    @abc.abstractmethod
+    def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        """Log Z of independent units in the fields `base`: that of `between` at $\\beta = 0$."""
+
+    @abc.abstractmethod
+    def encode(self, units: PyTree) -> list[Float[Array, "... _"]]:
+        """States of chains as they are inside, by number of their layer."""
+
+    @abc.abstractmethod
+    def decode(self, layers: Sequence[Float[Array, "... _"]]) -> PyTree:
+        """The reverse of `encode`."""
+
+    @abc.abstractmethod
+    def masks(self, clamped: PyTree) -> list[Bool[Array, "rows _"] | None] | None:
+        """Which units of each layer are held, from what chains keep of it; None if none are."""
+
+    @abc.abstractmethod
+    def with_cost(self, seen: PyTree, cost: Callable[..., AnyArray]) -> AbstractProblem:
+        """The problem whose log-potential is higher by what visible units cost that differ from
+        those that are seen; `cost` is a function of states and the truth.
+        """
+
+    @abc.abstractmethod
+    def cost_of(
+        self, units: PyTree, seen: PyTree, cost: Callable[..., AnyArray]
+    ) -> Float[AnyArray, " rows"]:
+        """What visible units cost, from statistics of an inference that maximises."""
+
+    @abc.abstractmethod
+    def told(self, num_chains: int, start: PyTree, clamped: PyTree) -> PyTree:
+        """Which units keep their start while others are drawn from what is possible; None if every
+        start is possible. Raises `ValueError` if a unit is held that never moves by itself.
+        """
+
+    @abc.abstractmethod
+    def near(self, units: PyTree, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
+        """States as they are inside for chains that start from means given data, as `complete` and
+        inferences give them.
+        """
+
+    @abc.abstractmethod
+    def has_gaps(self, observed: PyTree) -> bool:
+        """Whether data lack values that they should have."""
+
+    @abc.abstractmethod
+    def no_chains(self) -> str | None:
+        """Why chains that change a unit at a time would not reach all configurations; None if they
+        do.
+        """
+
+    @abc.abstractmethod
+    def no_moves(self) -> str | None:
+        """The same of chains that follow fields."""
+
+    @property
+    def numbered(self) -> bool:
+        """Whether all units have a few states that can be listed."""
+        return all(layer.numbered for layer in self.layers)
+
+    @abc.abstractmethod
     def asked_rows(self, data: Batch, name: str) -> Array:
         """Checked rows of data that queries are about."""
 
@@ -368,13 +456,9 @@ class AbstractSymmetric(AbstractModel):
         return jax.tree.map(lambda _: True, self)
 
 
-class AbstractLayeredModel(AbstractPlainModel):
-    """Layers of units, whose energy holds products of one or two units:
-
-    $E(x) = \\sum_k E_0(x_k) - \\sum_k b_k \\cdot x_k - \\sum_{kl} x_k^\\top W_{kl} x_l$.
-
-    Subclasses define the layers, biases and blocks of weights. Layers named `hidden`, or
-    `hidden_1`, `hidden_2` and so on, are hidden; all others are visible.
+class AbstractNamedModel(AbstractPlainModel):
+    """Layers of units that have names, whatever their energy is. Layers named `hidden`, or
+    `hidden_1`, `hidden_2` and so on, are hidden: data tell all others.
     """
 
     @property
@@ -382,14 +466,23 @@ class AbstractLayeredModel(AbstractPlainModel):
     def names(self) -> tuple[str, ...]:
         """The names of the layers: `visible` and `hidden`, or `x`."""
 
+    @property
     @abc.abstractmethod
-    def remade(
-        self: Layered,
-        layers: tuple[AbstractUnits, ...],
-        blocks: tuple[Float[Array, "_ _"], ...],
-        unary: tuple[Float[Array, "... _"], ...],
-    ) -> Layered:
-        """The model with other units of the same kinds, other weights and other biases."""
+    def summed(self) -> tuple[int, ...]:
+        """Layers other than the first that are independent of each other given the rest, so that
+        they can be summed out.
+        """
+
+    @property
+    @abc.abstractmethod
+    def is_closed(self) -> bool:
+        """Whether hidden units are independent given what data tell."""
+
+    @abc.abstractmethod
+    def batched(self: Named, shape: tuple[int, ...]) -> Named:
+        """The model with an instance for each row of a batch of this shape, along one axis; itself
+        if it is a single one.
+        """
 
     def units(self, layers: Sequence[PyTree]) -> PyTree:
         """Names the layers: [`ebmlearn.Layers`][], [`ebmlearn.Units`][], or a tuple like them."""
@@ -405,52 +498,32 @@ class AbstractLayeredModel(AbstractPlainModel):
         """The reverse of `encode`."""
         return self.units([u.decode(x) for u, x in zip(self.layers, layers, strict=True)])
 
-    def with_unary(self: Layered, unary: tuple[Float[Array, "... _"], ...]) -> Layered:
-        """The model with other biases, as `unary` gives them."""
-        return self.remade(self.layers, tuple(b.weights for b in self.blocks()), tuple(unary))
+    def masks(self, clamped: PyTree) -> list[Bool[Array, "rows _"] | None] | None:
+        """Which units of each layer are held, from what chains keep of it; None if none are."""
+        if clamped is None:
+            return None
+        return jax.tree.leaves(clamped, is_leaf=lambda x: x is None)
 
-    def tempered(self: Layered, beta: float | Float[Array, ""]) -> Layered:
-        """The model of $p(x)^\\beta$, for a positive $\\beta$ where units are real."""
-        if not self.finite:
-            _checks.number("beta", beta, 0, float("inf"), "(0, inf)")
-        beta = jnp.asarray(beta, self.dtype)
-        return self.remade(
-            tuple(layer.tempered(beta) for layer in self.layers),
-            tuple(beta * block.weights for block in self.blocks()),
-            tuple(beta * bias for bias in self.unary()),
-        )
+    def told(self, num_chains: int, start: PyTree, clamped: PyTree) -> None:
+        """Nothing: every configuration is possible."""
+        return
 
-    def batched(self: Layered, shape: tuple[int, ...]) -> Layered:
-        """The model with an instance for each row of a batch of this shape, along one axis; itself
-        if it is a single one.
-        """
-        if self.batch_shape == ():
-            return self
-        size = math.prod(shape)
-        biases = [
-            b if b.ndim == 1 else jnp.broadcast_to(b, (*shape, b.shape[-1])).reshape(size, -1)
-            for b in self.unary()
-        ]
-        return self.with_unary(tuple(biases))
+    def has_gaps(self, observed: PyTree) -> bool:
+        """Whether values of data are missing."""
+        return observed is not None
 
-    def uncentred(self: Layered, offsets: PyTree, batch: Batch | None = None) -> Layered:
-        """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
-        in all products of two units: biases less what the weights send from the offsets $\\mu$ of
-        the units they join.
-        """
-        biases = list(self.unary())
-        means = jax.tree.leaves(offsets)
-        for first, second, weights, _ in self.blocks():
-            ends = {first: weights @ means[second], second: means[first] @ weights}
-            for layer, sent in ends.items():
-                biases[layer] = biases[layer] - jnp.broadcast_to(sent, biases[layer].shape)
-        return self.with_unary(tuple(biases))
+    def no_chains(self) -> str | None:
+        """Nothing: every configuration is possible."""
+        return
 
-    @property
-    def kind(self) -> str:
-        """`"binary"`, or else the families of all layers in order."""
-        families = [layer.family for layer in self.layers]
-        return families[0] if set(families) == {"binary"} else " ".join(families)
+    def no_moves(self) -> str | None:
+        """Nothing: every configuration is possible."""
+        return
+
+    def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        """The sum of the logarithms of the units' own normalisers."""
+        pairs = zip(self.layers, base, strict=True)
+        return jnp.stack([units.log_normaliser(bias) for units, bias in pairs]).sum()
 
     @property
     def finite(self) -> bool:
@@ -458,47 +531,9 @@ class AbstractLayeredModel(AbstractPlainModel):
         return all(layer.finite for layer in self.layers)
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the biases: `()` for a single model."""
-        return np.broadcast_shapes(*(bias.shape[:-1] for bias in type(self).unary(self)))
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the parameters."""
-        return type(self).unary(self)[0].dtype
-
-    @property
-    def is_bipartite(self) -> bool:
-        """Whether units of even layers are joined to units of odd layers only."""
-        return all((block.first - block.second) % 2 for block in type(self).blocks(self))
-
-    @property
     def seen(self) -> tuple[int, ...]:
         """The visible layers."""
         return tuple(k for k, name in enumerate(self.names) if not HIDDEN.fullmatch(name))
-
-    @property
-    def summed(self) -> tuple[int, ...]:
-        """Layers other than the first that are independent of each other given the rest, so that
-        they can be summed out: the odd ones of a DBM.
-        """
-        joined = {frozenset((block.first, block.second)) for block in self.blocks()}
-        out: list[int] = []
-        for k in range(1, len(self.names)):
-            if not any(frozenset((k, other)) in joined for other in (*out, k)):
-                out.append(k)
-        return tuple(out)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether hidden units are independent given the visible layers."""
-        return all(b.first in self.seen or b.second in self.seen for b in self.blocks())
-
-    def decayed(self: Layered) -> Layered:
-        """The parameters that weight decay shrinks: all weights, without the diagonals of couplings
-        inside a layer.
-        """
-        return matrices_of(self)
 
     def as_batch(self, batch: Batch) -> PyTree:
         """The batch, with a mask of missing values if there are any."""
@@ -525,35 +560,12 @@ class AbstractLayeredModel(AbstractPlainModel):
         held = jnp.ones(seen[0].shape, bool) if observed is None else observed
         return Problem(self, seen[0], held, trusted=True)
 
-    def if_complete(
-        self,
-        seen: PyTree,
-        observed: Bool[Array, "rows _"] | None,
-        formula: Callable[[], Result],
-        infer: Callable[[], Result],
-    ) -> Result:
-        """The result of `formula` if hidden units are independent given the visible ones and
-        nothing is missing, else that of `infer`.
-        """
-        return formula() if self.is_closed and observed is None else infer()
-
-    def complete(self, seen: Sequence[Float[Array, "rows _"]], mode: bool = False) -> Statistics:
-        """The statistics given the visible units, by formula; with `mode`, of the most likely
-        hidden units.
-        """
-        hidden = tuple(k for k in range(len(self.names)) if k not in self.seen)
-        return self.conditional_statistics(self.filled(seen), hidden, mode=mode)
-
-    def complete_energies(self, seen: Sequence[Float[Array, "rows _"]]) -> Float[Array, " rows"]:
-        """Minus the log-potential of the visible units, with hidden units summed out."""
-        return self.marginal_energies(self.filled(seen))
-
-    def given_features(self: Layered, features: AnyArray | None) -> Layered:
+    def given_features(self: Named, features: AnyArray | None) -> Named:
         """The model itself: it has no features."""
         no_features(self, features)
         return self
 
-    def bare(self: Layered) -> Layered:
+    def bare(self: Named) -> Named:
         """The model itself: it has no features."""
         return self
 
@@ -561,13 +573,6 @@ class AbstractLayeredModel(AbstractPlainModel):
     def num_asked(self) -> int:
         """The number of units that queries are about."""
         return self.layers[0].size
-
-    @property
-    def query_defaults(self) -> tuple[float, Strength] | None:
-        """The initial scale and strength of a [`ebmlearn.QueryModel`][] of this model; None if
-        there can be none.
-        """
-        return {"binary": (5.0, (1000.0, 9.21)), "gaussian binary": (1.0, None)}.get(self.kind)
 
     def places(self, group: Hashable, name: str) -> NoReturn:
         """Raises `TypeError`: there are no groups of variables."""
@@ -597,36 +602,6 @@ class AbstractLayeredModel(AbstractPlainModel):
         """The model with evidence that has been checked."""
         return Problem(self, rows, observed, trusted=True)
 
-    def centred_form(self: Layered) -> Layered:
-        """The parameters for units ±1, in a model of the same class, if the units are binary."""
-        if self.kind != "binary":
-            return self
-        offsets = [jnp.full_like(bias, -0.5) for bias in self.unary()]
-        return times_weights(self.uncentred(offsets), 0.5)
-
-    def plain_form(self: Layered) -> Layered:
-        """The reverse of `centred_form`."""
-        if self.kind != "binary":
-            return self
-        plain = times_weights(self, 2.0)
-        return plain.uncentred([jnp.full_like(bias, 0.5) for bias in plain.unary()])
-
-    def perturbation(self, number: int, key: PRNGKeyArray) -> tuple[Float[Array, "rows _"], ...]:
-        """Noise for the log-odds of binary units, for perturbed maxima: logistic numbers, which
-        are differences of the Gumbel numbers of both states.
-        """
-        keys = jax.random.split(key, len(self.names))
-        return tuple(
-            _random.logistics(own, (number, units.width), self.dtype)
-            for units, own in zip(self.layers, keys, strict=True)
-        )
-
-    def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
-        """What makes the noise of both states of a binary unit symmetric: it has mean zero, and
-        without it the perturbed maximum spreads less.
-        """
-        return jnp.stack([x.sum() for x in noise]).sum() / 2
-
     def chains(
         self, num_chains: int, key: PRNGKeyArray, start: PyTree, clamped: PyTree
     ) -> tuple[PyTree, PyTree]:
@@ -644,16 +619,6 @@ class AbstractLayeredModel(AbstractPlainModel):
     def from_view(self, states: Sequence[Float[Array, "rows _"]]) -> PyTree:
         """Converts states that messages decode to states of samplers."""
         return self.decode(states)
-
-    def chosen_noise(
-        self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
-    ) -> tuple[Bool[Array, "rows _"], ...]:
-        """A random share of the units, as booleans in the places of `perturbation`."""
-        keys = jax.random.split(key, len(self.names))
-        return tuple(
-            jax.random.bernoulli(own, share, (number, units.width))
-            for units, own in zip(self.layers, keys, strict=True)
-        )
 
     @property
     def is_seen(self) -> bool:
@@ -673,12 +638,6 @@ class AbstractLayeredModel(AbstractPlainModel):
             masks[self.seen[0]] = observed
         return self.units(states), self.units(masks)
 
-    def sampled_statistics(self, units: PyTree, means: bool) -> Statistics:
-        """The statistics of samples; with `means`, layers that can be summed out are replaced by
-        their means given the others.
-        """
-        return self.conditional_statistics(self.encode(units), self.summed if means else ())
-
     @property
     def _places(self) -> range:
         return range(len(self.names))
@@ -686,7 +645,7 @@ class AbstractLayeredModel(AbstractPlainModel):
     def observe(
         self, batch: Batch, name: str = "batch"
     ) -> tuple[
-        "AbstractLayeredModel",
+        "AbstractNamedModel",
         tuple[Float[Array, "rows _"], ...],
         Bool[Array, "rows _"] | None,
     ]:
@@ -753,6 +712,187 @@ class AbstractLayeredModel(AbstractPlainModel):
             for k, units in enumerate(self.layers)
         ]
 
+
+class AbstractLayeredModel(AbstractNamedModel):
+    """Layers of units, whose energy holds products of one or two units:
+
+    $E(x) = \\sum_k E_0(x_k) - \\sum_k b_k \\cdot x_k - \\sum_{kl} x_k^\\top W_{kl} x_l$.
+
+    Subclasses say what their layers, biases and blocks of weights are.
+    """
+
+    @abc.abstractmethod
+    def remade(
+        self: Layered,
+        layers: tuple[AbstractUnits, ...],
+        blocks: tuple[Float[Array, "_ _"], ...],
+        unary: tuple[Float[Array, "... _"], ...],
+    ) -> Layered:
+        """The model with other units of the same kinds, other weights and other biases."""
+
+    def with_unary(self: Layered, unary: tuple[Float[Array, "... _"], ...]) -> Layered:
+        """The model with other biases, as `unary` gives them."""
+        return self.remade(self.layers, tuple(b.weights for b in self.blocks()), tuple(unary))
+
+    def tempered(self: Layered, beta: float | Float[Array, ""]) -> Layered:
+        """The model of $p(x)^\\beta$, for a positive $\\beta$ where units are real."""
+        if not self.finite:
+            _checks.number("beta", beta, 0, float("inf"), "(0, inf)")
+        beta = jnp.asarray(beta, self.dtype)
+        return self.remade(
+            tuple(layer.tempered(beta) for layer in self.layers),
+            tuple(beta * block.weights for block in self.blocks()),
+            tuple(beta * bias for bias in self.unary()),
+        )
+
+    def batched(self: Layered, shape: tuple[int, ...]) -> Layered:
+        """The model with an instance for each row of a batch of this shape, along one axis; itself
+        if it is a single one.
+        """
+        if self.batch_shape == ():
+            return self
+        size = math.prod(shape)
+        biases = [
+            b if b.ndim == 1 else jnp.broadcast_to(b, (*shape, b.shape[-1])).reshape(size, -1)
+            for b in self.unary()
+        ]
+        return self.with_unary(tuple(biases))
+
+    def uncentred(self: Layered, offsets: PyTree, batch: Batch | None = None) -> Layered:
+        """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
+        in all products of two units: biases less what the weights send from the offsets $\\mu$ of
+        the units they join.
+        """
+        biases = list(self.unary())
+        means = jax.tree.leaves(offsets)
+        for first, second, weights, _ in self.blocks():
+            ends = {first: weights @ means[second], second: means[first] @ weights}
+            for layer, sent in ends.items():
+                biases[layer] = biases[layer] - jnp.broadcast_to(sent, biases[layer].shape)
+        return self.with_unary(tuple(biases))
+
+    @property
+    def kind(self) -> str:
+        """`"binary"`, or else the families of all layers in order."""
+        families = [layer.family for layer in self.layers]
+        return families[0] if set(families) == {"binary"} else " ".join(families)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the biases: `()` for a single model."""
+        return np.broadcast_shapes(*(bias.shape[:-1] for bias in type(self).unary(self)))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the parameters."""
+        return type(self).unary(self)[0].dtype
+
+    @property
+    def is_bipartite(self) -> bool:
+        """Whether units of even layers are joined to units of odd layers only."""
+        return all((block.first - block.second) % 2 for block in type(self).blocks(self))
+
+    @property
+    def summed(self) -> tuple[int, ...]:
+        """Layers other than the first that are independent of each other given the rest, so that
+        they can be summed out: the odd ones of a DBM.
+        """
+        joined = {frozenset((block.first, block.second)) for block in self.blocks()}
+        out: list[int] = []
+        for k in range(1, len(self.names)):
+            if not any(frozenset((k, other)) in joined for other in (*out, k)):
+                out.append(k)
+        return tuple(out)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether hidden units are independent given what data tell: each edge then ends there."""
+        return all(b.first in self.seen or b.second in self.seen for b in self.blocks())
+
+    def decayed(self: Layered) -> Layered:
+        """What weight decay pulls on: all weights, without what lies on the diagonals of couplings
+        inside a layer.
+        """
+        return matrices_of(self)
+
+    def if_complete(
+        self,
+        seen: PyTree,
+        observed: Bool[Array, "rows _"] | None,
+        formula: Callable[[], Result],
+        infer: Callable[[], Result],
+    ) -> Result:
+        """What `formula` gives where hidden units are independent given what is seen and nothing
+        is missing, else what `infer` gives.
+        """
+        return formula() if self.is_closed and observed is None else infer()
+
+    def complete(self, seen: Sequence[Float[Array, "rows _"]], mode: bool = False) -> Statistics:
+        """The statistics given what is seen, by formula; or those of the most likely hidden
+        units.
+        """
+        hidden = tuple(k for k in range(len(self.names)) if k not in self.seen)
+        return self.conditional_statistics(self.filled(seen), hidden, mode=mode)
+
+    def complete_energies(self, seen: Sequence[Float[Array, "rows _"]]) -> Float[Array, " rows"]:
+        """Minus the log-potential of what is seen, hidden units summed out, by formula."""
+        return self.marginal_energies(self.filled(seen))
+
+    @property
+    def query_defaults(self) -> tuple[float, Strength] | None:
+        """Of a [`ebmlearn.QueryModel`][], where the scale of answers and the strength of evidence
+        start; None if it can be of no such model.
+        """
+        return {"binary": (5.0, (1000.0, 9.21)), "gaussian binary": (1.0, None)}.get(self.kind)
+
+    def centred_form(self: Layered) -> Layered:
+        """Its parameters in the form of units ±1, in a model of the same class, if its units are
+        binary.
+        """
+        if self.kind != "binary":
+            return self
+        offsets = [jnp.full_like(bias, -0.5) for bias in self.unary()]
+        return times_weights(self.uncentred(offsets), 0.5)
+
+    def plain_form(self: Layered) -> Layered:
+        """The reverse of `centred_form`."""
+        if self.kind != "binary":
+            return self
+        plain = times_weights(self, 2.0)
+        return plain.uncentred([jnp.full_like(bias, 0.5) for bias in plain.unary()])
+
+    def perturbation(self, number: int, key: PRNGKeyArray) -> tuple[Float[Array, "rows _"], ...]:
+        """Noise for the log-odds of binary units, for perturbed maxima: logistic numbers, which
+        are differences of the Gumbel numbers of both states.
+        """
+        keys = jax.random.split(key, len(self.names))
+        return tuple(
+            _random.logistics(own, (number, units.width), self.dtype)
+            for units, own in zip(self.layers, keys, strict=True)
+        )
+
+    def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        """What makes the noise of both states of a binary unit symmetric: it has mean zero, and
+        without it the perturbed maximum spreads less.
+        """
+        return jnp.stack([x.sum() for x in noise]).sum() / 2
+
+    def chosen_noise(
+        self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
+    ) -> tuple[Bool[Array, "rows _"], ...]:
+        """A share of the units, drawn at random, in the places of `perturbation`."""
+        keys = jax.random.split(key, len(self.names))
+        return tuple(
+            jax.random.bernoulli(own, share, (number, units.width))
+            for units, own in zip(self.layers, keys, strict=True)
+        )
+
+    def sampled_statistics(self, units: PyTree, means: bool) -> Statistics:
+        """The statistics of samples; with `means`, layers that can be summed out are replaced by
+        their means given the others.
+        """
+        return self.conditional_statistics(self.encode(units), self.summed if means else ())
+
     def field(self, layers: States, layer: int, inside: bool = True) -> Float[Array, "rows _"]:
         """The field of a layer: the biases and what all other units send, with or without the
         couplings inside the layer. States are in their internal form.
@@ -764,6 +904,47 @@ class AbstractLayeredModel(AbstractPlainModel):
             elif first == layer and second != layer:
                 out = out + layers[second] @ weights.T
         return out
+
+    def with_cost(self, seen: PyTree, cost: Callable[..., AnyArray]) -> Problem:
+        """The model whose log-potential is higher by the cost of the visible units: for the Hamming
+        loss, $b_i$ plus $1 - 2 v_i$ (Ping & Ihler 2017, eq. (7)).
+        """
+        (truth,) = seen
+        extra = cost(jnp.ones_like(truth), truth) - cost(jnp.zeros_like(truth), truth)
+        _checks.exact_shape("cost", extra, truth.shape, "one number a visible unit")
+        bias = jnp.broadcast_to(self.unary()[0], truth.shape) + extra.astype(truth.dtype)
+        return self.with_unary((bias, *self.unary()[1:])).problem(None, None)
+
+    def cost_of(
+        self, units: PyTree, seen: PyTree, cost: Callable[..., AnyArray]
+    ) -> Float[AnyArray, " rows"]:
+        """What visible units cost."""
+        return cost(jax.tree.leaves(units)[0], seen[0]).sum(-1)
+
+    def near(self, units: PyTree, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
+        """The states that data tell. Of hidden layers, those that a sweep begins with need no
+        states; the others are drawn.
+        """
+        layers = jax.tree.leaves(units)
+        for k, own in enumerate(jax.random.split(key, len(layers))):
+            if k not in self.seen and k not in self.summed:
+                layers[k] = self.layers[k].sample(self.field(layers, k), own)
+        return layers
+
+    def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
+        """What all other units send to those of each layer, and their biases."""
+        return [self.field(layers, k) for k in range(len(layers))]
+
+    def between(
+        self: Layered, base: tuple[Float[Array, " _"], ...], beta: Float[Array, ""]
+    ) -> Layered:
+        """The model of $p_0^{1-\\beta} p^\\beta$, where the units of $p_0$ are independent and in
+        the fields `base`.
+        """
+        biases = [
+            (1 - beta) * start + beta * end for start, end in zip(base, self.unary(), strict=True)
+        ]
+        return self.tempered(beta).with_unary(tuple(biases))
 
     def energies(self, layers: States) -> Float[Array, " rows"]:
         """The energy of internal states of all layers."""
@@ -876,11 +1057,55 @@ def require(model: Any, kinds: tuple[str, ...], what: str) -> Any:
     return model
 
 
-def require_layers(model: Any, what: str) -> "AbstractLayeredModel":
+def require_layers(model: Any, what: str) -> "AbstractNamedModel":
     """The model, or `TypeError` unless it is one of layers."""
     require_model(model)
-    if not isinstance(model, AbstractLayeredModel):
+    if not isinstance(model, AbstractNamedModel):
         refuse(model, f"be one of layers of units for {what}")
+    return model
+
+
+def require_fields(model: Any, what: str) -> "AbstractLayeredModel":
+    """The model, or `TypeError` unless it is one of layers, each of which is in a field."""
+    require_model(model)
+    if not isinstance(model, AbstractLayeredModel):
+        refuse(model, f"be one of layers of units joined by weights for {what}")
+    return model
+
+
+def require_chains(model: Any, what: str) -> "AbstractPlainModel":
+    """The model, or `TypeError` unless chains reach all its configurations."""
+    found = _require_plain(model, what)
+    reason = found.no_chains()
+    if reason is not None:
+        refuse(model, f"be one of which {what} reaches all configurations", reason)
+    return found
+
+
+def require_numbered(model: Any, what: str) -> "AbstractPlainModel":
+    """The model, or `TypeError` unless chains that follow fields reach all its configurations."""
+    found = _require_plain(model, what)
+    if not found.numbered:
+        refuse(model, f"have binary or categorical units for {what}")
+    reason = found.no_moves()
+    if reason is not None:
+        refuse(model, f"be one of which {what} reaches all configurations", reason)
+    return found
+
+
+def require_possible(model: Any, what: str) -> "AbstractPlainModel":
+    """The model, or `TypeError` unless all configurations of its units are possible."""
+    found = _require_plain(model, what)
+    if found.no_moves() is not None:
+        reason = "some of its factors exclude configurations; take `BP` or `Exact`"
+        refuse(model, f"let all configurations be possible for {what}", reason)
+    return found
+
+
+def _require_plain(model: Any, what: str) -> "AbstractPlainModel":
+    require_model(model)
+    if not isinstance(model, AbstractPlainModel):
+        refuse(model, f"be one of layers of units, or a graph, for {what}")
     return model
 
 
@@ -892,9 +1117,10 @@ def require_single(model: AbstractModel) -> None:
         )
 
 
-def refuse(model: AbstractModel, wanted: str) -> NoReturn:
-    """Raises `TypeError` for a model that is not taken, and says what to do."""
-    hint = f": {model.hint}" if model.hint else ""
+def refuse(model: AbstractModel, wanted: str, hint: str | None = None) -> NoReturn:
+    """Raises `TypeError` for a model that is not taken, and says why or what to do."""
+    hint = model.hint if hint is None else hint
+    hint = f": {hint}" if hint else ""
     kind = type(model).__name__
     # As pronounced letter by letter: an RBM, a CRBM.
     article = "an" if kind[:2].isupper() and kind[0] in "AEFHILMNORSX" else "a"

@@ -9,33 +9,81 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._sentinels import EXCLUDED
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..units import _random
-from ._base import AbstractPlainModel, no_features, refuse
+from ._base import no_features, refuse, States
 from ._block import Block
+from ._energy import EnergyModel
 from ._graph_problem import GraphProblem
+from ._groups import cut_states, cut_units, Sizes
 from ._problem import each_and_mean
 from ._statistics import Statistics
+from ._turns import AbstractTurns
 
 
 Result = TypeVar("Result")
 Graph = TypeVar("Graph", bound="AbstractGraphModel")
+_ARRAYS = (jax.Array, np.ndarray)
 # How many numbers the statistics of the configurations are that are treated at once.
 _AT_ONCE = 2**26
 
 
-class AbstractGraphModel(AbstractPlainModel):
+class AbstractGraphModel(AbstractTurns):
     """Discrete variables joined by factors of any kind. Inferences and learners work on what
     subclasses say of themselves here; `kind` is what messages are registered for.
     """
 
-    hint: ClassVar[str] = "use `BP` or `Exact`, `PMP` to sample, `MLE` or `PMPLearner` to train"
+    hint: ClassVar[str] = "take `BP` or `Exact`, `Gibbs` or `PMP` to sample, `MLE` to train it"
     log_potentials: eqx.AbstractVar[tuple[Float[Array, "..."], ...]]
 
     @property
     @abc.abstractmethod
     def num_states(self) -> Int[np.ndarray, " variables"]:
         """The number of states of each variable."""
+
+    @property
+    @abc.abstractmethod
+    def sizes(self) -> Sizes:
+        """The shape of each group of variables, and the number of their states."""
+
+    @property
+    @abc.abstractmethod
+    def group_names(self) -> tuple[str, ...]:
+        """A word for each group of variables."""
+
+    @abc.abstractmethod
+    def given(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
+        """The score of every state of every variable given all others; what a factor excludes has
+        about -1e6, what a variable does not have less.
+        """
+
+    @abc.abstractmethod
+    def classes(self) -> Int[AnyArray, "classes width"]:
+        """Variables in classes of which no two share a factor. Short rows are filled up with the
+        number of variables.
+        """
+
+    @abc.abstractmethod
+    def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
+        """The mean log-potential, without evidence, of independent variables with these
+        probabilities of states. It is linear in the probabilities of each variable.
+        """
+
+    @abc.abstractmethod
+    def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        """The logarithm of the number of configurations that are possible."""
+
+    @abc.abstractmethod
+    def completed(
+        self, rows: Int[Array, "rows variables"], fixed: Bool[Array, "rows variables"]
+    ) -> Int[Array, "rows variables"]:
+        """Random configurations in which what cannot be is mended, as far as they are not fixed."""
+
+    @property
+    @abc.abstractmethod
+    def determined(self) -> Int[AnyArray, " _"]:
+        """The variables that others determine."""
 
     @abc.abstractmethod
     def unary(self) -> tuple[Float[Array, " states"]]:
@@ -267,34 +315,167 @@ class AbstractGraphModel(AbstractPlainModel):
 
     def chains(
         self, num_chains: int, key: PRNGKeyArray, start: PyTree, clamped: PyTree
-    ) -> tuple[Int[Array, "samples variables"], Bool[Array, "samples variables"] | None]:
-        """States of variables that are held, and which these are, or None."""
+    ) -> tuple[Int[Array, "chains variables"], Bool[Array, "chains variables"] | None]:
+        """States of all variables, drawn where `start` does not tell them, and which of them are
+        held, or None.
+        """
         size = len(self.num_states)
         for name, x in (("start", start), ("clamped", clamped)):
-            if x is not None and not isinstance(x, Mapping):
+            if x is not None and not isinstance(x, (Mapping, *_ARRAYS)):
                 got = _checks.describe(x)
                 raise TypeError(
                     f"`{name}` must be a dictionary of groups of variables for a graph, got {got}."
                 )
+        given = self._started(num_chains, start)
+        drawn = jax.random.uniform(key, (num_chains, size))
+        counts = jnp.broadcast_to(jnp.asarray(self.num_states, drawn.dtype), drawn.shape)
+        rows = jnp.where(given >= 0, given, (drawn * counts).astype(jnp.int32))
+        rows = self.completed(rows, given >= 0)
         if clamped is None:
-            return jnp.zeros((num_chains, size), jnp.int32), None
-        if start is None or any(group not in start for group in clamped):
-            raise ValueError("`start` must hold the states of all groups in `clamped`.")
+            return rows, None
+        if start is None or (
+            isinstance(clamped, Mapping) and any(group not in start for group in clamped)
+        ):
+            raise ValueError("`start` must hold the states of all groups that are `clamped`.")
+        if not isinstance(clamped, Mapping):
+            return rows, jnp.broadcast_to(jnp.asarray(clamped, bool), rows.shape) & (given >= 0)
         evidence = {group: start[group] for group in clamped}
         masks = {
             group: mask if hasattr(mask, "dtype") else np.asarray(mask)
             for group, mask in clamped.items()
         }
-        held = GraphProblem(self, evidence, masks).held
+        held = self._fitted(GraphProblem(self, evidence, masks).held, num_chains)
+        return jnp.where(held >= 0, held, rows), held >= 0
+
+    def told(
+        self, num_chains: int, start: PyTree, clamped: PyTree
+    ) -> Bool[Array, "chains variables"]:
+        """Which variables keep their start while others are drawn from what is possible. Raises
+        `ValueError` if a variable is held that others determine.
+        """
+        found = self.determined
+        known = clamped is not None and _checks.is_concrete((found, clamped))
+        if known and np.asarray(clamped)[:, np.asarray(found)].any():
+            raise ValueError(
+                "`clamped` must not hold variables that OR, AND or pool factors determine, got"
+                " some: chains move them with the variables that determine them. Hold those, or"
+                " take `PMP`."
+            )
+        return self._started(num_chains, start) >= 0
+
+    def _started(self, num_chains: int, start: PyTree) -> Int[Array, "chains variables"]:
+        """The states that `start` tells, -1 where it does not."""
+        if start is None:
+            return jnp.full((num_chains, len(self.num_states)), -1, jnp.int32)
+        return self._fitted(GraphProblem(self, start).held, num_chains)
+
+    def _fitted(self, held: Any, num_chains: int) -> Int[Array, "chains variables"]:
+        """States for each chain."""
+        size = len(self.num_states)
         if held is None:
-            raise ValueError("`start` must hold states for PMP, integers, got likelihoods.")
+            raise ValueError("`start` must hold states, integers, got likelihoods.")
         if held.shape not in ((size,), (num_chains, size)):
             raise ValueError(
                 f"`start` must hold one configuration, or one for each of {num_chains} samples,"
                 f" got leading axes of shape {held.shape[:-1]}."
             )
-        held = jnp.broadcast_to(jnp.asarray(held), (num_chains, size))
-        return jnp.maximum(held, 0), held >= 0
+        return jnp.broadcast_to(jnp.asarray(held), (num_chains, size)).astype(jnp.int32)
+
+    def encode(self, units: Int[Array, "*rows variables"]) -> list[Float[Array, "*rows _"]]:
+        """States of all variables, one-hot, by group."""
+        parts = cut_states(units, self.sizes)
+        return [
+            layer.encode(x.reshape(*units.shape[:-1], layer.size), self.dtype)
+            for layer, x in zip(self.layers, parts, strict=True)
+        ]
+
+    def decode(self, layers: Sequence[Float[Array, "*rows _"]]) -> Int[Array, "*rows variables"]:
+        """The reverse of `encode`."""
+        return jnp.concatenate([u.decode(x) for u, x in zip(self.layers, layers, strict=True)], -1)
+
+    def to_rows(self, layers: Sequence[Float[Array, "rows _"]]) -> Int[Array, "rows variables"]:
+        return self.decode(layers)
+
+    def from_rows(self, rows: Int[Array, "rows variables"]) -> list[Float[Array, "rows _"]]:
+        return self.encode(rows)
+
+    def masks(
+        self, clamped: Bool[Array, "rows variables"] | None
+    ) -> list[Bool[Array, "rows _"]] | None:
+        """Which variables of each group are held."""
+        if clamped is None:
+            return None
+        parts = cut_states(clamped, self.sizes)
+        return [jnp.asarray(x).reshape(x.shape[0], -1) for x in parts]
+
+    def energies(self, layers: States) -> Float[Array, " rows"]:
+        return self.energy(self.decode(layers))
+
+    def marginal_energies(self, layers: States) -> Float[Array, " rows"]:
+        """The energy: nothing is summed out."""
+        return self.energies(layers)
+
+    def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
+        """The scores of all states given all other variables, by group."""
+        parts = cut_units(self.given(self.decode(layers)), self.sizes)
+        return [x.reshape(x.shape[0], -1) for x in parts]
+
+    def between(self: Graph, base: tuple[Float[Array, " _"], ...], beta: Float[Array, ""]) -> Graph:
+        """The model of $p(x)^\\beta$: `base` is zero, so that all that is possible is as likely."""
+        return self.tempered(beta)
+
+    def near(self, units: Any, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
+        """States of variables drawn from their probabilities, each by itself: those that data tell
+        have one state.
+        """
+        keys = jax.random.split(key, len(self.sizes))
+        rows = []
+        for p, own in zip(units.values, keys, strict=True):
+            flat = p.reshape(p.shape[0], -1, p.shape[-1])
+            noise = _random.choices(own, flat.shape, flat.dtype)
+            rows.append(_random.choose(jnp.log(flat), noise).astype(jnp.int32))
+        drawn = jnp.concatenate(rows, -1)
+        return self.encode(self.completed(drawn, jnp.zeros(drawn.shape, bool)))
+
+    def with_cost(
+        self, seen: Int[Array, "rows variables"], cost: Callable[..., AnyArray]
+    ) -> GraphProblem:
+        """The graph with what each state of a variable that data tell costs as its likelihood."""
+        most = int(self.num_states.max())
+        each = [self._costs(jnp.full_like(seen, k), seen, cost) for k in range(most)]
+        return GraphProblem(self).with_likelihood(self.flattened(jnp.stack(each, -1)))
+
+    def cost_of(
+        self, units: Any, seen: Int[Array, "rows variables"], cost: Callable[..., AnyArray]
+    ) -> Float[Array, " rows"]:
+        """What states cost, of the variables that data tell."""
+        states = [x.argmax(-1).reshape(seen.shape[0], -1) for x in units.values]
+        found = jnp.concatenate(states, -1).astype(seen.dtype)
+        return self._costs(found, seen, cost).sum(-1)
+
+    def _costs(self, states: Array, seen: Array, cost: Callable[..., AnyArray]) -> Array:
+        """What `cost` says of each variable; 0 where data do not tell it."""
+        found = jnp.asarray(cost(states.astype(self.dtype), seen.astype(self.dtype)))
+        _checks.exact_shape("cost", found, seen.shape, "one number a variable")
+        return jnp.where(seen >= 0, found.astype(self.dtype), jnp.zeros((), self.dtype))
+
+    def as_energy(self) -> EnergyModel:
+        """The same distribution as an [`ebmlearn.EnergyModel`][], whose units are the groups of
+        variables by name: `x`, or `x_0`, `x_1` and so on, of an [`ebmlearn.GridMRF`][] `state` and
+        the names of its channels. NumPyro's kernels and distributions take it. Samplers are faster
+        on the graph itself.
+        """
+        reason = self.no_moves()
+        if reason is not None:
+            refuse(self, "let each variable change alone to be an energy", reason)
+        names: Any = self.group_names
+        alone = names == ("x",)
+        units = self.layers[0] if alone else dict(zip(names, self.layers, strict=True))
+        return EnergyModel(_Energy(self), units)
+
+    def has_gaps(self, observed: PyTree) -> bool:
+        """False: variables that data do not tell are hidden."""
+        return False
 
     @property
     def owners(self) -> Int[np.ndarray, " states"]:
@@ -314,12 +495,35 @@ class AbstractGraphModel(AbstractPlainModel):
         """Raises `ValueError`: the parameters are of many kinds."""
         return self._no_penalty("centred")
 
-    def tempered(self, beta: float | Float[Array, ""]) -> NoReturn:
-        """Raises `TypeError`."""
-        return refuse(self, "be one of layers of units to be tempered")
-
     def _no_penalty(self, name: str) -> NoReturn:
         raise ValueError(
             f"`{name}` must not be set for a {type(self).__name__}, whose parameters are of many"
             " kinds: use `optax.add_decayed_weights` with a mask."
         )
+
+
+class _Energy(eqx.Module):
+    """The energy of a graph as a function of one-hot states, linear in those of each variable."""
+
+    graph: AbstractGraphModel
+
+    def __call__(self, states: Any) -> Float[Array, ""]:
+        graph = self.graph
+        parts = list(states.values()) if isinstance(states, dict) else [states]
+        most = int(graph.num_states.max())
+        q = jnp.concatenate([jnp.pad(x, ((0, 0), (0, most - x.shape[-1]))) for x in parts])
+        (unary,) = graph.unary()
+        # What a variable does not have is excluded.
+        there = graph.padded(jnp.ones_like(unary))
+        scores = graph.padded(unary) + (1 - there) * jnp.asarray(EXCLUDED, unary.dtype)
+        return -graph.expected_potential(q) - (scores * q).sum()
+
+
+def scaled_potentials(x: Float[Array, "..."], beta: Any) -> Float[Array, "..."]:
+    """Log-potentials times `beta`; what they exclude stays excluded."""
+    return jnp.where(x < EXCLUDED / 2, x, jnp.asarray(beta, x.dtype) * x)
+
+
+def excludes(x: Float[AnyArray, "..."]) -> bool:
+    """Whether log-potentials that are known exclude something."""
+    return _checks.is_concrete(x) and bool((np.asarray(x) < EXCLUDED / 2).any())

@@ -7,15 +7,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Int, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
 from .. import _checks
-from .._sentinels import EXCLUDED, LIMIT
+from .._sentinels import EXCLUDED, LEAST, LIMIT
 from .._types import AnyArray, Batch, Key
 from ..units import Categorical
-from ._base import gaussian
+from ._base import gaussian, refuse
 from ._block import Block
-from ._graph import AbstractGraphModel
+from ._graph import AbstractGraphModel, excludes, scaled_potentials
 from ._groups import (
     cut_states,
     cut_units,
@@ -26,8 +26,9 @@ from ._groups import (
     rows_of,
     Sizes,
 )
-from ._lattice import features, log_potential, sizes_of
+from ._lattice import around, colours, ends, features, log_potential, OFFSETS, sizes_of
 from ._statistics import Statistics
+from ._turns import put, taken, unless_held
 
 
 _STATE = "state"
@@ -269,10 +270,10 @@ class GridMRF(AbstractGraphModel):
         return data, jnp.concatenate(flat, -1)
 
     def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Groups:
-        return Groups(cut_units(layers[0], self.sizes), self._names)
+        return Groups(cut_units(layers[0], self.sizes), self.group_names)
 
     def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Groups:
-        return Groups(cut_states(states, self.sizes), self._names)
+        return Groups(cut_states(states, self.sizes), self.group_names)
 
     def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
         """One value for each log-potential: `factors["down"]`, and so on, and `factors[channel]`.
@@ -346,12 +347,161 @@ class GridMRF(AbstractGraphModel):
         tables = tuple(name in self.learned for name in self.channels)
         return eqx.tree_at(lambda model: model.channel_tables, out, tables)
 
+    def tempered(self, beta: float | Float[Array, ""]) -> "GridMRF":
+        """The model of $p(x)^\\beta$."""
+        return jax.tree.map(lambda x: scaled_potentials(x, beta), self)
+
+    def given(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
+        x, *seen = cut_states(rows, self.sizes)
+        most = max(n for _, n in self.sizes)
+        fields = self._around(x)
+        out = []
+        for emission, y in zip(self.channel_tables, seen, strict=True):
+            fields = fields + emission.T[y]
+            out.append(emission[x])
+        parts = []
+        for part in (fields, *out):
+            flat = part.reshape(rows.shape[0], -1, part.shape[-1])
+            wide = ((0, 0), (0, 0), (0, most - part.shape[-1]))
+            parts.append(jnp.pad(flat, wide, constant_values=LEAST))
+        return jnp.concatenate(parts, 1)
+
+    def classes(self) -> Int[np.ndarray, "classes _"]:
+        """Pixels that are no neighbours, then each channel."""
+        own, pixels = colours(self.shape), math.prod(self.shape)
+        total = len(self.sizes) * pixels
+        out = np.full((len(own) + len(self.channels), pixels), total, np.int32)
+        out[: len(own), : own.shape[1]] = np.where(own < pixels, own, total)
+        for k in range(len(self.channels)):
+            out[len(own) + k] = np.arange(pixels) + (k + 1) * pixels
+        return out
+
+    def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
+        x, *seen = cut_units(q, self.sizes)
+        pairs = [(x[a], x[b]) for a, b in (ends(self.shape, offset) for offset in OFFSETS)]
+        pairs += [(x, y) for y in seen]
+        tables = (*self.tables, *self.channel_tables)
+        return jnp.stack(
+            [
+                jnp.einsum("ijs,st,ijt->", a, table, b, precision="highest")
+                for table, (a, b) in zip(tables, pairs, strict=True)
+            ]
+        ).sum()
+
     @property
-    def _names(self) -> tuple[str, ...]:
+    def site_states(self) -> Int[np.ndarray, " pixels"]:
+        """A pixel moves with all that is seen of it: each combination of their states is one."""
+        return np.full(math.prod(self.shape), math.prod(n for _, n in self.sizes))
+
+    def turns(self) -> Int[np.ndarray, "colours _"]:
+        """Pixels that are no neighbours."""
+        return colours(self.shape)
+
+    def scores(
+        self,
+        rows: Int[Array, "rows variables"],
+        members: Int[Array, " width"],
+        held: Bool[Array, "rows variables"] | None,
+    ) -> Float[Array, "rows width most"]:
+        x, *_ = cut_states(rows, self.sizes)
+        fields = self._around(x).reshape(rows.shape[0], math.prod(self.shape), -1)
+        out = self._unless_held(fields.at[:, members].get(mode="clip"), rows, members, held, 0)
+        # An axis more for each channel.
+        for k, emission in enumerate(self.channel_tables, 1):
+            own = jnp.zeros((*out.shape[:2], emission.shape[1]), out.dtype)
+            own = self._unless_held(own, rows, members, held, k)
+            shape = (*out.shape, emission.shape[1])
+            middle = (1,) * (k - 1)
+            table = emission.reshape(1, 1, emission.shape[0], *middle, emission.shape[1])
+            own = own.reshape(*own.shape[:2], 1, *middle, own.shape[2])
+            out = jnp.broadcast_to(out[..., None], shape)
+            out = out + jnp.broadcast_to(table, shape) + jnp.broadcast_to(own, shape)
+        out = out.reshape(*out.shape[:2], math.prod(out.shape[2:]))
+        return jnp.where(out < EXCLUDED / 2, -jnp.inf, out)
+
+    def chosen(
+        self, rows: Int[Array, "rows variables"], members: Int[Array, " width"]
+    ) -> Int[Array, "rows width"]:
+        out = jnp.zeros((rows.shape[0], members.shape[0]), rows.dtype)
+        for k, (_, states) in enumerate(self.sizes):
+            out = out * states + taken(rows, self._variables(members, k))
+        return out
+
+    def placed(
+        self,
+        rows: Int[Array, "rows variables"],
+        members: Int[Array, " width"],
+        states: Int[Array, "rows width"],
+    ) -> Int[Array, "rows variables"]:
+        for k in reversed(range(len(self.sizes))):
+            number = self.sizes[k][1]
+            rows = put(rows, self._variables(members, k), states % number)
+            states = states // number
+        return rows
+
+    def completed(
+        self, rows: Int[Array, "rows variables"], fixed: Bool[Array, "rows variables"]
+    ) -> Int[Array, "rows variables"]:
+        """The same: a pixel is drawn with all that is seen of it."""
+        return rows
+
+    @property
+    def determined(self) -> Int[np.ndarray, " 0"]:
+        """None: a pixel moves with its channels."""
+        return np.zeros(0, np.int32)
+
+    def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        if any(excludes(x) for x in self.tables):
+            refuse(
+                self, "let all neighbours be in all states for annealing", "take `Exact` or `BP`"
+            )
+        out = jnp.where(self.bias < EXCLUDED / 2, -jnp.inf, jnp.zeros_like(self.bias))
+        for emission in self.channel_tables:
+            out = out + jnp.log((emission >= EXCLUDED / 2).sum(1).astype(out.dtype))
+        return math.prod(self.shape) * jax.nn.logsumexp(out)
+
+    def no_chains(self) -> str | None:
+        if any(excludes(x) for x in self.tables):
+            return (
+                "its tables exclude pairs of states, so that pixels may not come past each other;"
+                " take `PMP`"
+            )
+        return None
+
+    def no_moves(self) -> str | None:
+        if any(excludes(x) for x in self.log_potentials):
+            return (
+                "it excludes pairs of states; take `Gibbs`, which draws a pixel with its channels"
+            )
+        return None
+
+    def _around(self, x: Int[Array, "rows height width"]) -> Float[Array, "rows height width _"]:
+        """The scores of hidden states, without what the channels say."""
+        out = jax.vmap(lambda x: around(self.tables, x))(x)
+        return out + jnp.broadcast_to(self.bias, out.shape)
+
+    def _variables(self, members: Int[Array, " width"], group: int) -> Int[Array, " width"]:
+        """Where the variables of a group at some pixels stand among all; beyond the last for pixels
+        beyond the last.
+        """
+        pixels = math.prod(self.shape)
+        return jnp.where(members < pixels, members + group * pixels, len(self.sizes) * pixels)
+
+    def _unless_held(
+        self, scores: Float[Array, "rows width _"], rows: Any, members: Any, held: Any, group: int
+    ) -> Float[Array, "rows width _"]:
+        if held is None:
+            return scores
+        at = self._variables(members, group)
+        return unless_held(scores, taken(rows, at), taken(held, at))
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """`state`, and the names of the channels."""
         return (_STATE, *self.channels)
 
     def _index(self, group: Any, what: str) -> int:
-        return place(self._names, group, what)
+        return place(self.group_names, group, what)
 
 
 @eqx.filter_jit

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
 from .._sentinels import LIMIT
@@ -140,9 +140,9 @@ def cut_units(
 
 
 def cut_states(
-    states: Int[AnyArray, "*batch variables"], sizes: Sizes
-) -> tuple[Int[AnyArray, "..."], ...]:
-    """A state for each variable, by group."""
+    states: Int[AnyArray, "*batch variables"] | Bool[AnyArray, "*batch variables"], sizes: Sizes
+) -> tuple[AnyArray, ...]:
+    """A state for each variable, or a boolean, by group."""
     out, at = [], 0
     for shape, _ in sizes:
         part = states[..., at : at + math.prod(shape)]

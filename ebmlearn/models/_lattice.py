@@ -4,6 +4,7 @@ channels: which edges there are, and what a configuration meets of the tables.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._sentinels import EXCLUDED
@@ -66,3 +67,36 @@ def features(
     pairs = [(x[first], x[second]) for first, second in (ends(shape, at) for at in OFFSETS)]
     pairs += [(x, y) for y in seen]
     return tuple(jnp.einsum("ijs,ijt->st", a, b, precision="highest") for a, b in pairs)
+
+
+def around(
+    tables: tuple[Float[Array, "states states"], ...] | Float[Array, "4 states states"],
+    x: Int[Array, "height width"],
+) -> Float[Array, "height width states"]:
+    """What its eight neighbours add to the score of each state of each pixel."""
+    parts = []
+    for table, (down, across) in zip(tables, OFFSETS, strict=True):
+        parts.append(moved(table[x], (down, across)))
+        parts.append(moved(table.T[x], (-down, -across)))
+    return jnp.stack(parts).sum(0)
+
+
+def moved(
+    x: Float[Array, "height width states"], offset: tuple[int, int]
+) -> Float[Array, "height width states"]:
+    """An array moved by an offset, zero where nothing comes from."""
+    padding = [(step, -step, 0) for step in offset]
+    return jax.lax.pad(x, jnp.zeros((), x.dtype), [*padding, (0, 0, 0)])
+
+
+def colours(shape: tuple[int, int]) -> Int[np.ndarray, "colours _"]:
+    """Pixels in four classes of which no two are neighbours, those of odd and even rows and
+    columns. Short rows are filled up with the number of pixels.
+    """
+    row, column = np.indices(shape)
+    colour = (row % 2 * 2 + column % 2).reshape(-1)
+    classes = [np.flatnonzero(colour == k) for k in np.unique(colour)]
+    out = np.full((len(classes), max(map(len, classes))), len(colour), np.int32)
+    for k, pixels in enumerate(classes):
+        out[k, : len(pixels)] = pixels
+    return out

@@ -6,34 +6,40 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 from pgmax import fgraph, infer
 
 from .. import _checks
-from .._sentinels import LIMIT
+from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray, Batch
+from ..messages import GraphInstance
 from ..models import Statistics
+from ..models._base import refuse
 from ..models._block import Block
-from ..models._graph import AbstractGraphModel
+from ..models._graph import AbstractGraphModel, excludes, scaled_potentials
 from ..models._groups import (
     cut_states,
     cut_units,
     joined_states,
     likelihoods_of,
     rows_of,
+    Sizes,
 )
+from ..models._turns import put, taken, unless_held
 from ..units import Categorical
 from ._compat import starts_of
 from ._layout import check_types, initial, lay_out, Layout, Wires
 from ._names import Named, Names
+from ._sites import excluded_in, Sites, sites_of
 from ._tables import Tables
+from ._view import GraphView
 
 
 class FactorGraphModel(AbstractGraphModel):
-    """Any PGMax graph as a model. Its parameters are the log-potentials of the factor groups and
-    the evidence of the variables. [`ebmlearn.BP`][], [`ebmlearn.Exact`][], [`ebmlearn.query`][],
-    [`ebmlearn.MLE`][] and [`ebmlearn.fit`][] work on it. Training does not change the graph;
-    `bp_arrays` returns the learned parameters in PGMax's form.
+    """Any PGMax graph as a model with parameters: the log-potentials of its factor groups and the
+    evidence of its variables. [`ebmlearn.BP`][], [`ebmlearn.Exact`][], [`ebmlearn.query`][],
+    samplers, learners and [`ebmlearn.fit`][] work on it. The graph itself is not changed, and what
+    was learned goes back to PGMax by `bp_arrays`.
 
     !!! example
 
@@ -66,6 +72,7 @@ class FactorGraphModel(AbstractGraphModel):
     wires: Wires
     variables: Names
     factor_groups: Names
+    sites: Sites
     layout: Layout = eqx.field(static=True)
 
     def __init__(self, graph: fgraph.FactorGraph):
@@ -81,6 +88,7 @@ class FactorGraphModel(AbstractGraphModel):
         groups = list(graph.variable_groups)  # pyright: ignore
         self.layout, self.wires, owners = lay_out(groups, graph.factor_groups, starts_of(graph))
         self.variables, self.factor_groups = Names(groups), Names(owners)
+        self.sites = sites_of(self.layout, self.wires)
         self.log_potentials = tuple(jnp.asarray(initial(group), float) for group in owners)
         self.evidence = tuple(jnp.zeros((*shape, s), float) for shape, s in self.layout.variables)
 
@@ -110,6 +118,119 @@ class FactorGraphModel(AbstractGraphModel):
     @property
     def num_states(self) -> Int[np.ndarray, " variables"]:
         return np.broadcast_to(np.asarray(self.layout.counts), (self.num_variables,))
+
+    @property
+    def sizes(self) -> Sizes:
+        return self.layout.variables
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """`x`, or a number for each group of variables, as `x_0`."""
+        number = len(self.layout.variables)
+        return ("x",) if number == 1 else tuple(f"x_{k}" for k in range(number))
+
+    def tempered(self, beta: float | Float[Array, ""]) -> "FactorGraphModel":
+        """The model of $p(x)^\\beta$."""
+        parts = self.log_potentials, self.evidence
+        scaled = jax.tree.map(lambda x: scaled_potentials(x, beta), parts)
+        return eqx.tree_at(lambda m: (m.log_potentials, m.evidence), self, scaled)
+
+    def given(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
+        view = GraphView(self.tables(jnp.ones((), self.dtype)), "max", "log-odds", None)
+        instance = GraphInstance(self.unary(), None)
+        return jax.vmap(lambda row: view.given(row, instance))(rows)
+
+    def classes(self) -> Int[AnyArray, "classes width"]:
+        return self.sites.turns
+
+    def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
+        return self.tables(jnp.ones((), self.dtype)).expected_potential(self.flattened(q))
+
+    @property
+    def site_states(self) -> Int[np.ndarray, " variables"]:
+        """Those of each variable: the ones that others determine are never drawn."""
+        return self.num_states
+
+    def turns(self) -> Int[AnyArray, "turns width"]:
+        return self.sites.turns
+
+    def scores(
+        self,
+        rows: Int[Array, "rows variables"],
+        members: Int[Array, " width"],
+        held: Bool[Array, "rows variables"] | None,
+    ) -> Float[Array, "rows width most"]:
+        own = taken(rows, members)
+        if self.sites.depth:
+
+            def with_state(state: Int[Array, ""]) -> Float[Array, " rows"]:
+                return -self.energy(self.placed(rows, members, jnp.full_like(own, state)))
+
+            states = jnp.arange(self.layout.max_states, dtype=rows.dtype)
+            found = jax.vmap(with_state, out_axes=1)(states)[:, None]
+            number = jnp.asarray(self.num_states, rows.dtype)[members][:, None]
+            there = jnp.broadcast_to(states, found.shape) < jnp.broadcast_to(number, found.shape)
+            found = jnp.where(there, found, -jnp.inf)
+        else:
+            found = self.given(rows).at[:, members].get(mode="clip")
+        found = jnp.where(found < EXCLUDED / 2, -jnp.inf, found)
+        return unless_held(found, own, None if held is None else taken(held, members))
+
+    def chosen(
+        self, rows: Int[Array, "rows variables"], members: Int[Array, " width"]
+    ) -> Int[Array, "rows width"]:
+        return taken(rows, members)
+
+    def placed(
+        self,
+        rows: Int[Array, "rows variables"],
+        members: Int[Array, " width"],
+        states: Int[Array, "rows width"],
+    ) -> Int[Array, "rows variables"]:
+        return self.sites.followed(put(rows, members, states))
+
+    def completed(
+        self, rows: Int[Array, "rows variables"], fixed: Bool[Array, "rows variables"]
+    ) -> Int[Array, "rows variables"]:
+        """Choices of pools begin at 0, and what others determine follows them."""
+        at = jnp.asarray(self.sites.choices)
+        kept = jnp.where(fixed[:, at], rows[:, at], jnp.zeros_like(rows[:, at]))
+        return self.sites.followed(rows.at[:, at].set(kept))
+
+    @property
+    def determined(self) -> Int[AnyArray, " _"]:
+        return self.sites.children
+
+    def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        if len(set(np.asarray(self.sites.choices).tolist())) < sum(self.sites.pools):
+            refuse(self, "have no choices that two pools share for annealing", "take `BP`")
+        (unary,) = self.unary()
+        if self.sites.depth and excludes(unary):
+            refuse(self, "exclude no states of variables by evidence for annealing", "take `BP`")
+        counts = self.padded((unary >= EXCLUDED / 2).astype(self.dtype)).sum(-1)
+        counts = jnp.asarray(counts).at[np.asarray(self.determined)].set(1.0)
+        counts = counts.at[np.asarray(self.sites.choices)].set(1.0)
+        # A pool has one choice, or none.
+        pools = jnp.asarray([n + 1 for n in self.sites.pools], self.dtype)
+        return jnp.log(counts).sum() + jnp.log(pools).sum()
+
+    def no_chains(self) -> str | None:
+        if self.sites.problem is not None:
+            return f"{self.sites.problem}; take `PMP`"
+        if excluded_in(self.layout, self.wires, self.log_potentials):
+            return (
+                "its factors exclude configurations, so that variables may not come past each"
+                " other; take `PMP`, or log-potentials that are finite"
+            )
+        return None
+
+    def no_moves(self) -> str | None:
+        if self.sites.depth:
+            return (
+                "its OR, AND or pool factors let no variable change alone; take `Gibbs`, which"
+                " moves what they determine with what determines it"
+            )
+        return self.no_chains()
 
     def log_potentials_of(self, group: Hashable) -> Float[Array, "..."]:
         """The current log-potentials of a factor group; after training, the learned ones.

@@ -49,6 +49,22 @@ class Tables(eqx.Module):
         one = jnp.ones((), scores.dtype)
         return self.by_group(self.expected(scores[self.wires.states], product, one), dense)
 
+    def expected_potential(self, q: Float[Array, " states"]) -> Float[Array, ""]:
+        """The mean log-potential of independent variables with these probabilities of states, where
+        all factors are dense groups or list their configurations.
+        """
+        # Not quite zero, so that a derivative is the product of the other probabilities.
+        log_q = jnp.log(jnp.maximum(q, jnp.finfo(q.dtype).tiny))[self.wires.states]
+        out = jnp.zeros((), q.dtype)
+        for k, kind in enumerate(self.layout.kinds):
+            arguments, potentials = self.wires.arguments[k], self.potentials_of(kind)
+            met = log_q[slice(*kind.messages)][arguments["factor_configs_edge_states"]]
+            of = arguments["factor_configs_indices"]
+            out = out + potentials @ jnp.exp(jax.ops.segment_sum(met, of, potentials.shape[0]))
+        for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
+            out = out + q[first + 1] @ w @ q[second + 1]
+        return out
+
     def chosen(self, states: Int[Array, " variables"]) -> Float[Array, " states"]:
         """Scores that hold every variable at its state."""
         met = states[self.wires.variable] == self.wires.local

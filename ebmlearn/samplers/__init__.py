@@ -3,13 +3,13 @@ from ._base import (
     AbstractChains as AbstractChains,
     AbstractSampler as AbstractSampler,
     ChainState as ChainState,
-    masks as masks,
     start_chains as start_chains,
 )
 from ._diagnostics import (
     autocorrelation_time as autocorrelation_time,
     singular_values as singular_values,
 )
+from ._dmala import DMALA as DMALA, DMALAInfo as DMALAInfo
 from ._gibbs import Gibbs as Gibbs, GibbsInfo as GibbsInfo
 from ._gwg import (
     GibbsWithGradients as GibbsWithGradients,
@@ -20,6 +20,7 @@ from ._parallel_tempering import (
     ParallelTemperingInfo as ParallelTemperingInfo,
     ParallelTemperingState as ParallelTemperingState,
 )
+from ._pas import PAS as PAS, PASInfo as PASInfo
 from ._pmp import PMP as PMP, PMPInfo as PMPInfo, PMPState as PMPState
 from ._sample import sample as sample
 from ._tempered import (

@@ -7,12 +7,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
-from ..models import AbstractLayeredModel
+from ..models import AbstractPlainModel
 from ._parallel_tempering import ParallelTempering
 
 
 def adapt_ladder(
-    model: AbstractLayeredModel,
+    model: AbstractPlainModel,
     sampler: ParallelTempering,
     *,
     key: PRNGKeyArray,
@@ -67,14 +67,14 @@ def adapt_ladder(
 @eqx.filter_jit
 def _count(
     sampler: ParallelTempering,
-    model: AbstractLayeredModel,
+    model: AbstractPlainModel,
     state: Any,
     key: PRNGKeyArray,
     burn_in: Int[Array, ""],
     steps: Int[Array, ""],
 ) -> tuple[Float[Array, " pairs"], Float[Array, " pairs"]]:
     """How often swaps were tried and made, after a burn-in."""
-    none = jnp.zeros(len(sampler.betas) - 1, model.unary()[0].dtype)
+    none = jnp.zeros(len(sampler.betas) - 1, model.dtype)
 
     def step(i: Any, carry: Any) -> Any:
         state, tried, swapped = carry

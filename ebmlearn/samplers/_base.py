@@ -7,12 +7,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..models import AbstractLayeredModel, AbstractModel
-from ..models._base import require_layers
+from ..models import AbstractModel, AbstractPlainModel
+from ..models._base import require_chains
+from ._sweep import sweep
 
 
 class ChainState(eqx.Module):
@@ -56,9 +57,10 @@ class AbstractSampler(eqx.Module):
 
         **Arguments:**
 
-        - `model`: any model of layers, such as an RBM or a conditioned CRBM. If it has a batch
-          axis, there must be as many chains as instances. [`ebmlearn.PMP`][] takes graphs too.
-        - `num_chains`: the number of chains.
+        - `model`: any model of layers, such as an RBM or a conditioned CRBM, an
+          [`ebmlearn.EnergyModel`][], or a graph. If it has a batch axis, there must be as many
+          chains as instances.
+        - `num_chains`: how many.
         - `key`: a seed, or a key such as `jax.random.key(0)`.
         - `start`: states named as the units of the model, `Layers(v, None)` for instance, of shape
           `[num_chains, n]` or `[n]`: integers, or real numbers if the units are real. Units
@@ -104,17 +106,32 @@ def _compiled(
 
 
 class AbstractChains(AbstractSampler):
-    """A sampler of chains, for models of layers."""
+    """A sampler of chains that draws units given all others."""
 
     def _check(self, model: Any) -> None:
-        require_layers(model, type(self).__name__)
+        require_chains(model, type(self).__name__)
 
 
 def start_chains(
-    model: AbstractLayeredModel, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
+    model: AbstractPlainModel, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
 ) -> ChainState:
-    """The start of chains, checked."""
-    return ChainState(*model.chains(num_chains, key, start, clamped))
+    """The start of chains, checked. Of a graph that excludes configurations, what is drawn at
+    random is drawn from those that it allows.
+    """
+    units, held = model.chains(num_chains, key, start, clamped)
+    told = model.told(num_chains, start, held)
+    if told is not None:
+        units = _possible(model, units, told, jax.random.fold_in(key, 1))
+    return ChainState(units, held)
+
+
+@eqx.filter_jit
+def _possible(model: Any, units: PyTree, told: PyTree, key: PRNGKeyArray) -> PyTree:
+    """Units that are not told, drawn anew: at an infinite temperature, all that is possible is as
+    likely.
+    """
+    layers = sweep(model, model.encode(units), key, 0.0, clamp=model.masks(told))
+    return model.decode(layers)
 
 
 def share_accepted(info: Any) -> Float[Array, ""] | None:
@@ -127,14 +144,7 @@ def share_accepted(info: Any) -> Float[Array, ""] | None:
     return info.accepted.mean() if hasattr(info, "accepted") else None
 
 
-def masks(units: Any) -> list[Bool[Array, "chains _"] | None] | None:
-    """The masks of clamped units, by number."""
-    if units is None:
-        return None
-    return jax.tree.leaves(units, is_leaf=lambda x: x is None)
-
-
-def no_improper(model: AbstractLayeredModel, betas: Sequence[float] | AnyArray) -> None:
+def no_improper(model: AbstractPlainModel, betas: Sequence[float] | AnyArray) -> None:
     """Raises `ValueError` if a ladder begins where real units would have no distribution."""
     if not model.finite and _checks.is_concrete(betas) and betas[0] == 0:
         raise ValueError(

@@ -1,10 +1,12 @@
+from dataclasses import KW_ONLY
 from typing import Any, NamedTuple
 
+import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from ..models import AbstractLayeredModel
-from ._base import AbstractChains, ChainState, masks, start_chains
+from ..models import AbstractPlainModel
+from ._base import AbstractChains, ChainState, start_chains
 from ._sweep import sweep
 
 
@@ -18,9 +20,10 @@ class Gibbs(AbstractChains):
     """Gibbs sampling. A step draws each unit once given all others: a whole layer at once if its
     units are not joined to each other, else one unit at a time.
 
-    In an RBM it draws the hidden units given the visible units, then the visible units given the
-    hidden units (block Gibbs). In a DBM it draws all odd layers, then all even layers. Inside a
-    layer with few edges it draws groups of unjoined units at once.
+    In an RBM it draws the hidden units given the visible ones, then the visible units given these
+    (block Gibbs); in a DBM all odd layers, then all even ones; and inside a layer with few
+    edges all units of which no two are joined. In an [`ebmlearn.EnergyModel`][] it draws a unit at
+    a time, by the energies of all its states.
 
     !!! example
 
@@ -30,13 +33,18 @@ class Gibbs(AbstractChains):
     """
 
     beta: float | Float[Array, ""] = 1.0
+    _: KW_ONLY
+    metropolised: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self):
         _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")
+        if not isinstance(self.metropolised, bool):
+            got = _checks.describe(self.metropolised)
+            raise TypeError(f"`metropolised` must be a boolean, got {got}.")
 
     def _start(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractPlainModel,
         num_chains: int,
         key: PRNGKeyArray,
         start: Any,
@@ -47,7 +55,7 @@ class Gibbs(AbstractChains):
         return start_chains(model, num_chains, key, start, clamped)
 
     def _step(
-        self, model: AbstractLayeredModel, state: ChainState, key: PRNGKeyArray
+        self, model: AbstractPlainModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, GibbsInfo]:
         layers = model.encode(state.units)
         beta = self.beta
@@ -55,7 +63,8 @@ class Gibbs(AbstractChains):
             beta = beta.astype(layers[0].dtype).reshape(1, 1)
         else:
             beta = float(beta)
-        layers = sweep(model, layers, key, beta, clamp=masks(state.clamped))
+        clamp = model.masks(state.clamped)
+        layers = sweep(model, layers, key, beta, clamp=clamp, metropolised=self.metropolised)
         info = GibbsInfo(model.energies(layers))
         return ChainState(model.decode(layers), state.clamped), info
 
@@ -63,4 +72,8 @@ class Gibbs(AbstractChains):
 Gibbs.__init__.__doc__ = """**Arguments:**
 
 - `beta`: the inverse temperature; the chains then have the distribution $p(x)^\\beta$, normalised.
+- `metropolised`: draw units that take turns by Metropolised Gibbs (Liu 1996), which proposes
+  another state than the present one. Binary and categorical units then change more often, so that
+  fewer sweeps are worth an independent draw. Layers that are drawn at once, as in an RBM, and real
+  units are drawn as before.
 """

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from ..models import AbstractLayeredModel
-from ..models._base import require
+from ..models import AbstractPlainModel
+from ..models._base import require_numbered
 from ..units import _random
-from ._base import AbstractSampler, ChainState, masks, start_chains, tree_where
+from . import _moves
+from ._base import AbstractSampler, ChainState, start_chains, tree_where
+from ._moves import Layers
 
 
 class GibbsWithGradientsInfo(NamedTuple):
@@ -21,11 +23,13 @@ class GibbsWithGradientsInfo(NamedTuple):
 
 
 class GibbsWithGradients(AbstractSampler):
-    """Gibbs with gradients (Grathwohl et al. 2021). It proposes to flip one unit, with a higher
-    probability the more the flip lowers the energy, and accepts by the Metropolis-Hastings rule.
+    """Gibbs with gradients (Grathwohl et al. 2021): a change of one unit is proposed with a
+    probability that grows with what it would gain, and accepted by the rule of Metropolis and
+    Hastings.
 
-    The gradient of the energy gives the change of each flip. This is exact here, because the energy
-    is linear in each single unit. A step makes `flips` such proposals.
+    What a change gains is read from the gradient of the energy. That is exact for models of layers,
+    whose energy is linear in any one unit, and a guess for an [`ebmlearn.EnergyModel`][]. A step is
+    `flips` such proposals.
     """
 
     flips: int = eqx.field(static=True, default=1)
@@ -37,11 +41,11 @@ class GibbsWithGradients(AbstractSampler):
         _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")
 
     def _check(self, model: Any) -> None:
-        require(model, ("binary",), "GibbsWithGradients")
+        require_numbered(model, "GibbsWithGradients")
 
     def _start(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractPlainModel,
         num_chains: int,
         key: PRNGKeyArray,
         start: Any,
@@ -50,67 +54,60 @@ class GibbsWithGradients(AbstractSampler):
         return start_chains(model, num_chains, key, start, clamped)
 
     def _step(
-        self, model: AbstractLayeredModel, state: ChainState, key: PRNGKeyArray
+        self, model: AbstractPlainModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, GibbsWithGradientsInfo]:
         layers = model.encode(state.units)
-        sizes = [x.shape[-1] for x in layers]
-        dtype = layers[0].dtype
+        dtype = model.dtype
         beta = jnp.asarray(self.beta, dtype)
-        held = masks(state.clamped)
-        fixed = None
-        if held is not None:
-            parts = [
-                jnp.zeros(x.shape, bool) if mask is None else mask
-                for x, mask in zip(layers, held, strict=True)
-            ]
-            fixed = jnp.concatenate(parts, -1)
+        owners = _moves.owners(model)
+        free = _moves.free(model, model.masks(state.clamped), layers[0].shape[0])
 
-        def cut(x: Float[Array, "chains n"]) -> list[Float[Array, "chains _"]]:
-            ends = [sum(sizes[: k + 1]) for k in range(len(sizes) - 1)]
-            return jnp.split(x, ends, axis=-1)
+        def logits(layers: Layers, fields: Layers) -> Float[Array, "chains moves"]:
+            """Of each move, half of what it adds to the log-potential."""
+            out = beta / 2 * _moves.gains(model, layers, fields)
+            return out if free is None else jnp.where(free[:, owners], out, -jnp.inf)
 
-        def fields(x: Float[Array, "chains n"]) -> Float[Array, "chains n"]:
-            """The log-odds of every unit given all others."""
-            cuts = cut(x)
-            return jnp.concatenate([model.field(cuts, k) for k in range(len(cuts))], -1)
-
-        def logits(x: Float[Array, "chains n"], given: Array) -> Float[Array, "chains n"]:
-            """Of each flip, half of what it adds to the log-potential."""
-            out = beta / 2 * (1 - 2 * x) * given
-            return out if fixed is None else jnp.where(fixed, -jnp.inf, out)
+        def value(layers: Layers) -> Float[Array, " chains"]:
+            """The log-potential, where it does not follow from the fields."""
+            none = jnp.zeros(layers[0].shape[0], dtype)
+            return none if model.exact else -beta * model.energies(layers)
 
         blocks = model.blocks()
-        alone = len(sizes) == len(blocks) == 1
+        alone = len(layers) == len(blocks) == 1 and len(owners) == layers[0].shape[1]
 
-        def flip(carry: tuple[Array, Array, Array], key: PRNGKeyArray) -> tuple[Any, Array]:
-            x, given, total = carry
+        def flip(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[Any, Array]:
+            old, fields, total, score = carry
             one, two = jax.random.split(key)
-            gumbels = _random.choices(one, x.shape, dtype)
-            unit = _random.choose(logits(x, given), gumbels)
-            at = jax.nn.one_hot(unit, x.shape[-1], dtype=dtype)
-            change = at * (1 - 2 * x)
-            new = x + change
-            # In one layer, a flip changes the fields by a row of the couplings.
-            rows = change.sum(-1, keepdims=True) * blocks[0].weights[unit] if alone else None
-            new_given = fields(new) if rows is None else given + rows
-            new_total = jax.nn.logsumexp(logits(new, new_given), axis=-1)
-            # A flip there and the flip back have opposite logits, so that what is left of the rule
-            # of Metropolis and Hastings is the ratio of their normalisers.
-            accepted = _random.accept(total - new_total, two)
-            carry = tree_where(accepted, (new, new_given, new_total), carry)
-            return carry, accepted
+            there = logits(old, fields)
+            move = _random.choose(there, _random.choices(one, there.shape, dtype))
+            new = _moves.moved(model, old, jax.nn.one_hot(move, len(owners), dtype=dtype))
+            if alone:
+                # In one layer, a flip changes the fields by a row of the couplings.
+                change = (new[0] - old[0]).sum(-1, keepdims=True)
+                new_fields = [fields[0] + change * blocks[0].weights[move]]
+            else:
+                new_fields = model.fields(new)
+            new_total = jax.nn.logsumexp(logits(new, new_fields), axis=-1)
+            # Where fields are exact, a flip there and the flip back have opposite logits, so that
+            # what is left of the rule of Metropolis and Hastings is the ratio of their normalisers.
+            ratio, new_score = total - new_total, value(new)
+            if not model.exact:
+                gain = _moves.differences(model, old, new, fields).sum(-1)
+                back = _moves.differences(model, new, old, new_fields).sum(-1)
+                ratio = ratio + new_score - score + beta / 2 * (back - gain)
+            accepted = _random.accept(ratio, two)
+            return tree_where(accepted, (new, new_fields, new_total, new_score), carry), accepted
 
-        x = jnp.concatenate(layers, -1)
-        given = fields(x)
-        carry = x, given, jax.nn.logsumexp(logits(x, given), axis=-1)
-        (x, _, _), accepted = jax.lax.scan(flip, carry, jax.random.split(key, self.flips))
-        layers = cut(x)
+        fields = model.fields(layers)
+        total = jax.nn.logsumexp(logits(layers, fields), axis=-1)
+        carry = layers, fields, total, value(layers)
+        (layers, *_), accepted = jax.lax.scan(flip, carry, jax.random.split(key, self.flips))
         info = GibbsWithGradientsInfo(model.energies(layers), accepted.mean(0))
         return ChainState(model.decode(layers), state.clamped), info
 
 
 GibbsWithGradients.__init__.__doc__ = """**Arguments:**
 
-- `flips`: the number of flips that a step proposes.
+- `flips`: how many changes are proposed in a step, one after the other.
 - `beta`: the inverse temperature.
 """

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ..inference._base import NUMBER
-from ..models import AbstractLayeredModel
+from ..models import AbstractPlainModel
 from ..units import _random
-from ._base import AbstractChains, ladder, masks, no_improper, start_chains
+from ._base import AbstractChains, ladder, no_improper, start_chains
 from ._sweep import sweep
 
 
@@ -64,7 +64,7 @@ class ParallelTempering(AbstractChains):
 
     def _start(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractPlainModel,
         num_chains: int,
         key: PRNGKeyArray,
         start: Any,
@@ -86,16 +86,16 @@ class ParallelTempering(AbstractChains):
         )
 
     def _step(
-        self, model: AbstractLayeredModel, state: ParallelTemperingState, key: PRNGKeyArray
+        self, model: AbstractPlainModel, state: ParallelTemperingState, key: PRNGKeyArray
     ) -> tuple[ParallelTemperingState, ParallelTemperingInfo]:
         number, chains = state.walker.shape
         one, two = jax.random.split(key)
         # All replicas of all chains are rows of one array, each with its own inverse temperature.
         flat = jax.tree.map(lambda x: x.reshape(number * chains, x.shape[-1]), state.replicas)
         layers = model.encode(flat)
-        dtype = layers[0].dtype
+        dtype = model.dtype
         betas = jnp.asarray(self.betas, dtype)
-        clamp = masks(state.clamped)
+        clamp = model.masks(state.clamped)
         if clamp is not None:
             clamp = [None if mask is None else jnp.tile(mask, (number, 1)) for mask in clamp]
         rows = _repeated(model, number, chains)
@@ -126,7 +126,7 @@ class ParallelTempering(AbstractChains):
         return new, ParallelTemperingInfo(moved(energies)[-1], tried, swapped, trips)
 
 
-def _repeated(model: AbstractLayeredModel, number: int, chains: int) -> AbstractLayeredModel:
+def _repeated(model: AbstractPlainModel, number: int, chains: int) -> AbstractPlainModel:
     """The model with an instance for each row, where it has a batch axis."""
     if model.batch_shape == ():
         return model

@@ -41,8 +41,8 @@ def sample(
 
     **Arguments:**
 
-    - `model`: any model of layers, such as an RBM or a conditioned CRBM; for [`ebmlearn.PMP`][],
-      also a graph.
+    - `model`: any model of layers, such as an RBM or a conditioned CRBM, an
+      [`ebmlearn.EnergyModel`][], or a graph.
     - `sampler`: for instance [`ebmlearn.Gibbs`][].
     - `num_samples`: the number of configurations, over all chains.
     - `key`: a seed, or a key such as `jax.random.key(0)`.

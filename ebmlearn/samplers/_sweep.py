@@ -1,8 +1,10 @@
-"""Gibbs sampling of layered models, a layer at a time. Layers without couplings inside are drawn
-at once, the others a unit at a time, or a class of units of which no two are joined.
+"""Gibbs sampling. Of layered models a layer at a time: layers without couplings inside are drawn
+at once, the others a unit at a time, or a class of units of which no two are joined. Of all other
+models in turns, by the scores of the states of their units.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..models import AbstractLayeredModel
-from ..units import AbstractUnits
+from ..units import AbstractUnits, Categorical
 from ._colours import classes
 
 
@@ -24,33 +26,82 @@ Beta = Float[Array, "#chains 1"] | float
 
 
 def sweep(
-    model: AbstractLayeredModel,
+    model: Any,
     layers: Layers,
     key: PRNGKeyArray,
     beta: Beta = 1.0,
     reverse: bool = False,
     clamp: Clamp = None,
+    metropolised: bool = False,
 ) -> list[Float[Array, "chains _"]]:
     """Draws every layer once given all others: those that can be summed out, then the rest, the
     visible one among them. In reverse, all of it the other way round: the two are each other's
-    reversal with respect to the distribution of the model at inverse temperature `beta`.
+    reversal with respect to the distribution of the model at inverse temperature `beta`. With
+    `metropolised`, units that are drawn in turns are drawn by Metropolised Gibbs.
     """
+    if not model.layerwise:
+        return _in_turns(model, layers, key, beta, reverse, clamp, metropolised)
     layers = list(layers)
     keys = jax.random.split(key, len(layers))
     first = model.summed
     order = [*first, *(k for k in range(len(layers)) if k not in first)]
     for layer in reversed(order) if reverse else order:
         held = None if clamp is None else clamp[layer]
-        layers[layer] = drawn(model, layers, layer, keys[layer], beta, reverse, held)
+        layers[layer] = drawn(model, layers, layer, keys[layer], beta, reverse, held, metropolised)
     return layers
 
 
-def at_random(
-    model: AbstractLayeredModel, layer: int, number: int, key: PRNGKeyArray
-) -> Float[Array, "chains _"]:
-    """States of a layer that are independent of the other layers."""
-    bias = model.unary()[layer]
-    return model.layers[layer].at_random(jnp.broadcast_to(bias, (number, bias.shape[-1])), key)
+def _in_turns(
+    model: Any,
+    layers: Layers,
+    key: PRNGKeyArray,
+    beta: Beta,
+    reverse: bool,
+    clamp: Clamp,
+    metropolised: bool,
+) -> list[Float[Array, "chains _"]]:
+    """Draws the sites of a model in its turns."""
+    rows, turns = model.to_rows(layers), jnp.asarray(model.turns())
+    number, width = turns.shape
+    counts = model.site_states
+    size, most = len(counts), int(max(counts, default=1))
+    units = Categorical(width, most)
+    held = _joined(model, clamp, rows.shape[0])
+
+    def one(k: Array | int, rows: Array) -> Array:
+        turn = number - 1 - k if reverse else k
+        members = turns[turn]
+        scores = model.scores(rows, members, held)
+        scale = jnp.broadcast_to(beta if isinstance(beta, float) else beta[..., None], scores.shape)
+        # What is impossible stays so at all temperatures.
+        scores = jnp.where(scores == -jnp.inf, scores, scale.astype(scores.dtype) * scores)
+        # Places that are left over have one state.
+        over = members == size
+        first = jnp.where(jnp.arange(most) == 0, 0.0, -jnp.inf).astype(scores.dtype)
+        everywhere = jnp.broadcast_to(over[None, :, None], scores.shape)
+        scores = jnp.where(everywhere, jnp.broadcast_to(first, scores.shape), scores)
+        field = scores.reshape(rows.shape[0], width * most)
+        noise = units.noise(jax.random.fold_in(key, turn), field.shape, field.dtype)
+        if metropolised:
+            old = model.chosen(rows, members)
+            old = jnp.where(jnp.broadcast_to(over, old.shape), 0, old)
+            new = units.redraw(units.encode(old, field.dtype), field, noise)
+        else:
+            new = units.draw(field, noise)
+        return model.placed(rows, members, units.decode(new).astype(rows.dtype))
+
+    return model.from_rows(jax.lax.fori_loop(0, number, one, rows))
+
+
+def _joined(model: Any, clamp: Clamp, chains: int) -> Bool[Array, "chains units"] | None:
+    """Which units are held, all layers beside each other."""
+    if clamp is None:
+        return None
+    parts = [
+        jnp.zeros((chains, units.size), bool) if mask is None else mask
+        for units, mask in zip(model.layers, clamp, strict=True)
+    ]
+    return jnp.concatenate(parts, -1)
 
 
 def drawn(
@@ -61,6 +112,7 @@ def drawn(
     beta: Beta = 1.0,
     reverse: bool = False,
     held: Bool[Array, "chains _"] | None = None,
+    metropolised: bool = False,
 ) -> Float[Array, "chains _"]:
     """Draws one layer given all others. `held` are the units that keep their states."""
     old, units = layers[layer], model.layers[layer]
@@ -76,17 +128,23 @@ def drawn(
         return new if held is None else jnp.where(held, old, new)
     noise = units.noise(key, old.shape, old.dtype)
     _, _, couplings, edges = inner[0]
+    metropolised = metropolised and units.numbered
     fixed = jnp.zeros(old.shape, bool) if held is None else held
     if edges is not None:
-        drawing = _by_colour(units, old, outside, noise, couplings, edges, fixed, beta, reverse)
+        drawing = _by_colour(
+            units, old, outside, noise, couplings, edges, fixed, beta, reverse, metropolised
+        )
     elif reverse:
         back = [_flipped(x, step) for x in (old, outside, noise)]
         turned = _flipped(_flipped(couplings, step).T, step).T
         other = jax.tree.map(lambda x: _flipped(x, step), units)
-        new = _one_by_one(other, *back, turned, _flipped(fixed, step), beta, step)  # pyright: ignore
+        fixed = _flipped(fixed, step)
+        new = _one_by_one(other, *back, turned, fixed, beta, step, metropolised)  # pyright: ignore
         drawing = _flipped(new, step)
     else:
-        drawing = _one_by_one(units, old, outside, noise, couplings, fixed, beta, step)
+        drawing = _one_by_one(
+            units, old, outside, noise, couplings, fixed, beta, step, metropolised
+        )
     return drawing
 
 
@@ -99,6 +157,7 @@ def _one_by_one(
     held: Bool[Array, "chains n"],
     beta: Beta,
     step: int,
+    metropolised: bool,
 ) -> Float[Array, "chains n"]:
     """Draws the units of a layer in turn, each given all others. A unit is `step` columns."""
     n = x.shape[-1]
@@ -125,7 +184,8 @@ def _one_by_one(
         new = []
         for i in range(0, size, step):
             at = slice(i, i + step)
-            drawn = own.take(at).draw(_times(beta, fields[:, at]), u[:, at])
+            field, unit = _times(beta, fields[:, at]), own.take(at)
+            drawn = _drawn(unit, old[:, at], field, u[:, at], metropolised)
             drawn = jnp.where(fixed[:, at], old[:, at], drawn)
             change = drawn - old[:, at]
             # One number is not worth a product of matrices.
@@ -147,6 +207,7 @@ def _by_colour(
     held: Bool[Array, "chains n"],
     beta: Beta,
     reverse: bool,
+    metropolised: bool,
 ) -> Float[Array, "chains n"]:
     """Draws all units of one colour at once. Units are one column each."""
     n = x.shape[-1]
@@ -171,11 +232,15 @@ def _by_colour(
 
         field = cut(outside) + cut(weights) @ x
         own = jax.tree.map(lambda a: cut(a, a.ndim - 1), units)
-        new = own.draw(_times(beta, field.T), cut(noise).T).T
+        new = _drawn(own, cut(x).T, _times(beta, field.T), cut(noise).T, metropolised).T
         new = jnp.where(cut(held), cut(x), new)
         return jax.lax.dynamic_update_slice_in_dim(x, new, begin, 0)
 
     return jax.lax.fori_loop(0, number, one, columns)[place].T
+
+
+def _drawn(units: Any, old: Array, field: Array, noise: Array, metropolised: bool) -> Array:
+    return units.redraw(old, field, noise) if metropolised else units.draw(field, noise)
 
 
 def _flipped(x: Array, step: int) -> Array:

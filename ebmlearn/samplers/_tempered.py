@@ -8,13 +8,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
 from ..inference._base import NUMBER
-from ..models import AbstractLayeredModel
+from ..models import AbstractPlainModel
 from ..units import _random
 from ._base import (
     AbstractChains,
     ChainState,
     ladder,
-    masks,
     no_improper,
     start_chains,
     tree_where,
@@ -55,7 +54,7 @@ class TemperedTransitions(AbstractChains):
 
     def _start(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractPlainModel,
         num_chains: int,
         key: PRNGKeyArray,
         start: Any,
@@ -65,11 +64,11 @@ class TemperedTransitions(AbstractChains):
         return start_chains(model, num_chains, key, start, clamped)
 
     def _step(
-        self, model: AbstractLayeredModel, state: ChainState, key: PRNGKeyArray
+        self, model: AbstractPlainModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, TemperedTransitionsInfo]:
         old = model.encode(state.units)
-        clamp = masks(state.clamped)
-        dtype = old[0].dtype
+        clamp = model.masks(state.clamped)
+        dtype = model.dtype
         heating = jnp.asarray(self.betas[::-1], dtype)
         up, down, last = jax.random.split(key, 3)
 

@@ -6,6 +6,7 @@ the kind of units.
 
 from ._base import (
     AbstractLinearUnits as AbstractLinearUnits,
+    AbstractNumberedUnits as AbstractNumberedUnits,
     AbstractRealUnits as AbstractRealUnits,
     AbstractUnits as AbstractUnits,
 )

@@ -20,13 +20,16 @@ class AbstractUnits(eqx.Module):
     $p(x) \\propto e^{f \\cdot x - E_0(x)}$ with their own energy $E_0$. Users see states of shape
     `[..., size]`: integers if the units are `finite`, else real numbers.
 
-    Arrays of units have a last axis of length `width`, and may have leading axes. `evidence` is the
-    interval of values that inferences take as evidence about a unit (for binary units, likelihoods
-    of 1), or None if they take none. Units that are `linear` have no energy of their own.
+    Arrays that a kind of units holds have a last axis of length `width`, and may have leading ones.
+    `evidence` is the interval in which what inferences may be told of a unit lies, or None if they
+    take none: of binary units, likelihoods of 1. Units that are `linear` have no energy of their
+    own. Those that are `numbered` have a few states each, and say which: see
+    `AbstractNumberedUnits`.
     """
 
     evidence: ClassVar[tuple[float, float] | None] = None
     linear: ClassVar[bool] = False
+    numbered: ClassVar[bool] = False
 
     size: eqx.AbstractVar[int]
     family: ClassVar[str]
@@ -138,6 +141,40 @@ class AbstractLinearUnits(AbstractUnits):
     def tempered(self: Units, beta: Float[Array, "..."] | float) -> Units:
         """The same at all temperatures."""
         return self
+
+
+class AbstractNumberedUnits(AbstractLinearUnits):
+    """Units with a few states each, which users see as integers from 0 on. Every function of a
+    state is linear in it, up to a constant, so that units can be drawn by differences of energies.
+    """
+
+    finite: ClassVar[bool] = True
+    numbered: ClassVar[bool] = True
+
+    @property
+    @abc.abstractmethod
+    def number(self) -> int:
+        """How many states a unit has."""
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a state inside, for energies that users write: units, and numbers of each
+        where these are one-hot.
+        """
+
+    @abc.abstractmethod
+    def others(self, x: Float[Array, "rows _"]) -> Float[Array, "rows n others step"]:
+        """The states inside that each unit does not have, `step` numbers each."""
+
+    @abc.abstractmethod
+    def redraw(
+        self, x: Float[Array, "rows _"], field: Float[Array, "rows _"], noise: Float[Array, "..."]
+    ) -> Float[Array, "rows _"]:
+        """As `draw`, by Metropolised Gibbs (Liu 1996): another state than the present one is
+        proposed, in proportion to its probability, and accepted by the rule of Metropolis and
+        Hastings.
+        """
 
 
 class AbstractRealUnits(AbstractUnits):

@@ -9,10 +9,10 @@ from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Shaped
 from .. import _checks
 from .._types import AnyArray
 from . import _random
-from ._base import AbstractLinearUnits
+from ._base import AbstractNumberedUnits
 
 
-class Binary(AbstractLinearUnits):
+class Binary(AbstractNumberedUnits):
     """Units that are 0 or 1. Their field is their log-odds.
 
     !!! example
@@ -25,7 +25,6 @@ class Binary(AbstractLinearUnits):
     size: int = eqx.field(static=True)
     family: ClassVar[str] = "binary"
     evidence: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
-    finite: ClassVar[bool] = True
 
     def __check_init__(self):
         _checks.count("size", self.size, 0)
@@ -34,6 +33,16 @@ class Binary(AbstractLinearUnits):
     def width(self) -> int:
         """One number per unit."""
         return self.size
+
+    @property
+    def number(self) -> int:
+        """Two."""
+        return 2
+
+    @property
+    def shape(self) -> tuple[int]:
+        """One number a unit."""
+        return (self.size,)
 
     @property
     def support(self) -> tuple[str]:
@@ -67,6 +76,20 @@ class Binary(AbstractLinearUnits):
     def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """Draws with the noise of a key."""
         return _random.decided(field, key)
+
+    def others(self, x: Float[Array, "rows n"]) -> Float[Array, "rows n 1 1"]:
+        """1 for 0, and 0 for 1."""
+        return (1 - x)[..., None, None]
+
+    def redraw(
+        self, x: Float[Array, "rows n"], field: Float[Array, "rows n"], noise: Float[Array, "..."]
+    ) -> Float[Array, "rows n"]:
+        """Flips with probability min(1, p / q), where q is the probability of the present state and
+        p that of the other.
+        """
+        gain = (1 - 2 * x) * field
+        flip = _random.decide(_random.capped_log_odds(gain), noise)
+        return x + flip * (1 - 2 * x)
 
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """0 or 1, each with probability one half."""

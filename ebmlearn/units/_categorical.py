@@ -8,12 +8,12 @@ from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Shaped
 from .. import _checks
 from .._types import AnyArray
 from . import _random
-from ._base import AbstractLinearUnits
+from ._base import AbstractNumberedUnits
 
 
-class Categorical(AbstractLinearUnits):
-    """Units with several states, also known as Potts or softmax units. Users see integers from 0;
-    internally, and in weights and biases, each unit is one-hot: `states` adjacent numbers.
+class Categorical(AbstractNumberedUnits):
+    """Units of several states, also known as Potts or softmax units. Users see integers from 0 on;
+    inside, and in weights and biases, each unit is one-hot: `states` numbers beside each other.
 
     !!! example
 
@@ -25,7 +25,6 @@ class Categorical(AbstractLinearUnits):
     size: int = eqx.field(static=True)
     states: int = eqx.field(static=True)
     family: ClassVar[str] = "categorical"
-    finite: ClassVar[bool] = True
 
     def __check_init__(self):
         _checks.count("size", self.size, 0)
@@ -35,6 +34,16 @@ class Categorical(AbstractLinearUnits):
     def width(self) -> int:
         """One number per state of each unit."""
         return self.size * self.states
+
+    @property
+    def number(self) -> int:
+        """As many as `states`."""
+        return self.states
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """A row for each unit."""
+        return (self.size, self.states)
 
     @property
     def support(self) -> tuple[str, int, int]:
@@ -69,6 +78,34 @@ class Categorical(AbstractLinearUnits):
     def sample(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """Draws with the noise of a key."""
         return self.draw(field, self.noise(key, field.shape, field.dtype))
+
+    def others(self, x: Float[Array, "rows _"]) -> Float[Array, "rows n others states"]:
+        """The next state of each unit, the one after that, and so on in a circle."""
+        by_unit = self._by_unit(x)
+        turned = [jnp.roll(by_unit, k, axis=-1) for k in range(1, self.states)]
+        return jnp.stack(turned, -2) if turned else by_unit[..., None, :][..., :0, :]
+
+    def redraw(
+        self, x: Float[Array, "rows _"], field: Float[Array, "rows _"], noise: Float[Array, "..."]
+    ) -> Float[Array, "rows _"]:
+        """A state among the others, accepted with probability min(1, (1 - q) / (1 - p)), where q is
+        the probability of the present state and p that of the proposed one.
+        """
+        old, scores, gumbels = self._by_unit(x), self._by_unit(field), self._by_unit(noise)
+        if self.states < 2:
+            return x
+        own = old > 0
+        # Both sums leave out one state; that without the present one is (1 - q) Z.
+        without_old = jax.nn.logsumexp(jnp.where(own, -jnp.inf, scores), axis=-1)
+        alone = without_old == -jnp.inf  # No other state is possible.
+        chosen = _random.choose(jnp.where(own & ~alone[..., None], -jnp.inf, scores), gumbels)
+        new = jax.nn.one_hot(chosen, self.states, dtype=field.dtype)
+        without_new = jax.nn.logsumexp(jnp.where(new > 0, -jnp.inf, scores), axis=-1)
+        ratio = jnp.where(alone, jnp.zeros_like(without_old), without_old - without_new)
+        # The number of the present state was not used to choose.
+        spare = jnp.where(own, gumbels, jnp.zeros_like(gumbels)).sum(-1)
+        moved = _random.decide_by_gumbel(_random.capped_log_odds(ratio), spare)
+        return _flat(jnp.where(moved[..., None] > 0, new, old))
 
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """Each state as likely as another."""

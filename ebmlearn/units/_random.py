@@ -61,6 +61,20 @@ def decide(log_odds: Float[Array, "..."], uniform: Float[Array, "..."]) -> Float
     return (uniform < jax.nn.sigmoid(log_odds)).astype(log_odds.dtype)
 
 
+def capped_log_odds(log_ratio: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The log-odds of the probability min(1, ratio)."""
+    below = jnp.minimum(log_ratio, -jnp.finfo(log_ratio.dtype).tiny)
+    # log(r / (1 - r)), where 1 - r loses no digits for r close to 1.
+    return jnp.where(log_ratio < 0, below - jnp.log(-jnp.expm1(below)), jnp.inf)
+
+
+def decide_by_gumbel(
+    log_odds: Float[Array, "..."], gumbel: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """As `decide`, by Gumbel numbers."""
+    return decide(log_odds, jnp.exp(-jnp.exp(-gumbel)))
+
+
 def decided(log_odds: Float[Array, "rows n"], key: PRNGKeyArray) -> Float[Array, "rows n"]:
     """1 with the probability that log-odds mean, else 0: `decide` with the `uniforms` of a key.
 

@@ -1,0 +1,378 @@
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NoReturn
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from .. import _checks
+from .._types import AnyArray, Batch
+from ..units import AbstractUnits
+from ._base import AbstractNamedModel, refuse, Result, States
+from ._block import Block
+from ._names import by_layer, check_names
+from ._statistics import Statistics
+from ._turns import AbstractTurns, put, taken, unless_held
+
+
+class EnergyModel(AbstractNamedModel, AbstractTurns):
+    """Any energy of binary or categorical units: $p(x) \\propto e^{-E(x)}$.
+
+    `energy` is a function of one configuration, or an Equinox network: any callable pytree, whose
+    arrays are the parameters. It is called with the states as floating-point numbers, binary units
+    of shape `[size]`, categorical ones one-hot of shape `[size, states]`, and returns a number.
+    Samplers, annealed importance sampling, [`ebmlearn.SAP`][] and NumPyro work on it.
+
+    Gibbs sampling evaluates the energy for each state of each unit, so that a sweep costs that many
+    evaluations. [`ebmlearn.GibbsWithGradients`][], [`ebmlearn.DMALA`][] and [`ebmlearn.PAS`][] read
+    from the gradient which changes are worth a try, and cost a few evaluations a step.
+
+    !!! example
+
+        ```python
+        def energy(x):  # neighbours on a ring like to agree
+            return -jnp.sum(x * jnp.roll(x, 1))
+
+        model = ebmlearn.EnergyModel(energy, ebmlearn.Binary(5))
+        ebmlearn.sample(model, ebmlearn.Gibbs(), 1000, key=0).x
+
+        network = eqx.nn.MLP(20, "scalar", 64, 2, key=key)
+        model = ebmlearn.EnergyModel(network, ebmlearn.Binary(20))
+        fitted = ebmlearn.fit(model, ebmlearn.SAP(ebmlearn.DMALA()), data)
+        fitted.model.function  # the network that was learned
+        ```
+
+    With several kinds of units, the energy gets a dictionary:
+
+        ```python
+        ebmlearn.EnergyModel(
+            lambda states: -jnp.sum(states["visible"] @ table @ states["label"][0]),
+            {"visible": ebmlearn.Binary(5), "label": ebmlearn.Categorical(1, 3)},
+        )
+        ```
+    """
+
+    parameters: PyTree
+    units_of: tuple[AbstractUnits, ...]
+    layer_names: tuple[str, ...] = eqx.field(static=True)
+    fixed: tuple[Any, tuple[Any, ...]] = eqx.field(static=True)
+    alone: bool = eqx.field(static=True)
+    exact: ClassVar[bool] = False
+    hint: ClassVar[str] = "take a sampler, such as `Gibbs()` or `DMALA()`, `SAP` to train it"
+
+    def __init__(
+        self,
+        energy: Callable[[Any], Float[Array, ""]],
+        units: AbstractUnits | Mapping[str, AbstractUnits],
+    ):
+        """**Arguments:**
+
+        - `energy`: a function from one configuration to a number.
+        - `units`: one kind of units, whose states are then named `x`, or a dictionary from names to
+          kinds.
+        """
+        if not callable(energy):
+            got = _checks.describe(energy)
+            raise TypeError(f"`energy` must be a function of one configuration, got {got}.")
+        self.alone = not isinstance(units, Mapping)
+        named: Any = {"x": units} if self.alone else units
+        for name, kind in named.items():
+            if not isinstance(kind, AbstractUnits) or not kind.numbered:
+                where = "" if self.alone else f" for {name!r}"
+                raise TypeError(
+                    "`units` must be binary or categorical units such as `Binary(5)`, or a"
+                    f" dictionary from names to them, got {_checks.describe(kind)}{where}."
+                )
+        self.layer_names, self.units_of = tuple(named), tuple(named.values())
+        check_names(self.layer_names)
+        arrays, others = eqx.partition(energy, lambda x: isinstance(x, Array | np.ndarray))
+        self.parameters = jax.tree.map(jnp.asarray, arrays)
+        leaves, structure = jax.tree.flatten(others)
+        self.fixed = structure, tuple(leaves)
+
+    def __check_init__(self):
+        try:
+            hash(self.fixed)
+        except TypeError as error:
+            raise TypeError(
+                "`energy` must hold arrays and things that can be hashed, as functions can, got"
+                f" {error}."
+            ) from None
+        if not self.layer_names:
+            raise ValueError("`units` must hold at least one kind of units, got none.")
+        layers = [jax.ShapeDtypeStruct((u.width,), self.dtype) for u in self.units_of]
+        found = jax.eval_shape(self._returned, layers)
+        if getattr(found, "shape", None) != () or not jnp.issubdtype(found.dtype, jnp.floating):
+            raise ValueError(
+                "`energy` must return one floating-point number for one configuration, got"
+                f" {_checks.describe(found)}."
+            )
+
+    @property
+    def function(self) -> Callable[[Any], Float[Array, ""]]:
+        """The energy with its parameters as they are now: after training, what was learned."""
+        structure, leaves = self.fixed
+        return eqx.combine(self.parameters, jax.tree.unflatten(structure, leaves))
+
+    def energy(self, states: PyTree) -> Float[Array, " rows"]:
+        """The energy of configurations, named as samples are: `[rows, size]` for each kind of
+        units. Of one kind, the array alone will do.
+        """
+        if self.alone and hasattr(states, "shape"):
+            states = self.units([states])
+        parts = by_layer("states", self.names, states)
+        return self.energies(
+            [units.encode(x, self.dtype) for units, x in zip(self.layers, parts, strict=True)]
+        )
+
+    @property
+    def kind(self) -> str:
+        """An energy of any kind."""
+        return "an energy of any form"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.layer_names
+
+    @property
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        return self.units_of
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """It is always a single one."""
+        return ()
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the parameters; the default one of JAX if there are none."""
+        for x in jax.tree.leaves(self.parameters):
+            if jnp.issubdtype(x.dtype, jnp.floating):
+                return x.dtype
+        return jnp.zeros(()).dtype
+
+    @property
+    def summed(self) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there are no hidden units."""
+        return self.is_seen
+
+    def blocks(self) -> tuple[Block, ...]:
+        """None."""
+        return ()
+
+    def unary(self) -> tuple[Float[Array, " _"], ...]:
+        """Zeros: all is in the energy."""
+        return tuple(jnp.zeros(units.width, self.dtype) for units in self.layers)
+
+    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
+        return tuple(blocks)
+
+    def inside(self) -> tuple[PyTree, ...]:
+        """None."""
+        return ()
+
+    def project(self) -> "EnergyModel":
+        """The model itself: its parameters may be any numbers."""
+        return self
+
+    def trained(self) -> "EnergyModel":
+        """True in the place of each array of floating-point numbers."""
+        return jax.tree.map(lambda x: bool(jnp.issubdtype(x.dtype, jnp.floating)), self)
+
+    def batched(self, shape: tuple[int, ...]) -> "EnergyModel":
+        """The model itself: it is always a single one."""
+        return self
+
+    def tempered(self, beta: float | Float[Array, ""]) -> "EnergyModel":
+        """The model of $p(x)^\\beta$."""
+        return self.between(self.unary(), jnp.asarray(beta, self.dtype))
+
+    def between(
+        self, base: tuple[Float[Array, " _"], ...], beta: Float[Array, ""]
+    ) -> "EnergyModel":
+        units = self.units_of[0] if self.alone else dict(zip(self.names, self.layers, strict=True))
+        return EnergyModel(_Between(self.function, base, beta), units)
+
+    def energies(self, layers: States) -> Float[Array, " rows"]:
+        return jax.vmap(self._of_one)(list(layers))
+
+    def marginal_energies(self, layers: States) -> Float[Array, " rows"]:
+        """The energy: nothing is summed out."""
+        return self.energies(layers)
+
+    def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
+        """Minus the gradient of the energy."""
+        found = jax.vmap(jax.grad(self._of_one))(list(layers))
+        return [-x for x in found]
+
+    @property
+    def site_states(self) -> Int[np.ndarray, " units"]:
+        """Those of each unit."""
+        kinds: Any = self.layers
+        return np.concatenate([np.full(units.size, units.number) for units in kinds])
+
+    def turns(self) -> Int[np.ndarray, "units 1"]:
+        """One unit after the other."""
+        return np.arange(len(self.site_states), dtype=np.int32)[:, None]
+
+    def scores(
+        self,
+        rows: Int[Array, "rows units"],
+        members: Int[Array, " width"],
+        held: Bool[Array, "rows units"] | None,
+    ) -> Float[Array, "rows width most"]:
+        (unit,) = members
+        counts = self.site_states
+
+        def with_state(state: Int[Array, ""]) -> Float[Array, " rows"]:
+            return -self.energies(self.from_rows(rows.at[:, unit].set(state)))
+
+        states = jnp.arange(counts.max(), dtype=rows.dtype)
+        found = jax.vmap(with_state, out_axes=1)(states)
+        there = jnp.broadcast_to(states, found.shape) < jnp.asarray(counts, rows.dtype)[unit]
+        found = jnp.where(there, found, -jnp.inf)[:, None]
+        free = None if held is None else taken(held, members)
+        return unless_held(found, taken(rows, members), free)
+
+    def chosen(
+        self, rows: Int[Array, "rows units"], members: Int[Array, " width"]
+    ) -> Int[Array, "rows width"]:
+        return taken(rows, members)
+
+    def placed(
+        self,
+        rows: Int[Array, "rows units"],
+        members: Int[Array, " width"],
+        states: Int[Array, "rows width"],
+    ) -> Int[Array, "rows units"]:
+        return put(rows, members, states)
+
+    def to_rows(self, layers: Sequence[Float[Array, "rows _"]]) -> Int[Array, "rows units"]:
+        return jnp.concatenate([u.decode(x) for u, x in zip(self.layers, layers, strict=True)], -1)
+
+    def from_rows(self, rows: Int[Array, "rows units"]) -> list[Float[Array, "rows _"]]:
+        ends = np.cumsum([units.size for units in self.layers])[:-1]
+        parts = jnp.split(rows, ends, axis=-1)
+        return [u.encode(x, self.dtype) for u, x in zip(self.layers, parts, strict=True)]
+
+    def with_cost(self, seen: PyTree, cost: Callable[..., AnyArray]) -> NoReturn:
+        """Raises `TypeError`: no inference finds its maximum."""
+        return refuse(self, "be of a kind that an inference maximises")
+
+    def cost_of(self, units: PyTree, seen: PyTree, cost: Callable[..., AnyArray]) -> NoReturn:
+        """Raises `TypeError`."""
+        return refuse(self, "be of a kind that an inference maximises")
+
+    def near(self, units: PyTree, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
+        """The states that data tell, which are all."""
+        return jax.tree.leaves(units)
+
+    def if_complete(
+        self,
+        seen: PyTree,
+        observed: PyTree,
+        formula: Callable[[], Result],
+        infer: Callable[[], Result],
+    ) -> Result:
+        """What `formula` gives where data tell all units, else what `infer` gives."""
+        return formula() if self.is_seen and observed is None else infer()
+
+    def complete(self, seen: PyTree, mode: bool = False) -> Statistics:
+        """The states of what is seen, which is all."""
+        return self._of_states(self.filled(seen))
+
+    def complete_energies(self, seen: PyTree) -> Float[Array, " rows"]:
+        """The energies of what is seen, which is all."""
+        return self.energies(self.filled(seen))
+
+    def sampled_statistics(self, units: PyTree, means: bool) -> Statistics:
+        """The states of samples."""
+        return self._of_states(self.encode(units))
+
+    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
+        """The mean energy of the states that statistics hold."""
+        return self.energies(jax.tree.leaves(statistics.units)).mean()
+
+    def decayed(self) -> NoReturn:
+        """Raises `ValueError`: the parameters may mean anything."""
+        return self._no_penalty("weight_decay")
+
+    def uncentred(self, offsets: PyTree, batch: Batch | None = None) -> NoReturn:
+        """Raises `ValueError`: the parameters may mean anything."""
+        return self._no_penalty("centred")
+
+    def centred_form(self) -> "EnergyModel":
+        """Itself."""
+        return self
+
+    def plain_form(self) -> "EnergyModel":
+        """Itself."""
+        return self
+
+    @property
+    def query_defaults(self) -> None:
+        """There are no messages on it."""
+        return
+
+    def perturbation(self, number: int, key: PRNGKeyArray) -> NoReturn:
+        """Raises `TypeError`: no messages find its maximum."""
+        return refuse(self, "be of a kind that messages know to be perturbed")
+
+    def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> NoReturn:
+        """Raises `TypeError`."""
+        return refuse(self, "be of a kind that messages know to be perturbed")
+
+    def chosen_noise(
+        self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
+    ) -> tuple[Bool[Array, "rows _"], ...]:
+        """Raises `TypeError`."""
+        return refuse(self, "be of a kind that messages know to be perturbed")
+
+    def _of_one(self, layers: list[Float[Array, " _"]]) -> Float[Array, ""]:
+        """The energy of one configuration, inside."""
+        return jnp.asarray(self._returned(layers)).astype(self.dtype)
+
+    def _returned(self, layers: list[Float[Array, " _"]]) -> Any:
+        """What the function of a user makes of one configuration, inside."""
+        kinds: Any = self.layers
+        shaped = [x.reshape(u.shape) for u, x in zip(kinds, layers, strict=True)]
+        return self.function(
+            shaped[0] if self.alone else dict(zip(self.names, shaped, strict=True))
+        )
+
+    def _of_states(self, layers: States) -> Statistics:
+        size = layers[0].shape[0]
+        return Statistics(
+            units=self.units(list(layers)),
+            pairwise=(),
+            squares=(),
+            converged=jnp.ones(size, bool),
+            iterations=jnp.zeros(size, jnp.int32),
+            residual=jnp.zeros(size, self.dtype),
+        )
+
+    def _no_penalty(self, name: str) -> NoReturn:
+        raise ValueError(
+            f"`{name}` must not be set for an EnergyModel, whose parameters may mean anything;"
+            " `optax.add_decayed_weights` takes a mask of them."
+        )
+
+
+class _Between(eqx.Module):
+    """$\\beta E(x)$ less $1 - \\beta$ times what fields say of the units."""
+
+    function: Callable[[Any], Float[Array, ""]]
+    base: tuple[Float[AnyArray, " _"], ...]
+    beta: Float[AnyArray, ""]
+
+    def __call__(self, states: Any) -> Float[Array, ""]:
+        parts = list(states.values()) if isinstance(states, dict) else [states]
+        met = [(x.reshape(-1) * b).sum() for x, b in zip(parts, self.base, strict=True)]
+        return self.beta * self.function(states) - (1 - self.beta) * jnp.stack(met).sum()

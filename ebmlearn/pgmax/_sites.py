@@ -1,0 +1,195 @@
+"""Which variables of a graph are drawn together, and which follow others."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+from pgmax import factor
+
+from .. import _checks
+from .._types import AnyArray
+from ..models._graph import excludes
+from ._layout import Layout, Wires
+
+
+# From the type of a factor with a variable that the others determine to the names of its arguments:
+# the factors and the messages of what determines it, and its own messages.
+_LOGICAL = ("parents_factor_indices", "parents_msg_indices", "children_edge_states")
+_POOL = (
+    "pool_choices_factor_indices",
+    "pool_choices_msg_indices",
+    "pool_indicators_edge_states",
+)
+_DETERMINING: dict[type, tuple[str, str, str]] = {
+    factor.ORFactor: _LOGICAL,
+    factor.ANDFactor: _LOGICAL,
+    factor.PoolFactor: _POOL,
+}
+
+
+class Sites(eqx.Module):
+    """How the variables of a graph are drawn.
+
+    Without OR, AND and pool factors, in `turns` of variables that share no factor. With them, the
+    variables that none of them determines are drawn one by one, and `children` follow: each is 1
+    where at least `needed` of its parents are.
+    """
+
+    turns: Int[AnyArray, "turns width"]
+    parents: Int[AnyArray, " parents"]
+    of: Int[AnyArray, " parents"]
+    children: Int[AnyArray, " factors"]
+    needed: Int[AnyArray, " factors"]
+    choices: Int[AnyArray, " choices"]
+    depth: int = eqx.field(static=True)
+    pools: tuple[int, ...] = eqx.field(static=True)
+    problem: str | None = eqx.field(static=True)
+
+    def followed(self, rows: Int[Array, "rows variables"]) -> Int[Array, "rows variables"]:
+        """Configurations in which children have followed their parents."""
+        parents, children, of = (jnp.asarray(x) for x in (self.parents, self.children, self.of))
+        for _ in range(self.depth):
+            ones = jax.ops.segment_sum(rows[:, parents].T, of, children.shape[0]).T
+            on = ones >= jnp.broadcast_to(jnp.asarray(self.needed, ones.dtype), ones.shape)
+            rows = rows.at[:, children].set(on.astype(rows.dtype))
+        return rows
+
+
+def sites_of(layout: Layout, wires: Wires) -> Sites:
+    """How the variables of a graph are drawn, found when a model is made of it."""
+    variable, number = np.asarray(wires.variable), layout.num_variables
+    parents, of, children, needed, choices, pools = [], [], [], [], [], []
+    for k, kind in enumerate(layout.kinds):
+        if kind.type not in _DETERMINING:
+            continue
+        names = _DETERMINING[kind.type]
+        owner, first, last = (np.asarray(wires.arguments[k][name]) for name in names)
+        states = np.asarray(wires.states)[slice(*kind.messages)]
+        above, below = variable[states[first]], variable[states[last]]
+        counts = np.bincount(owner, minlength=len(below))
+        parents.append(above)
+        of.append(owner + sum(map(len, children)))
+        children.append(below)
+        needed.append(counts if kind.type is factor.ANDFactor else np.ones_like(counts))
+        if kind.type is factor.PoolFactor:
+            choices.append(above)
+            pools += counts.tolist()
+    flat = {
+        name: np.concatenate([np.zeros(0, np.int32), *parts]).astype(np.int32)
+        for name, parts in (
+            ("parents", parents),
+            ("of", of),
+            ("children", children),
+            ("needed", needed),
+            ("choices", choices),
+        )
+    }
+    depth, problem = _depth(flat["parents"], flat["of"], flat["children"], flat["choices"])
+    if depth:
+        free = np.setdiff1d(np.arange(number, dtype=np.int32), flat["children"])
+        turns = free[:, None]
+    else:
+        turns = _coloured(layout, wires, variable, number)
+    return Sites(turns=turns, depth=depth, pools=tuple(pools), problem=problem, **flat)
+
+
+def excluded_in(layout: Layout, wires: Wires, potentials: Iterable[Any]) -> bool:
+    """Whether factors that list their configurations are known to exclude some: by a log-potential
+    of minus infinity, or because they do not list them.
+    """
+    if any(excludes(x) for x in potentials):
+        return True
+    for k, kind in enumerate(layout.kinds):
+        if kind.type is not factor.EnumFactor or not _checks.is_concrete(wires):
+            continue
+        owner, edge = _members(layout, wires, k)
+        # How many states an edge has, and so how many configurations a factor may have.
+        sizes = np.bincount(np.asarray(wires.edges), minlength=layout.num_edges)
+        possible = np.zeros(owner.max(initial=-1) + 1)
+        np.add.at(possible, owner, np.log(sizes[edge]))
+        listed = np.bincount(np.asarray(wires.factors[k]), minlength=len(possible))
+        if (np.log(listed) < possible - 1e-9).any():
+            return True
+    return False
+
+
+def _members(layout: Layout, wires: Wires, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The factors of a kind that lists configurations, and the edges of each."""
+    arguments, kind = wires.arguments[k], layout.kinds[k]
+    at = np.asarray(arguments["factor_configs_edge_states"]) + kind.messages[0]
+    owner = np.asarray(wires.factors[k])[np.asarray(arguments["factor_configs_indices"])]
+    pairs = np.unique(np.stack([owner, np.asarray(wires.edges)[at]], 1), axis=0)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _depth(
+    parents: np.ndarray, of: np.ndarray, children: np.ndarray, choices: np.ndarray
+) -> tuple[int, str | None]:
+    """After how many rounds all children have followed, and why chains would not do, if so."""
+    if not len(children):
+        return 0, None
+    if len(set(children.tolist())) < len(children):
+        return 1, "a variable is determined by two factors, which chains cannot change together"
+    if np.isin(choices, children).any():
+        return (
+            1,
+            "a choice of a pool is determined by other variables, which pools exclude at times",
+        )
+    level = dict.fromkeys(children.tolist(), 0)
+    for depth in range(1, len(children) + 1):
+        above = np.array([level.get(v, -1) for v in parents.tolist()])
+        deepest = np.full(len(children), -1)
+        np.maximum.at(deepest, of, above)
+        new = dict(zip(children.tolist(), (deepest + 1).tolist(), strict=True))
+        if new == level:
+            return depth, None
+        level = new
+    return 1, "variables determine each other in a circle"
+
+
+def _coloured(
+    layout: Layout, wires: Wires, variable: np.ndarray, number: int
+) -> Int[np.ndarray, "turns width"]:
+    """Variables in classes of which no two share a factor: a greedy colouring, in which each factor
+    knows the colours of its variables as the bits of a number.
+    """
+    factors: list[list[tuple[int, int]]] = [[] for _ in range(number)]
+    size = 0
+    edge_variable = np.zeros(layout.num_edges, np.int64)
+    edge_variable[np.asarray(wires.edges)] = variable[np.asarray(wires.states)]
+    for k, kind in enumerate(layout.kinds):
+        if kind.type is factor.EnumFactor:
+            owner, edge = _members(layout, wires, k)
+            joined = edge_variable[edge]
+        else:
+            # Of other kinds, all variables may depend on each other.
+            joined = np.unique(variable[np.asarray(wires.states)[slice(*kind.messages)]])
+            owner = np.zeros(len(joined), int)
+        for f, v in zip((owner + size).tolist(), joined.tolist(), strict=True):
+            factors[v].append((f, f))
+        size += int(owner.max(initial=-1)) + 1
+    for first, second in wires.ends:
+        # What lies at one end of a dense group depends on all that lies at the other.
+        for end, own in ((first, 0), (second, 1)):
+            for v in variable[np.asarray(end)].tolist():
+                factors[v].append((size + own, size + 1 - own))
+        size += 2
+    used = [0] * size
+    colour = np.zeros(number, int)
+    for v in sorted(range(number), key=lambda v: -len(factors[v])):
+        taken = 0
+        for _, other in factors[v]:
+            taken |= used[other]
+        free = ~taken & (taken + 1)
+        colour[v] = free.bit_length() - 1
+        for own, _ in factors[v]:
+            used[own] |= free
+    rows = [np.flatnonzero(colour == c) for c in range(colour.max(initial=-1) + 1)]
+    out = np.full((len(rows), max(map(len, rows), default=0)), number, np.int32)
+    for k, row in enumerate(rows):
+        out[k, : len(row)] = row
+    return out

@@ -1,0 +1,140 @@
+from dataclasses import KW_ONLY
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .. import _checks
+from ..models import AbstractPlainModel
+from ..models._base import require_numbered
+from ..units import _random
+from . import _moves
+from ._base import AbstractSampler, ChainState, start_chains, tree_where
+from ._moves import Layers
+
+
+class PASInfo(NamedTuple):
+    """Of each chain: the energy after the step, whether its path was accepted, and how many units
+    it would have changed.
+    """
+
+    energy: Float[Array, " chains"]
+    accepted: Float[Array, " chains"]
+    length: Int[Array, " chains"]
+
+
+class PAS(AbstractSampler):
+    """The path auxiliary sampler (Sun et al. 2022): a step proposes a path of changes, each of
+    another unit, with probabilities that grow with what a change would gain, and accepts where it
+    ends by the rule of Metropolis and Hastings, as if it had come back the same way.
+
+    This is the fast form of the paper, in which gains are read from the gradient of the energy at
+    both ends of the path alone, so that a step costs two gradients however long the path is. Paths
+    are of 1 to $2R - 1$ changes, each number as likely as another, where $R$ is `radius`. With a
+    radius of 1 it is [`ebmlearn.GibbsWithGradients`][]. A larger radius changes more units and is
+    accepted less often; an acceptance of 0.5 to 0.6 is about best (Sun et al. 2022b).
+
+    !!! example
+
+        ```python
+        samples = ebmlearn.sample(model, ebmlearn.PAS(radius=5), 1000, key=0, burn_in=100)
+        ```
+    """
+
+    radius: int = eqx.field(static=True, default=5)
+    _: KW_ONLY
+    beta: float | Float[Array, ""] = 1.0
+
+    def __check_init__(self):
+        _checks.count("radius", self.radius)
+        _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")
+
+    def _check(self, model: Any) -> None:
+        require_numbered(model, "PAS")
+
+    def _start(
+        self,
+        model: AbstractPlainModel,
+        num_chains: int,
+        key: PRNGKeyArray,
+        start: Any,
+        clamped: Any,
+    ) -> ChainState:
+        return start_chains(model, num_chains, key, start, clamped)
+
+    def _step(
+        self, model: AbstractPlainModel, state: ChainState, key: PRNGKeyArray
+    ) -> tuple[ChainState, PASInfo]:
+        old = model.encode(state.units)
+        chains, dtype = old[0].shape[0], old[0].dtype
+        beta = jnp.asarray(self.beta, dtype)
+        owners = _moves.owners(model)
+        free = _moves.free(model, model.masks(state.clamped), chains)
+        number = sum(units.size for units in model.layers)
+        most = min(2 * self.radius - 1, len(set(owners.tolist())))
+        one, two, three = jax.random.split(key, 3)
+
+        def logits(layers: Layers, fields: Layers) -> Float[Array, "chains moves"]:
+            out = beta / 2 * _moves.gains(model, layers, fields)
+            return out if free is None else jnp.where(free[:, owners], out, -jnp.inf)
+
+        lengths = jnp.zeros((chains, most), dtype)
+        length = 1 + _random.choose(lengths, _random.choices(one, lengths.shape, dtype))
+        if free is not None:
+            length = jnp.minimum(length, free.sum(-1))
+        fields = model.fields(old)
+        there = logits(old, fields)
+        path = _path(there, owners, most, two)
+        real = jnp.arange(most)[:, None] < jnp.broadcast_to(length, path.shape)
+        at = jnp.broadcast_to(jnp.arange(chains), path.shape)
+        chosen = jnp.zeros_like(there).at[at, path].add(real.astype(dtype))
+        new = _moves.moved(model, old, chosen)
+        new_fields = model.fields(new)
+        units = jnp.asarray(owners)[path]
+        changed = jnp.zeros((chains, number), bool).at[at, units].max(real)
+
+        def walk(a: Layers, b: Layers, fields: Layers, logits: Array, reverse: bool) -> Array:
+            """The logarithm of the probability of the path from one end to the other: of each
+            change, its share of all that could still be made.
+            """
+            each = _moves.over_moves(model, logits)
+            rest = jax.nn.logsumexp(jnp.where(changed, -jnp.inf, each), axis=-1)
+            own = jnp.where(real, each[at, units], -jnp.inf)
+            # There, what comes later in the path can still be changed; back, what came before.
+            later = jax.lax.cumlogsumexp(own, axis=0, reverse=not reverse)
+            left = jnp.logaddexp(jnp.broadcast_to(rest, later.shape), later)
+            gain = (beta / 2 * _moves.differences(model, a, b, fields))[at, units]
+            return jnp.where(real, gain - left, jnp.zeros_like(gain)).sum(0)
+
+        forward = walk(old, new, fields, there, False)
+        back = walk(new, old, new_fields, logits(new, new_fields), True)
+        before, after = model.energies(old), model.energies(new)
+        accepted = _random.accept(beta * (before - after) + back - forward, three)
+        info = PASInfo(jnp.where(accepted > 0, after, before), accepted, length)
+        return ChainState(model.decode(tree_where(accepted, new, old)), state.clamped), info
+
+
+def _path(
+    logits: Float[Array, "chains moves"], owners: Any, most: int, key: PRNGKeyArray
+) -> Int[Array, "most chains"]:
+    """Moves of different units, one after the other. With the same Gumbel numbers, the largest of
+    what is left is a draw from what is left.
+    """
+    noise = _random.choices(key, logits.shape, logits.dtype)
+    owners = jnp.asarray(owners)
+
+    def one(left: Array, _: None) -> tuple[Array, Array]:
+        move = _random.choose(left, noise)
+        gone = jnp.broadcast_to(owners, left.shape) == owners[move][:, None]
+        return jnp.where(gone, -jnp.inf, left), move
+
+    return jax.lax.scan(one, logits, None, length=most)[1]
+
+
+PAS.__init__.__doc__ = """**Arguments:**
+
+- `radius`: half of the longest path; the mean length of a path.
+- `beta`: the inverse temperature.
+"""

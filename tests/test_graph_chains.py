@@ -1,0 +1,389 @@
+"""Chains on graphs: whole transition matrices of small ones, and all that is made of chains."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from pgmax import fgraph, fgroup, vgroup
+from transitions import Outcomes, RANDOM
+
+import ebmlearn as ebm
+from ebmlearn.pgmax import FactorGraphModel
+from ebmlearn.units import _random
+
+
+KEY = jax.random.key(0)
+
+
+def graph(*factors, states=2, shape=(3,), seed=0):
+    """Variables joined by factors, given as functions of them, with random evidence."""
+    rng = np.random.default_rng(seed)
+    x = vgroup.NDVarArray(num_states=states, shape=shape)
+    built = fgraph.FactorGraph(variable_groups=[x])
+    for make in factors:
+        built.add_factors(make(x, rng))
+    model = FactorGraphModel(built)
+    return model.with_evidence({x: jnp.asarray(rng.normal(size=(*shape, states)), float)})
+
+
+def pairs(*edges):
+    def make(x, rng):
+        states = x.num_states.flat[0]
+        return fgroup.PairwiseFactorGroup(
+            variables_for_factors=[[x[i], x[j]] for i, j in edges],
+            log_potential_matrix=rng.normal(size=(len(edges), states, states)),
+        )
+
+    return make
+
+
+def factors(kind, *scopes):
+    return lambda x, rng: kind(variables_for_factors=[[x[i] for i in scope] for scope in scopes])
+
+
+def triple(x, rng):
+    """A factor of three variables that lists all their configurations."""
+    configurations = np.array([*itertools.product((0, 1), repeat=3)])
+    return fgroup.EnumFactorGroup(
+        variables_for_factors=[[x[0], x[1], x[2]]],
+        factor_configs=configurations,
+        log_potentials=rng.normal(size=8),
+    )
+
+
+def grid(emissions=None, states=2, shape=(1, 2)):
+    rng = np.random.default_rng(3)
+    tables = [jnp.asarray(rng.normal(size=(states, states))) for _ in range(4)]
+    bias = jnp.asarray(rng.normal(size=states))
+    return ebm.GridMRF(*tables, shape=shape, bias=bias, emissions=emissions)
+
+
+def labelled():
+    """A grid whose labels are a function of the hidden state."""
+    return grid({"label": jnp.log(jnp.asarray([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))}, 3)
+
+
+GRAPHS = {
+    "pairs": lambda: graph(pairs((0, 1), (1, 2))),
+    "triple": lambda: graph(triple),
+    "states": lambda: graph(pairs((0, 1)), states=3, shape=(2,)),
+    "or": lambda: graph(pairs((0, 1)), factors(fgroup.ORFactorGroup, (0, 1, 2))),
+    "and": lambda: graph(factors(fgroup.ANDFactorGroup, (0, 1, 2))),
+    "nested": lambda: graph(
+        factors(fgroup.ORFactorGroup, (0, 1, 2)),
+        factors(fgroup.ANDFactorGroup, (0, 2, 3)),
+        shape=(4,),
+    ),
+    "pool": lambda: graph(pairs((0, 1)), factors(fgroup.PoolFactorGroup, (0, 1, 2))),
+    "grid": grid,
+    "labelled": labelled,
+}
+
+
+def possible(model, beta=1.0):
+    """All configurations that the graph allows, and their probabilities, from its energy."""
+    rows = np.array([*itertools.product(*map(range, model.num_states))], np.int32)
+    scores = -beta * np.asarray(model.energy(jnp.asarray(rows)), np.float64)
+    kept = np.isfinite(scores)
+    scores = scores[kept]
+    return rows[kept], np.exp(scores - np.logaddexp.reduce(scores))
+
+
+def test_energies_of_graphs_are_sums_over_factors():
+    """So that transition matrices are compared with what the graph means."""
+    model = FactorGraphModel(_hand_made())
+    rows, p = possible(model)
+    want = [a * 0.5 - a * b + 2 * c for a, b, c in rows]
+    np.testing.assert_array_equal(rows[:, 2], rows[:, 0] | rows[:, 1])
+    with_c = model.with_evidence({_VARIABLES[0]: jnp.asarray([[0, 0.5], [0, 0], [0, 2.0]])})
+    rows, p = possible(with_c)
+    np.testing.assert_allclose(p, np.exp(want) / np.exp(want).sum(), rtol=1e-5)
+
+
+_VARIABLES = [vgroup.NDVarArray(num_states=2, shape=(3,))]
+
+
+def _hand_made():
+    (x,) = _VARIABLES
+    built = fgraph.FactorGraph(variable_groups=[x])
+    table = np.array([[0.0, 0.0], [0.0, -1.0]])
+    built.add_factors(
+        fgroup.PairwiseFactorGroup(variables_for_factors=[[x[0], x[1]]], log_potential_matrix=table)
+    )
+    built.add_factors(fgroup.ORFactorGroup(variables_for_factors=[[x[0], x[1], x[2]]]))
+    return built
+
+
+def matrix_of(monkeypatch, model, sampler, choices, replicas=1):
+    """The transition matrix among the configurations that a graph allows."""
+    # What is not compiled takes the wires as they are.
+    model = jax.tree.map(jnp.asarray, model)
+    one, _ = possible(model)
+    every = np.array([np.stack(x) for x in itertools.product(one, repeat=replicas)])
+    outcomes = np.array(list(itertools.product(*map(range, choices))), float)
+    starts = np.repeat(every, len(outcomes), 0)
+    chains = len(starts)
+    state = sampler.init(model, chains, key=KEY, start=jnp.asarray(starts[:, 0]))
+    if replicas > 1:
+        stacked = jnp.asarray(starts.transpose(1, 0, 2))
+        state = type(state)(stacked, None, state.steps, state.walker, state.rising, state.trips)
+    draws = Outcomes(np.tile(outcomes, (len(every), 1)))
+    for name in RANDOM:
+        monkeypatch.setattr(_random, name, getattr(draws, name))
+    with jax.disable_jit():
+        state, _ = sampler.step(model, state, key=KEY)
+    monkeypatch.undo()
+    assert draws.at == len(choices)
+    ends = np.asarray(state.units[:, None] if replicas == 1 else state.replicas.swapaxes(0, 1))
+    number = {row.tobytes(): k for k, row in enumerate(every)}
+    weights = np.exp(draws.log_probability)
+    matrix = np.zeros((len(every), len(every)))
+    for k in np.flatnonzero(weights > 0):
+        there = number[np.ascontiguousarray(ends[k]).tobytes()]
+        matrix[number[starts[k].tobytes()], there] += weights[k]
+    np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-12)
+    return matrix
+
+
+def sites(model):
+    """How many states each site has, in the order in which they are drawn, places left over too."""
+    turns = np.asarray(model.turns())
+    return [int(max(model.site_states))] * turns.size
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize(
+    ("name", "metropolised"), [*((name, False) for name in GRAPHS), ("pairs", True), ("pool", True)]
+)
+def test_gibbs_leaves_the_distribution_as_it_is(monkeypatch, name, metropolised):
+    model = GRAPHS[name]()
+    _, p = possible(model, 0.7)
+    sampler = ebm.Gibbs(0.7, metropolised=metropolised)
+    draws = sites(model)
+    if metropolised:
+        width = np.asarray(model.turns()).shape[1]
+        turns = [draws[k : k + width] for k in range(0, len(draws), width)]
+        draws = [x for turn in turns for x in (*turn, *[2] * width)]
+    matrix = matrix_of(monkeypatch, model, sampler, draws)
+    np.testing.assert_allclose(p @ matrix, p, atol=1e-12)
+    assert (np.linalg.matrix_power(matrix, len(matrix)) > 0).all()
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("name", ["pairs", "or", "labelled"])
+def test_tempering_leaves_the_distribution_as_it_is(monkeypatch, name):
+    model = GRAPHS[name]()
+    _, p = possible(model)
+    sampler = ebm.TemperedTransitions([0.4, 1.0])
+    matrix = matrix_of(monkeypatch, model, sampler, [*sites(model) * 2, 2])
+    flow = p[:, None] * matrix
+    np.testing.assert_allclose(flow, flow.T, atol=1e-12, err_msg="detailed balance")
+    if name != "or":
+        return
+    sampler = ebm.ParallelTempering([0.4, 1.0])
+    draws = [*np.repeat(sites(model), 2), 2]
+    matrix = matrix_of(monkeypatch, model, sampler, draws, replicas=2)
+    both = np.outer(possible(model, 0.4)[1], p).ravel()
+    np.testing.assert_allclose(both @ matrix, both, atol=1e-12)
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("name", ["triple", "states", "grid"])
+def test_chains_that_follow_scores_are_balanced(monkeypatch, name):
+    model = GRAPHS[name]()
+    _, p = possible(model)
+    moves, number = int(sum(model.num_states - 1)), len(model.num_states)
+    most = min(3, number)
+    draws = {
+        ebm.GibbsWithGradients(): [moves, 2],
+        ebm.DMALA(0.5): [*model.num_states, 2],
+        ebm.PAS(2): [most, *[moves] * most, 2],
+    }
+    for sampler, choices in draws.items():
+        flow = p[:, None] * matrix_of(monkeypatch, model, sampler, choices)
+        np.testing.assert_allclose(flow, flow.T, atol=1e-12, err_msg="detailed balance")
+
+
+@pytest.mark.parametrize("name", ["pairs", "or", "pool", "labelled"])
+def test_annealing_finds_log_z(name):
+    model = GRAPHS[name]()
+    rows, _ = possible(model)
+    want = np.logaddexp.reduce(-np.asarray(model.energy(jnp.asarray(rows)), np.float64))
+    found = ebm.ais(model, key=KEY, betas=300, num_chains=300)
+    assert abs(float(found.log_partition) - want) < 5 * float(found.standard_error) + 0.01
+
+
+def test_held_variables_stay():
+    model = labelled()
+    label = jnp.asarray([[1, 0]])
+    start, clamped = {"label": label}, {"label": True}
+    options = {"key": KEY, "num_chains": 6000, "start": start, "clamped": clamped}
+    drawn = ebm.sample(model, ebm.Gibbs(), 6000, burn_in=10, **options)
+    assert (np.asarray(drawn["label"]) == np.asarray(label)).all()
+    assert (np.asarray(drawn["state"])[:, 0, 0] == 2).all()
+    want = ebm.Exact()(model, {"label": label})["state"][0, 1]
+    found = np.bincount(np.asarray(drawn["state"])[:, 0, 1], minlength=3) / 6000
+    np.testing.assert_allclose(found, want, atol=5 * 0.5 / np.sqrt(6000))
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        ebm.SAP(num_chains=300),
+        ebm.TransSAP([0.5, 1.0], every=5, num_chains=300),
+        ebm.CD(2),
+        ebm.CD(3, start="random"),
+    ],
+    ids=["sap", "trans-sap", "cd", "cd-random"],
+)
+def test_learners_of_chains_learn_a_graph(learner):
+    """Complete data: the pairs of states are those of the data."""
+    truth = graph(pairs((0, 1), (1, 2)))
+    rows, p = possible(truth)
+    data = rows[np.random.default_rng(0).choice(len(p), 4000, p=p)]
+    flat = jax.tree.map(
+        lambda x: jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, truth
+    )
+    fitted = ebm.fit(
+        flat, learner, data, optimizer=optax.adam(0.05), epochs=4, batch_size=200, key=0,
+        progress=False,
+    )  # fmt: skip
+    _, found = possible(fitted.last)
+    assert np.abs(found - p).max() < 0.05
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.parametrize("name", ["states", "grid"])
+def test_a_graph_is_an_energy_for_numpyro(name):
+    """Energies, gradients and what NumPyro makes of them are those of the graph."""
+    numpyro = pytest.importorskip("numpyro")
+    from ebmlearn.numpyro import EnergyDistribution, GibbsKernel
+
+    model = GRAPHS[name]()
+    energy = model.as_energy()
+    rows, p = possible(model)
+    layers = model.encode(jnp.asarray(rows))
+    np.testing.assert_allclose(energy.energies(layers), model.energies(layers), atol=1e-5)
+    # Both say the same of the states of a variable, up to a constant.
+    shape = (len(rows), len(model.num_states), -1)
+    fields = [np.asarray(m.fields(layers)[0]).reshape(shape) for m in (energy, model)]
+    np.testing.assert_allclose(*(x - x[..., :1] for x in fields), atol=1e-5)
+    log_z = float(ebm.Exact()(model).log_partition)
+    (site,) = energy.names
+    log_p = EnergyDistribution(energy, log_z).log_prob(jnp.asarray(rows))
+    np.testing.assert_allclose(np.exp(log_p), p, rtol=1e-4)
+    mcmc = numpyro.infer.MCMC(GibbsKernel(), num_warmup=20, num_samples=4000, progress_bar=False)
+    mcmc.run(KEY, energy)
+    found = np.asarray(mcmc.get_samples()[site]).mean(0)
+    assert np.abs(found - p @ rows).max() < 0.1
+
+
+def test_mean_field_of_graphs():
+    """Close to the truth where couplings are weak, and a lower bound of log Z that never falls."""
+    model = graph(pairs((0, 1), (1, 2))).tempered(0.3)
+    rows, p = possible(model)
+    want = np.stack([[p[rows[:, i] == s].sum() for s in range(2)] for i in range(3)])
+    beliefs = ebm.MeanField(50, tol=1e-6)(model)
+    np.testing.assert_allclose(beliefs.means.values[0], want, atol=0.01)
+    log_z = np.logaddexp.reduce(-np.asarray(model.energy(jnp.asarray(rows)), np.float64))
+    strong = graph(pairs((0, 1), (1, 2), (0, 2)))
+    bounds = [float(ebm.MeanField(n)(strong).log_partition) for n in range(5)]
+    assert (np.diff(bounds) > -1e-5).all()
+    assert log_z - 0.1 < float(beliefs.log_partition) < log_z
+    # What it says of factors are products of what it says of variables.
+    q = np.asarray(beliefs.means.values[0])
+    products = [np.outer(q[i], q[j]) for i, j in ((0, 1), (1, 2))]
+    np.testing.assert_allclose(beliefs.pairwise.values[0], products, atol=1e-5)
+    held = ebm.MeanField(50)(grid(), {"state": jnp.asarray([[1, -1]])})
+    np.testing.assert_allclose(held["state"][0, 0], [0, 1], atol=1e-6)
+
+
+def test_pseudo_likelihood_of_graphs():
+    model = graph(pairs((0, 1), (1, 2)))
+    rows, p = possible(model)
+    want = np.zeros(len(rows))
+    for unit in range(3):
+        for k, row in enumerate(rows):
+            same = (np.delete(rows, unit, 1) == np.delete(row, unit)).all(1)
+            want[k] += np.log(p[k] / p[same].sum())
+    np.testing.assert_allclose(ebm.pseudo_log_likelihood(model, rows), want, atol=1e-5)
+    with pytest.raises(ValueError, match="must tell the states of all variables"):
+        ebm.pseudo_log_likelihood(model, np.where(rows == 1, -1, rows))
+    learner = ebm.PseudoLikelihood()
+    gradient, _, info = learner.step(model, None, rows, key=0, epoch=0)
+    step = 1e-2
+
+    def loss(shift):
+        moved = jax.tree.map(lambda x: x.at[0, 0, 1].add(shift), model.log_potentials)
+        other = eqx.tree_at(lambda m: m.log_potentials, model, moved)
+        return -float(np.asarray(ebm.pseudo_log_likelihood(other, rows)).mean())
+
+    slope = (loss(step) - loss(-step)) / (2 * step)
+    assert float(gradient.log_potentials[0][0, 0, 1]) == pytest.approx(slope, abs=1e-3)
+    assert float(info.loss) == pytest.approx(-want.mean(), abs=1e-5)
+
+
+def test_lssvm_of_graphs():
+    """The loss is the hinge by enumeration, with one variable hidden."""
+    model = graph(pairs((0, 1)), states=3, shape=(2,))
+    rows, _ = possible(model)
+    score = -np.asarray(model.energy(jnp.asarray(rows)), np.float64)
+    seen = np.array([[0, -1], [2, -1], [1, -1]], np.int32)
+    want = [
+        (score + (rows[:, 0] != row[0])).max() - score[rows[:, 0] == row[0]].max() for row in seen
+    ]
+    learner = ebm.LSSVM(ebm.BP(20, product="max"))
+    gradient, _, info = learner.step(model, None, seen, key=0, epoch=0)
+    assert float(info.loss) == pytest.approx(np.mean(want), abs=1e-4)
+    assert np.isfinite(np.asarray(gradient.log_potentials[0])).all()
+    with pytest.raises(TypeError, match="MSSVM"):
+        ebm.MSSVM(ebm.BP(5, product="mixed")).step(model, None, seen, key=0, epoch=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "sampler", "words"),
+    [
+        (lambda: graph(factors(fgroup.ORFactorGroup, (0, 1, 2))), ebm.DMALA(), "take `Gibbs`"),
+        (
+            lambda: graph(
+                factors(fgroup.ORFactorGroup, (0, 1, 2)), factors(fgroup.ANDFactorGroup, (0, 1, 2))
+            ),
+            ebm.Gibbs(),
+            "determined by two factors",
+        ),
+        (
+            lambda: graph(
+                factors(fgroup.ORFactorGroup, (0, 1, 2)), factors(fgroup.ORFactorGroup, (2, 1, 0))
+            ),
+            ebm.Gibbs(),
+            "in a circle",
+        ),
+        (lambda: graph(_unlisted), ebm.Gibbs(), "exclude configurations"),
+        (labelled, ebm.PAS(), "excludes pairs of states"),
+    ],
+)
+def test_what_chains_would_not_reach_is_refused(model, sampler, words):
+    with pytest.raises(TypeError, match=words):
+        ebm.sample(model(), sampler, 3, key=0)
+
+
+def _unlisted(x, rng):
+    """Two variables that differ."""
+    return fgroup.EnumFactorGroup(
+        variables_for_factors=[[x[0], x[1]]], factor_configs=np.array([[0, 1], [1, 0]])
+    )
+
+
+def test_determined_variables_are_not_held():
+    x = _VARIABLES[0]
+    model = FactorGraphModel(_hand_made())
+    states = jnp.asarray([1, 0, 1])
+    with pytest.raises(ValueError, match="must not hold variables that OR, AND or pool"):
+        ebm.sample(model, ebm.Gibbs(), 3, key=0, start={x: states}, clamped={x: True})
+    mask = jnp.asarray([True, False, False])
+    drawn = ebm.sample(model, ebm.Gibbs(), 50, key=0, start={x: states}, clamped={x: mask})
+    assert (np.asarray(drawn[x])[:, 0] == 1).all() and (np.asarray(drawn[x])[:, 2] == 1).all()
