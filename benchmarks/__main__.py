@@ -21,6 +21,7 @@ NAMES = (
     "sklearn",
     "speed",
     "structure",
+    "upstream",
 )
 
 

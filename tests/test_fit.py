@@ -142,7 +142,9 @@ def test_form_of_messages_is_settled_until_the_weights_outgrow_it(tmp_path):
     assert_equal(whole.last, fit(**options, checkpoint=settings).last)
     paths = sorted(tmp_path.glob("step-*"))
     facts = [_file.read(path)[0]["info"]["facts"] for path in paths]
-    largest = [np.abs(_file.arrays(*_file.read(p))["['state'].parameters.weights"]).max() for p in paths]
+    largest = [
+        np.abs(_file.arrays(*_file.read(p))["['state'].parameters.weights"]).max() for p in paths
+    ]
     outgrown = np.maximum.accumulate(np.array(largest) > ODDS_LIMIT)
     assert 2 < outgrown.argmax() < len(paths) - 3
     # A checkpoint is written before the next step finds its weights too large.

@@ -283,11 +283,7 @@ class AbstractGraphModel(AbstractPlainModel):
         if start is None or any(group not in start for group in clamped):
             raise ValueError("`start` must hold the states of all groups that are `clamped`.")
         evidence = {group: start[group] for group in clamped}
-        masks = {
-            group: mask if hasattr(mask, "dtype") else np.asarray(mask)
-            for group, mask in clamped.items()
-        }
-        held = GraphProblem(self, evidence, masks).held
+        held = GraphProblem(self, evidence, clamped).held
         if held is None:
             raise ValueError("`start` must hold states for PMP, integers, got likelihoods.")
         if held.shape not in ((size,), (num_chains, size)):
