@@ -818,8 +818,10 @@ def kernel_draws(name: str, make: Callable) -> dict[str, Any]:
         "parallel": lambda: numpyro.ParallelTemperingKernel([0.3, 0.6, 1.0]),
     }[name]()
     mcmc = MCMC(kernel, num_warmup=1, num_samples=4, progress_bar=False)
-    mcmc.run(key(), make(), extra_fields=("energy", "accepted"))
-    return {"draws": mcmc.get_samples(), "fields": mcmc.get_extra_fields()}
+    mcmc.run(key(), make(), extra_fields=("potential_energy", "accept_prob"))
+    fields = mcmc.get_extra_fields()
+    named = {"energy": fields["potential_energy"], "accepted": fields["accept_prob"]}
+    return {"draws": mcmc.get_samples(), "fields": named}
 
 
 def distribution() -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import oracle
 import pytest
 from numpyro.contrib.module import random_eqx_module
+from numpyro.distributions.batch_util import promote_batch_shape
 from numpyro.infer import Gibbs, MCMC, NUTS
 
 import ebmlearn as ebm
@@ -150,9 +151,10 @@ def test_a_posterior_of_parameters():
 
 def test_latent_parameters_need_a_normaliser():
     data = every(3)
-    mcmc = MCMC(NUTS(bayesian(None)), num_warmup=2, num_samples=2, progress_bar=False)
-    with pytest.raises(ValueError, match="`log_partition` must be given"):
-        mcmc.run(KEY, data)
+    for log_partition in (None, 3.0):
+        mcmc = MCMC(NUTS(bayesian(log_partition)), num_warmup=2, num_samples=2, progress_bar=False)
+        with pytest.raises(ValueError, match="`log_partition` must be given"):
+            mcmc.run(KEY, data)
     rbm = oracle.random_rbm(np.random.default_rng(4), 3, 2)
     with pytest.raises(ValueError, match="`log_partition` must be given"):
         jax.jit(lambda rbm: EnergyDistribution(rbm, None).log_prob(data))(rbm)
@@ -257,10 +259,13 @@ def test_bad_input():
         (lambda: EnergyDistribution(rbm, None, sampler="gibbs"), TypeError, "`sampler`"),
         (lambda: SamplerBlock(ebm.ParallelTempering([0, 1]), lambda s: rbm), TypeError, "replicas"),
         (lambda: SamplerBlock(ebm.Gibbs(), cast(Any, rbm)), TypeError, "`build`"),
+        (lambda: EnergyDistribution(rbm, 1.0).mean, NotImplementedError, "'exact'"),
+        (lambda: EnergyDistribution(rbm, 1.0).entropy(), NotImplementedError, "'exact'"),
         (
-            lambda: EnergyDistribution(oracle.random_labelled(np.random.default_rng(0)), None),
-            TypeError,
-            "visible units of one kind",
+            lambda: EnergyDistribution(
+                ebm.RBM.init(30, 2, key=KEY), "exact"
+            ).enumerate_support(),
+            NotImplementedError, "1048576 events",
         ),
     ]
     for call, error, message in cases:
@@ -272,6 +277,66 @@ def test_bad_input():
     state = block.init(KEY, 0, {"x": jnp.zeros(4, jnp.int32)}, (), {})
     with pytest.raises(ValueError, match=r"site 'x', of shape \(4,\)"):
         block.sample(state, (), {})
+
+
+@pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "labelled"])
+def test_events_moments_and_entropy(name):
+    if name == "labelled":
+        model = oracle.random_labelled(np.random.default_rng(9))
+    else:
+        model = oracle.MODELS[name](np.random.default_rng(9), scale=0.7)
+    d = EnergyDistribution(model, "exact", validate_args=True)
+    x = np.asarray(d.enumerate_support())
+    assert d.support(x).all()
+    assert len(np.unique(x, axis=0)) == len(x)
+    p = np.exp(np.asarray(d.log_prob(x), float))
+    assert p.sum() == pytest.approx(1, abs=1e-4)
+    np.testing.assert_allclose(d.mean, p @ x, atol=1e-4)
+    np.testing.assert_allclose(d.variance, p @ x**2 - (p @ x) ** 2, atol=1e-4)
+    assert float(d.entropy()) == pytest.approx(-(p * np.log(p)).sum(), abs=1e-4)
+    drawn = d.sample(KEY, (6,))
+    assert drawn.shape == (6, x.shape[1])
+    assert d.support(drawn).all()
+
+
+def test_numpyro_does_not_enumerate_events():
+    """It would take the number of an event for its states."""
+    rbm = oracle.random_rbm(np.random.default_rng(10), 2, 1)
+    d = EnergyDistribution(rbm, "exact")
+    assert not d.has_enumerate_support
+    assert d.enumerate_support(expand=False).shape == (4, 2)
+
+    def model():
+        x = numpyro.sample("x", d, infer={"enumerate": "parallel"})
+        numpyro.sample("y", dist.Normal(x.sum(-1), 1.0), obs=0.5)
+
+    with pytest.raises(Exception, match="enumerat|discrete|Discrete"):
+        MCMC(NUTS(model), num_warmup=1, num_samples=1, progress_bar=False).run(KEY)
+
+
+def test_vmap_keeps_the_batch():
+    rbm = oracle.random_rbm(np.random.default_rng(11), 3, 2)
+    biases = jnp.asarray(np.random.default_rng(12).normal(size=(3, 3)), jnp.float32)
+
+    def made(bias):
+        return EnergyDistribution(rbm.with_unary((bias, rbm.hidden_bias)), "exact", steps=20)
+
+    d = promote_batch_shape(jax.vmap(made)(biases))
+    assert d.batch_shape == (3,)
+    assert promote_batch_shape(d).batch_shape == (3,)
+    x = every(3)
+    want = np.stack([made(bias).log_prob(x) for bias in biases], 1)
+    np.testing.assert_allclose(d.log_prob(x[:, None]), want, atol=1e-5)
+    np.testing.assert_allclose(d.log_prob(x[3]), want[3], atol=1e-5)
+    np.testing.assert_allclose(d.mean, np.exp(want.T) @ x, atol=1e-5)
+    assert d.entropy().shape == (3,)
+    drawn = np.asarray(d.sample(KEY, (400, 2)))
+    assert drawn.shape == (400, 2, 3, 3)
+    np.testing.assert_allclose(drawn.mean((0, 1)), d.mean, atol=0.1)
+    twice = jax.vmap(jax.vmap(made))(jnp.stack([biases, -biases]))
+    twice = promote_batch_shape(twice)
+    assert twice.batch_shape == (2, 3)
+    np.testing.assert_allclose(twice.log_prob(x[5])[0], want[5], atol=1e-5)
 
 
 def test_what_lies_outside_the_support():

@@ -12,5 +12,6 @@ from ._kernels import (
     KernelState as KernelState,
     NNBMGibbsKernel as NNBMGibbsKernel,
     ParallelTemperingKernel as ParallelTemperingKernel,
+    SamplerKernel as SamplerKernel,
     TemperedTransitionsKernel as TemperedTransitionsKernel,
 )
