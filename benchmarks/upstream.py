@@ -54,13 +54,16 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
     tests = args.pgmax / "tests"
     if not tests.is_dir():
         raise FileNotFoundError(f"`--pgmax` must be a checkout of PGMax, got {args.pgmax}.")
-    without, with_plugin = (outcomes(tests, plugin, args.chosen) for plugin in (False, True))
+    runs = []
+    for plugin in (False, True):
+        runs.append(outcomes(tests, plugin, args.chosen))
+        print(f"with the plugin {plugin}: {dict(Counter(runs[-1].values()))}", flush=True)
+    without, with_plugin = runs
     differ = [name for name in without | with_plugin if without.get(name) != with_plugin.get(name)]
     counts = {
         "without": dict(Counter(without.values())),
         "with": dict(Counter(with_plugin.values())),
     }
-    print(f"without the plugin {counts['without']}, with it {counts['with']}")
     print(f"tests that differ: {differ or 'none'}")
     failed = sorted(name for name, outcome in without.items() if outcome != "passed")
     return {"counts": counts, "differ": differ, "failed_either_way": failed}

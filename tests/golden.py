@@ -825,11 +825,16 @@ def kernel_draws(name: str, make: Callable) -> dict[str, Any]:
 
 
 def distribution() -> dict[str, Any]:
+    from numpyro import primitives
+
     from ebmlearn.numpyro import EnergyDistribution, SamplerBlock
 
     exact = EnergyDistribution(rbm(), "exact", steps=3)
     real = EnergyDistribution(gaussian(), None, steps=3)
-    block = SamplerBlock(ebm.Gibbs(), lambda sites: rbm(), steps=2)
+    site = EnergyDistribution(rbm(), None)
+    block = SamplerBlock(
+        ebm.Gibbs(), lambda sites: rbm(), lambda: primitives.sample("x", site), steps=2
+    )
     state = block.init(key(), 0, {"x": jnp.asarray([1, 0, 1, 0, 1])}, (), {})
     return {
         "drawn": exact.sample(key(), (3,)),

@@ -186,7 +186,7 @@ def test_a_block_beside_nuts():
     def build(sites):
         return rbm.with_unary((rbm.visible_bias + sites["strength"] * signs, rbm.hidden_bias))
 
-    block = SamplerBlock(ebm.TemperedTransitions([0.5, 1.0]), build)
+    block = SamplerBlock(ebm.TemperedTransitions([0.5, 1.0]), build, model)
     kernel = Gibbs([(block, ["x"]), (NUTS(model), None)])
     mcmc = MCMC(kernel, num_warmup=300, num_samples=6000, progress_bar=False)
     mcmc.run(jax.random.PRNGKey(0))  # the old kind, as most NumPyro code has
@@ -204,6 +204,39 @@ def test_a_block_beside_nuts():
     assert draws["strength"].mean() == pytest.approx(p.sum(0) @ s, abs=0.08)
 
 
+def test_a_build_that_forgets_the_likelihood():
+    rbm = oracle.random_rbm(np.random.default_rng(13), 3, 2)
+    seen = jnp.asarray([1, 1, 0])
+
+    def model():
+        x = numpyro.sample("x", EnergyDistribution(rbm, None))
+        strength = numpyro.sample("strength", dist.Normal(1.0, 1.0))
+        numpyro.sample(
+            "seen", dist.Bernoulli(logits=strength * (2.0 * x - 1)).to_event(1), obs=seen
+        )
+
+    def build(sites):
+        return rbm.with_unary(
+            (rbm.visible_bias + sites["strength"] * (2.0 * seen - 1), rbm.hidden_bias)
+        )
+
+    def run(build, chains, method):
+        block = SamplerBlock(ebm.Gibbs(), build, model)
+        mcmc = MCMC(
+            Gibbs([(block, ["x"]), (NUTS(model), None)]), num_warmup=5, num_samples=5,
+            num_chains=chains, chain_method=method, progress_bar=False,
+        )  # fmt: skip
+        mcmc.run(KEY)
+        return mcmc.get_samples(group_by_chain=True)["x"]
+
+    with pytest.raises(
+        ValueError, match=r"prior and likelihood together: .* log density of `model`"
+    ):
+        run(lambda sites: rbm, 1, "sequential")
+    # Chains together, as the documentation says.
+    assert run(build, 2, jax.vmap).shape == (2, 5, 3)
+
+
 @pytest.mark.parametrize("name", ["dbm", "boltzmann"])
 def test_blocks_keep_the_distribution(name):
     """Draws of a block alone, from exact states, do not drift."""
@@ -212,7 +245,13 @@ def test_blocks_keep_the_distribution(name):
     t = oracle.truth(model)
     p = np.exp(t.scores - t.log_z)
     x = t.states[rng.choice(len(p), size=20_000, p=p / p.sum())].astype(np.int32)
-    block = SamplerBlock(ebm.GibbsWithGradients(flips=3), lambda sites: model, steps=2)
+    site = EnergyDistribution(model, None)
+    block = SamplerBlock(
+        ebm.GibbsWithGradients(flips=3),
+        lambda sites: model,
+        lambda: numpyro.sample("x", site.expand((20_000,))),
+        steps=2,
+    )
     state = block.init(KEY, 0, {"x": x}, (), {})
     state = block.sample(state, (), {})
     new = np.asarray(state.z["x"])
@@ -257,26 +296,29 @@ def test_bad_input():
         (lambda: EnergyDistribution(rbm, jnp.zeros(3)), ValueError, r"batch of \(\), got .*\(3,\)"),
         (lambda: EnergyDistribution(rbm, None, steps=0), ValueError, "`steps`"),
         (lambda: EnergyDistribution(rbm, None, sampler="gibbs"), TypeError, "`sampler`"),
-        (lambda: SamplerBlock(ebm.ParallelTempering([0, 1]), lambda s: rbm), TypeError, "replicas"),
-        (lambda: SamplerBlock(ebm.Gibbs(), cast(Any, rbm)), TypeError, "`build`"),
+        (
+            lambda: SamplerBlock(ebm.ParallelTempering([0, 1]), lambda s: rbm, every),
+            TypeError,
+            "replicas",
+        ),
+        (lambda: SamplerBlock(ebm.Gibbs(), cast(Any, rbm), every), TypeError, "`build`"),
+        (lambda: SamplerBlock(ebm.Gibbs(), lambda s: rbm, cast(Any, 3)), TypeError, "`model`"),
         (lambda: EnergyDistribution(rbm, 1.0).mean, NotImplementedError, "'exact'"),
         (lambda: EnergyDistribution(rbm, 1.0).entropy(), NotImplementedError, "'exact'"),
         (
-            lambda: EnergyDistribution(
-                ebm.RBM.init(30, 2, key=KEY), "exact"
-            ).enumerate_support(),
-            NotImplementedError, "1048576 events",
+            lambda: EnergyDistribution(ebm.RBM.init(30, 2, key=KEY), "exact").enumerate_support(),
+            NotImplementedError,
+            "1048576 events",
         ),
     ]
     for call, error, message in cases:
         with pytest.raises(error, match=message):
             call()
-    block = SamplerBlock(ebm.Gibbs(), lambda sites: rbm)
+    block = SamplerBlock(ebm.Gibbs(), lambda sites: rbm, every)
     with pytest.raises(ValueError, match="one site"):
         block.init(KEY, 0, None, (), {})
-    state = block.init(KEY, 0, {"x": jnp.zeros(4, jnp.int32)}, (), {})
     with pytest.raises(ValueError, match=r"site 'x', of shape \(4,\)"):
-        block.sample(state, (), {})
+        block.init(KEY, 0, {"x": jnp.zeros(4, jnp.int32)}, (), {})
 
 
 @pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "labelled"])
@@ -307,10 +349,10 @@ def test_numpyro_does_not_enumerate_events():
     assert d.enumerate_support(expand=False).shape == (4, 2)
 
     def model():
-        x = numpyro.sample("x", d, infer={"enumerate": "parallel"})
+        x = cast(Any, numpyro.sample("x", d, infer={"enumerate": "parallel"}))
         numpyro.sample("y", dist.Normal(x.sum(-1), 1.0), obs=0.5)
 
-    with pytest.raises(Exception, match="enumerat|discrete|Discrete"):
+    with pytest.raises(Exception, match=r"enumerat|discrete|Discrete"):
         MCMC(NUTS(model), num_warmup=1, num_samples=1, progress_bar=False).run(KEY)
 
 

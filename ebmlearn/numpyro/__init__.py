@@ -6,6 +6,7 @@ and `hidden` (`hidden_1`, `hidden_2`, ... for a DBM), or `x`.
 
 from ._block import BlockState as BlockState, SamplerBlock as SamplerBlock
 from ._distribution import EnergyDistribution as EnergyDistribution
+from ._exchange import ExchangeKernel as ExchangeKernel, ExchangeState as ExchangeState
 from ._kernels import (
     GibbsKernel as GibbsKernel,
     GibbsWithGradientsKernel as GibbsWithGradientsKernel,

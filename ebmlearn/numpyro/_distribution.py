@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 from numpyro.distributions import Distribution
 from numpyro.distributions.batch_util import promote_batch_shape
 from numpyro.distributions.constraints import Constraint
@@ -19,6 +19,7 @@ from ..inference import Exact
 from ..models import AbstractLayeredModel
 from ..samplers import AbstractSampler, Gibbs, sample
 from . import _events
+from ._exchange import Exchanged, require_exchange
 
 
 _LATENT = (
@@ -26,8 +27,6 @@ _LATENT = (
     " them: a density without it is wrong, and nothing would show it. Take log_partition='exact' or"
     " `BP(50)(model).log_partition`"
 )
-# How many events are listed at most.
-_MOST = 2**20
 
 
 class EnergyDistribution(Distribution):
@@ -60,7 +59,7 @@ class EnergyDistribution(Distribution):
     def __init__(
         self,
         model: AbstractLayeredModel,
-        log_partition: Literal["exact"] | float | Float[AnyArray, "*batch"] | None,
+        log_partition: Literal["exact", "exchange"] | float | Float[AnyArray, "*batch"] | None,
         *,
         sampler: AbstractSampler | None = None,
         steps: int = 1000,
@@ -74,7 +73,8 @@ class EnergyDistribution(Distribution):
           at each evaluation (or integrates a few nonnegative units), and its gradient is right. A
           number or an array is taken as it is; where parameters are latent it has to be a function
           of them, and a constant is refused. None leaves it out, which is right only where the
-          parameters are constants, and refused where they may be latent.
+          parameters are constants, and refused where they may be latent. `"exchange"` leaves it to
+          [`ebmlearn.numpyro.ExchangeKernel`][], and all other kernels are refused.
         - `sampler`, `steps`: `sample` runs so many steps of this sampler, Gibbs if not given, from
           a random state, one chain for each draw. The draws are as good as the chains are mixed.
           [`ebmlearn.PMP`][] draws at once, and `steps` does not matter.
@@ -88,7 +88,7 @@ class EnergyDistribution(Distribution):
             raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
         _checks.count("steps", steps)
         if isinstance(log_partition, str):
-            _checks.choice("log_partition", log_partition, ("exact",))
+            _checks.choice("log_partition", log_partition, tuple(_STAND_INS))
         elif not (log_partition is None or isinstance(log_partition, (int, float))) and not hasattr(
             log_partition, "dtype"
         ):
@@ -106,7 +106,8 @@ class EnergyDistribution(Distribution):
         self.model = model
         # Of the parameters, and of the batch: axes that `jax.vmap` adds come before these.
         self.ranks = jax.tree.leaves(model)[0].ndim, len(model.batch_shape)
-        self.log_partition = _Exact() if isinstance(log_partition, str) else log_partition
+        name = log_partition if isinstance(log_partition, str) else None
+        self.log_partition = log_partition if name is None else _STAND_INS[name]
         self.sampler = sampler
         self.steps = steps
         super().__init__(model.batch_shape, (_events.size(model),), validate_args=validate_args)
@@ -142,7 +143,7 @@ class EnergyDistribution(Distribution):
         """
         lead = len(self._lead)
         model = jax.tree.map(lambda x: x[(0,) * lead], self.model) if lead else self.model
-        events = _listed(model)
+        events = _events.listed(model)
         size = events.shape[-1]
         events = events.reshape(len(events), *[1] * len(self.batch_shape), size)
         if not expand:
@@ -216,7 +217,6 @@ class EnergyDistribution(Distribution):
             raise NotImplementedError(f"`{what}` needs log_partition='exact'.")
 
 
-@promote_batch_shape.register
 def _promoted(d: EnergyDistribution) -> EnergyDistribution:
     """A distribution that was made under `jax.vmap`, with the batch that this gave it."""
     own = d.ranks[1]
@@ -225,8 +225,15 @@ def _promoted(d: EnergyDistribution) -> EnergyDistribution:
     return out
 
 
+_register: Any = promote_batch_shape.register
+_register(EnergyDistribution, _promoted)
+
+
 def _log_prob(model: Any, log_partition: Any, value: Num[Array, "..."]) -> Float[Array, "..."]:
     potential = _events.log_potential(model, value)
+    if isinstance(log_partition, Exchanged):
+        require_exchange()
+        return potential
     if log_partition is None:
         return potential
     log_z = _log_z(model) if isinstance(log_partition, _Exact) else jnp.asarray(log_partition)
@@ -237,30 +244,18 @@ def _log_z(model: Any) -> Float[Array, "*batch"]:
     """The exact log Z: by listing the events, where `Exact` does not take the model."""
     if model.kind in Exact().takes:
         return Exact()(model).log_partition
-    return jax.nn.logsumexp(_events.log_potential(model, _listed(model)), 0)
+    return jax.nn.logsumexp(_events.log_potential(model, _events.listed(model)), 0)
 
 
 def _exact_moments(model: Any) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n"]]:
     """Means and variances of the units of an event."""
     if model.kind in Exact().takes:
         return _events.moments(model, Exact()(model))
-    events = _listed(model)
+    events = _events.listed(model)
     p = jax.nn.softmax(_events.log_potential(model, events), 0)[..., None]
     x = events.astype(p.dtype)
     mean = (p * x).sum(0)
     return mean, (p * x**2).sum(0) - mean**2
-
-
-def _listed(model: Any) -> Int[Array, "..."]:
-    """All events, along an axis before those of the batch of the model, which are of length 1."""
-    if not _events.is_finite(model):
-        raise NotImplementedError("events can be listed only if units have finitely many states.")
-    counts = _events.num_states(model)
-    number = math.prod(int(n) for n in counts)
-    if number > _MOST:
-        raise NotImplementedError(f"at most {_MOST} events can be listed, and there are {number}.")
-    events = np.indices(counts).reshape(len(counts), number).T.astype(np.int32)
-    return jnp.asarray(events).reshape(number, *[1] * len(model.batch_shape), len(counts))
 
 
 def _check_shape(log_partition: Any, batch_shape: tuple[int, ...]) -> None:
@@ -278,6 +273,9 @@ def _check_shape(log_partition: Any, batch_shape: tuple[int, ...]) -> None:
 
 class _Exact(eqx.Module):
     """Stands for a log Z that is found when it is needed."""
+
+
+_STAND_INS = {"exact": _Exact(), "exchange": Exchanged()}
 
 
 @jax.custom_jvp

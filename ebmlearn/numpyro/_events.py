@@ -2,6 +2,7 @@
 tell, where hidden ones can be summed out, else all units, a layer after another.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -14,6 +15,10 @@ from ..inference import Beliefs
 from ..models import AbstractLayeredModel
 from ..models._base import refuse, require_layers
 from ..samplers._sweep import drawn
+
+
+# How many events are listed at most.
+_MOST = 2**20
 
 
 def typed(key: Array) -> Array:
@@ -128,3 +133,15 @@ def _layers(
         else:
             out.append(jnp.zeros((event.shape[0], layer.width), model.dtype))
     return out
+
+
+def listed(model: AbstractLayeredModel) -> Int[Array, "..."]:
+    """All events, along an axis before those of the batch of the model, which are of length 1."""
+    if not is_finite(model):
+        raise NotImplementedError("events can be listed only if units have finitely many states.")
+    counts = [int(n) for n in num_states(model)]
+    number = math.prod(counts)
+    if number > _MOST:
+        raise NotImplementedError(f"at most {_MOST} events can be listed, and there are {number}.")
+    events = np.indices(counts).reshape(len(counts), number).T.astype(np.int32)
+    return jnp.asarray(events).reshape(number, *[1] * len(model.batch_shape), len(counts))

@@ -94,8 +94,8 @@ class SamplerKernel(MCMCKernel):
     several chains it has a leading axis of them; a list does for one chain.
 
     With `chain_method="vectorized"` all chains step together, which is fastest on one device.
-    NumPyro compiles every `run` anew where it shows no progress bar; to compile once, jit a function
-    that makes the `MCMC` object:
+    NumPyro compiles every `run` anew where it shows no progress bar: `fori_collect` jits a new
+    function each time. To compile once, jit a function that makes the `MCMC` object:
 
         ```python
         @jax.jit
@@ -171,9 +171,7 @@ class SamplerKernel(MCMCKernel):
             return text if jnp.isnan(rates).any() else f"{text}, least swaps {rates.min():.0%}"
         return text if math.isnan(accepted) else f"{text}, accepted {accepted:.0%}"
 
-    def _start(
-        self, key: Array, start: Any, model: Any, clamped: Any, length: int
-    ) -> KernelState:
+    def _start(self, key: Array, start: Any, model: Any, clamped: Any, length: int) -> KernelState:
         one, two = jax.random.split(key)
         chain = self.sampler.init(model, 1, key=one, start=start, clamped=clamped)
         nan = jnp.full((), jnp.nan, model.dtype)
@@ -261,7 +259,8 @@ def ParallelTemperingKernel(
     !!! example
 
         ```python
-        mcmc = MCMC(ParallelTemperingKernel(jnp.linspace(0, 1, 11)), num_warmup=400, num_samples=1000)
+        kernel = ParallelTemperingKernel(jnp.linspace(0, 1, 11))
+        mcmc = MCMC(kernel, num_warmup=400, num_samples=1000)
         mcmc.run(jax.random.key(0), rbm, extra_fields=("swap_rates", "betas"))
         mcmc.get_extra_fields()["swap_rates"][-1]
         ```
