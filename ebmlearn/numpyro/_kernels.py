@@ -47,12 +47,15 @@ class KernelState(NamedTuple):
     @property
     def swap_rates(self) -> Float[Array, "..."]:
         """The share of swaps made between each pair of neighbouring temperatures."""
-        return self._swapping("swap_rates").rates
+        return self._for_each(self._swapping("swap_rates").rates)
 
     @property
     def betas(self) -> Float[Array, "..."]:
         """The inverse temperatures."""
-        return self._swapping("betas").betas
+        return self._for_each(self._swapping("betas").betas)
+
+    def _for_each(self, x: Float[Array, " _"]) -> Float[Array, "..."]:
+        return jnp.broadcast_to(x, (*self.rng_key.shape, *x.shape))
 
     def _swapping(self, name: str) -> Ladder:
         if self.ladder is None:
@@ -93,7 +96,8 @@ class SamplerKernel(MCMCKernel):
     sites, integers, booleans, or floats that are integers; the other sites are drawn at random. Of
     several chains it has a leading axis of them; a list does for one chain.
 
-    With `chain_method="vectorized"` all chains step together, which is fastest on one device.
+    With `chain_method="vectorized"` all chains step together as in [`ebmlearn.sample`][], which is
+    fastest on one device; the draws are others than those of "sequential" and "parallel".
     NumPyro compiles every `run` anew where it shows no progress bar: `fori_collect` jits a new
     function each time. To compile once, jit a function that makes the `MCMC` object:
 
@@ -116,8 +120,8 @@ class SamplerKernel(MCMCKernel):
 
         - `sampler`: for instance [`ebmlearn.Gibbs`][].
         - `adapt`: whether the ladder of [`ebmlearn.ParallelTempering`][] is moved during warm-up
-          so that neighbours swap equally often, as [`ebmlearn.adapt_ladder`][] does; each chain has
-          its own. It needs a `num_warmup` of 80 at least.
+          so that neighbours swap equally often, as [`ebmlearn.adapt_ladder`][] does. Vectorised
+          chains share a ladder. It needs a `num_warmup` of 80 at least.
         """
         if not isinstance(sampler, AbstractSampler):
             got = _checks.describe(sampler)
@@ -144,23 +148,35 @@ class SamplerKernel(MCMCKernel):
         """The start of a chain, or of several if there are several keys."""
         model, clamped = _arguments(model_args, model_kwargs)
         rng_key = typed(rng_key)
-        start = _first_units(model, init_params, clamped, rng_key.size)
-        length = num_warmup if self.adapt else 0
-        if rng_key.ndim == 0:
-            return self._start(rng_key, start, model, clamped, length)
-        axis = None if start is None else 0
-        return jax.vmap(
-            lambda key, start: self._start(key, start, model, clamped, length), (0, axis)
-        )(rng_key, start)
+        chains = rng_key.size
+        start = _first_units(model, init_params, clamped, chains)
+        one, after = _split(rng_key)
+        chain = self.sampler.init(model, chains, key=one, start=start, clamped=clamped)
+        nan = jnp.full(rng_key.shape, jnp.nan, model.dtype)
+        ladder = ladder_of(self.sampler, num_warmup if self.adapt else 0, model.dtype)
+        sites = _sites(model, chain.units, rng_key.shape)
+        return KernelState(sites, nan, nan, ladder, chain, after)
 
     def sample(
         self, state: KernelState, model_args: tuple, model_kwargs: dict[str, object] | None
     ) -> KernelState:
         """One step of a chain, or of several."""
         model, _ = _arguments(model_args, model_kwargs)
-        if state.rng_key.ndim == 0:
-            return self._step(state, model)
-        return jax.vmap(lambda state: self._step(state, model))(state)
+        shape = state.rng_key.shape
+        one, after = _split(state.rng_key)
+        sampler = with_ladder(self.sampler, state.ladder)
+        chain, info = sampler.step(model, state.chain, key=one)
+        accepted = share_accepted(info)
+        accepted = jnp.asarray(jnp.nan if accepted is None else accepted, model.dtype)
+        ladder = None if state.ladder is None else state.ladder.counted(info)
+        return KernelState(
+            _sites(model, chain.units, shape),
+            info.energy.reshape(shape),
+            jnp.broadcast_to(accepted, shape),
+            ladder,
+            chain,
+            after,
+        )
 
     def get_diagnostics_str(self, state: KernelState) -> str:  # pyright: ignore
         """What the progress bar shows."""
@@ -170,24 +186,6 @@ class SamplerKernel(MCMCKernel):
             rates = state.ladder.rates
             return text if jnp.isnan(rates).any() else f"{text}, least swaps {rates.min():.0%}"
         return text if math.isnan(accepted) else f"{text}, accepted {accepted:.0%}"
-
-    def _start(self, key: Array, start: Any, model: Any, clamped: Any, length: int) -> KernelState:
-        one, two = jax.random.split(key)
-        chain = self.sampler.init(model, 1, key=one, start=start, clamped=clamped)
-        nan = jnp.full((), jnp.nan, model.dtype)
-        ladder = ladder_of(self.sampler, length, model.dtype)
-        return KernelState(_sites(model, chain.units), nan, nan, ladder, chain, two)
-
-    def _step(self, state: KernelState, model: Any) -> KernelState:
-        one, two = jax.random.split(state.rng_key)
-        sampler = with_ladder(self.sampler, state.ladder)
-        chain, info = sampler.step(model, state.chain, key=one)
-        accepted = share_accepted(info)
-        nan = jnp.full_like(state.accept_prob, jnp.nan)
-        accepted = nan if accepted is None else accepted.astype(nan.dtype)
-        ladder = None if state.ladder is None else state.ladder.counted(info)
-        sites = _sites(model, chain.units)
-        return KernelState(sites, info.energy[0], accepted, ladder, chain, two)
 
 
 def GibbsKernel(beta: float = 1.0) -> SamplerKernel:
@@ -287,9 +285,19 @@ def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractLaye
     return model, clamped
 
 
-def _sites(model: AbstractLayeredModel, units: Any) -> dict[str, Array]:
-    """The units of the only chain, by the names of their sites."""
-    return {name: x[0] for name, x in zip(model.names, jax.tree.leaves(units), strict=True)}
+def _split(key: Array) -> tuple[Array, Array]:
+    """The key of a step of all chains, and those that the chains keep."""
+    if key.ndim == 0:
+        one, after = jax.random.split(key)
+        return one, after
+    keys = jax.vmap(jax.random.split)(key)
+    return keys[0, 0], keys[:, 1]
+
+
+def _sites(model: AbstractLayeredModel, units: Any, shape: tuple[int, ...]) -> dict[str, Array]:
+    """The units of chains, or of the only one, by the names of their sites."""
+    pairs = zip(model.names, jax.tree.leaves(units), strict=True)
+    return {name: x.reshape(*shape, x.shape[-1]) for name, x in pairs}
 
 
 def _first_units(model: AbstractLayeredModel, sites: Any, clamped: Any, chains: int) -> Any:

@@ -73,9 +73,9 @@ def _respaced(betas: Any, refused: Any, xp: Any) -> Any:
 
 
 class Ladder(eqx.Module):
-    """The inverse temperatures of one chain, adapted while it runs: how often swaps of each pair
-    were tried and made since they were last placed, and how many steps are done of those in which
-    they move.
+    """The inverse temperatures of chains, adapted while they run: how often swaps of each pair were
+    tried and made since they were last placed, and how many steps are done of those in which they
+    move.
     """
 
     betas: Float[Array, " betas"]
@@ -85,17 +85,17 @@ class Ladder(eqx.Module):
     length: Int[Array, ""]
 
     @property
-    def rates(self) -> Float[Array, "*chains pairs"]:
+    def rates(self) -> Float[Array, " pairs"]:
         """The share of swaps that were made, of each pair; NaN where none was tried."""
         return jnp.where(self.tried > 0, self.swapped / jnp.maximum(self.tried, 1), jnp.nan)
 
     def counted(self, info: Any) -> "Ladder":
-        """After a step of one chain. The temperatures are placed anew after an eighth, a quarter,
+        """After a step. The temperatures are placed anew after an eighth, a quarter,
         half and all of the steps in which they may move, so that each round is as long as all
         before.
         """
         dtype = self.betas.dtype
-        tried = self.tried + info.tried.astype(dtype)
+        tried = self.tried + info.tried.astype(dtype) * info.swapped.shape[1]
         swapped = self.swapped + info.swapped.sum(1).astype(dtype)
         new = Ladder(self.betas, tried, swapped, self.step + 1, self.length)
         ends = jnp.stack([self.length // 8, self.length // 4, self.length // 2, self.length])
