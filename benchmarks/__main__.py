@@ -10,8 +10,10 @@ NAMES = (
     "cd_starts",
     "compile",
     "crbm",
+    "exchange",
     "gibbs",
     "nnbm",
+    "numpyro",
     "pgmax",
     "pmp",
     "precision",
@@ -22,6 +24,7 @@ NAMES = (
     "sklearn",
     "speed",
     "structure",
+    "upstream",
 )
 
 

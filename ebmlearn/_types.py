@@ -9,15 +9,17 @@ from jaxtyping import Array, Bool, Num, PRNGKeyArray, UInt32
 AnyArray: TypeAlias = Array | np.ndarray
 # A typed key, an integer seed, or an old-style key.
 Key: TypeAlias = PRNGKeyArray | int | UInt32[AnyArray, "2"]
-# Keys of dictionaries are groups of variables: a type checker takes no other word for all of them.
-# Data as learners take them: an array, a tuple of arrays, or a dictionary of a graph.
-Batch: TypeAlias = AnyArray | Sequence[AnyArray] | Mapping[Any, AnyArray]
-# Data as `fit` takes them: also an iterable of batches.
+# Of a graph: from groups of variables, or from single variables, to arrays, or to dictionaries by
+# the names of the variables of a group. A type checker takes no other word for all these keys.
+ByGroup: TypeAlias = Mapping[Any, AnyArray | int | Mapping[Any, AnyArray | int]]
+# Data as learners take them: an array, several of them, or some for each group of a graph.
+Batch: TypeAlias = AnyArray | Sequence[AnyArray] | ByGroup
+# What `fit` takes besides: batches one after the other.
 Data: TypeAlias = Batch | Iterable[Batch]
 # What is known of some units, and which these are: see `AbstractInference`.
 Evidence: TypeAlias = (
-    Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | Mapping[Any, AnyArray] | None
+    Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | ByGroup | None
 )
-Observed: TypeAlias = Bool[AnyArray, "*#batch units"] | Mapping[Any, AnyArray] | None
-# Targets of a query: indices of units, a group of a graph, or pairs of a group and an index.
+Observed: TypeAlias = Bool[AnyArray, "*#batch units"] | ByGroup | None
+# What a query asks for: numbers of units, a group of a graph, or pairs of a group and an index.
 Targets: TypeAlias = Hashable | Sequence[Any] | AnyArray

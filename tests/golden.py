@@ -818,16 +818,23 @@ def kernel_draws(name: str, make: Callable) -> dict[str, Any]:
         "parallel": lambda: numpyro.ParallelTemperingKernel([0.3, 0.6, 1.0]),
     }[name]()
     mcmc = MCMC(kernel, num_warmup=1, num_samples=4, progress_bar=False)
-    mcmc.run(key(), make(), extra_fields=("energy", "accepted"))
-    return {"draws": mcmc.get_samples(), "fields": mcmc.get_extra_fields()}
+    mcmc.run(key(), make(), extra_fields=("potential_energy", "accept_prob"))
+    fields = mcmc.get_extra_fields()
+    named = {"energy": fields["potential_energy"], "accepted": fields["accept_prob"]}
+    return {"draws": mcmc.get_samples(), "fields": named}
 
 
 def distribution() -> dict[str, Any]:
+    from numpyro import primitives
+
     from ebmlearn.numpyro import EnergyDistribution, SamplerBlock
 
     exact = EnergyDistribution(rbm(), "exact", steps=3)
     real = EnergyDistribution(gaussian(), None, steps=3)
-    block = SamplerBlock(ebm.Gibbs(), lambda sites: rbm(), steps=2)
+    site = EnergyDistribution(rbm(), None)
+    block = SamplerBlock(
+        ebm.Gibbs(), lambda sites: rbm(), lambda: primitives.sample("x", site), steps=2
+    )
     state = block.init(key(), 0, {"x": jnp.asarray([1, 0, 1, 0, 1])}, (), {})
     return {
         "drawn": exact.sample(key(), (3,)),

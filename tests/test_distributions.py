@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 import oracle
 import pytest
 from numpyro.contrib.module import random_eqx_module
+from numpyro.distributions.batch_util import promote_batch_shape
 from numpyro.infer import Gibbs, MCMC, NUTS
 
 import ebmlearn as ebm
@@ -150,9 +151,10 @@ def test_a_posterior_of_parameters():
 
 def test_latent_parameters_need_a_normaliser():
     data = every(3)
-    mcmc = MCMC(NUTS(bayesian(None)), num_warmup=2, num_samples=2, progress_bar=False)
-    with pytest.raises(ValueError, match="`log_partition` must be given"):
-        mcmc.run(KEY, data)
+    for log_partition in (None, 3.0):
+        mcmc = MCMC(NUTS(bayesian(log_partition)), num_warmup=2, num_samples=2, progress_bar=False)
+        with pytest.raises(ValueError, match="`log_partition` must be given"):
+            mcmc.run(KEY, data)
     rbm = oracle.random_rbm(np.random.default_rng(4), 3, 2)
     with pytest.raises(ValueError, match="`log_partition` must be given"):
         jax.jit(lambda rbm: EnergyDistribution(rbm, None).log_prob(data))(rbm)
@@ -184,7 +186,7 @@ def test_a_block_beside_nuts():
     def build(sites):
         return rbm.with_unary((rbm.visible_bias + sites["strength"] * signs, rbm.hidden_bias))
 
-    block = SamplerBlock(ebm.TemperedTransitions([0.5, 1.0]), build)
+    block = SamplerBlock(ebm.TemperedTransitions([0.5, 1.0]), build, model)
     kernel = Gibbs([(block, ["x"]), (NUTS(model), None)])
     mcmc = MCMC(kernel, num_warmup=300, num_samples=6000, progress_bar=False)
     mcmc.run(jax.random.PRNGKey(0))  # the old kind, as most NumPyro code has
@@ -202,6 +204,39 @@ def test_a_block_beside_nuts():
     assert draws["strength"].mean() == pytest.approx(p.sum(0) @ s, abs=0.08)
 
 
+def test_a_build_that_forgets_the_likelihood():
+    rbm = oracle.random_rbm(np.random.default_rng(13), 3, 2)
+    seen = jnp.asarray([1, 1, 0])
+
+    def model():
+        x = numpyro.sample("x", EnergyDistribution(rbm, None))
+        strength = numpyro.sample("strength", dist.Normal(1.0, 1.0))
+        numpyro.sample(
+            "seen", dist.Bernoulli(logits=strength * (2.0 * x - 1)).to_event(1), obs=seen
+        )
+
+    def build(sites):
+        return rbm.with_unary(
+            (rbm.visible_bias + sites["strength"] * (2.0 * seen - 1), rbm.hidden_bias)
+        )
+
+    def run(build, chains, method):
+        block = SamplerBlock(ebm.Gibbs(), build, model)
+        mcmc = MCMC(
+            Gibbs([(block, ["x"]), (NUTS(model), None)]), num_warmup=5, num_samples=5,
+            num_chains=chains, chain_method=method, progress_bar=False,
+        )  # fmt: skip
+        mcmc.run(KEY)
+        return mcmc.get_samples(group_by_chain=True)["x"]
+
+    with pytest.raises(
+        ValueError, match=r"prior and likelihood together: .* log density of `model`"
+    ):
+        run(lambda sites: rbm, 1, "sequential")
+    # Chains together, as the documentation says.
+    assert run(build, 2, jax.vmap).shape == (2, 5, 3)
+
+
 @pytest.mark.parametrize("name", ["dbm", "boltzmann"])
 def test_blocks_keep_the_distribution(name):
     """Draws of a block alone, from exact states, do not drift."""
@@ -210,7 +245,13 @@ def test_blocks_keep_the_distribution(name):
     t = oracle.truth(model)
     p = np.exp(t.scores - t.log_z)
     x = t.states[rng.choice(len(p), size=20_000, p=p / p.sum())].astype(np.int32)
-    block = SamplerBlock(ebm.GibbsWithGradients(flips=3), lambda sites: model, steps=2)
+    site = EnergyDistribution(model, None)
+    block = SamplerBlock(
+        ebm.GibbsWithGradients(flips=3),
+        lambda sites: model,
+        lambda: numpyro.sample("x", site.expand((20_000,))),
+        steps=2,
+    )
     state = block.init(KEY, 0, {"x": x}, (), {})
     state = block.sample(state, (), {})
     new = np.asarray(state.z["x"])
@@ -255,23 +296,89 @@ def test_bad_input():
         (lambda: EnergyDistribution(rbm, jnp.zeros(3)), ValueError, r"batch of \(\), got .*\(3,\)"),
         (lambda: EnergyDistribution(rbm, None, steps=0), ValueError, "`steps`"),
         (lambda: EnergyDistribution(rbm, None, sampler="gibbs"), TypeError, "`sampler`"),
-        (lambda: SamplerBlock(ebm.ParallelTempering([0, 1]), lambda s: rbm), TypeError, "replicas"),
-        (lambda: SamplerBlock(ebm.Gibbs(), cast(Any, rbm)), TypeError, "`build`"),
         (
-            lambda: EnergyDistribution(oracle.random_labelled(np.random.default_rng(0)), None),
+            lambda: SamplerBlock(ebm.ParallelTempering([0, 1]), lambda s: rbm, every),
             TypeError,
-            "visible units of one kind",
+            "replicas",
+        ),
+        (lambda: SamplerBlock(ebm.Gibbs(), cast(Any, rbm), every), TypeError, "`build`"),
+        (lambda: SamplerBlock(ebm.Gibbs(), lambda s: rbm, cast(Any, 3)), TypeError, "`model`"),
+        (lambda: EnergyDistribution(rbm, 1.0).mean, NotImplementedError, "'exact'"),
+        (lambda: EnergyDistribution(rbm, 1.0).entropy(), NotImplementedError, "'exact'"),
+        (
+            lambda: EnergyDistribution(ebm.RBM.init(30, 2, key=KEY), "exact").enumerate_support(),
+            NotImplementedError,
+            "1048576 events",
         ),
     ]
     for call, error, message in cases:
         with pytest.raises(error, match=message):
             call()
-    block = SamplerBlock(ebm.Gibbs(), lambda sites: rbm)
+    block = SamplerBlock(ebm.Gibbs(), lambda sites: rbm, every)
     with pytest.raises(ValueError, match="one site"):
         block.init(KEY, 0, None, (), {})
-    state = block.init(KEY, 0, {"x": jnp.zeros(4, jnp.int32)}, (), {})
     with pytest.raises(ValueError, match=r"site 'x', of shape \(4,\)"):
-        block.sample(state, (), {})
+        block.init(KEY, 0, {"x": jnp.zeros(4, jnp.int32)}, (), {})
+
+
+@pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "labelled"])
+def test_events_moments_and_entropy(name):
+    if name == "labelled":
+        model = oracle.random_labelled(np.random.default_rng(9))
+    else:
+        model = oracle.MODELS[name](np.random.default_rng(9), scale=0.7)
+    d = EnergyDistribution(model, "exact", validate_args=True)
+    x = np.asarray(d.enumerate_support())
+    assert d.support(x).all()
+    assert len(np.unique(x, axis=0)) == len(x)
+    p = np.exp(np.asarray(d.log_prob(x), float))
+    assert p.sum() == pytest.approx(1, abs=1e-4)
+    np.testing.assert_allclose(d.mean, p @ x, atol=1e-4)
+    np.testing.assert_allclose(d.variance, p @ x**2 - (p @ x) ** 2, atol=1e-4)
+    assert float(d.entropy()) == pytest.approx(-(p * np.log(p)).sum(), abs=1e-4)
+    drawn = d.sample(KEY, (6,))
+    assert drawn.shape == (6, x.shape[1])
+    assert d.support(drawn).all()
+
+
+def test_numpyro_does_not_enumerate_events():
+    """It would take the number of an event for its states."""
+    rbm = oracle.random_rbm(np.random.default_rng(10), 2, 1)
+    d = EnergyDistribution(rbm, "exact")
+    assert not d.has_enumerate_support
+    assert d.enumerate_support(expand=False).shape == (4, 2)
+
+    def model():
+        x = cast(Any, numpyro.sample("x", d, infer={"enumerate": "parallel"}))
+        numpyro.sample("y", dist.Normal(x.sum(-1), 1.0), obs=0.5)
+
+    with pytest.raises(Exception, match=r"enumerat|discrete|Discrete"):
+        MCMC(NUTS(model), num_warmup=1, num_samples=1, progress_bar=False).run(KEY)
+
+
+def test_vmap_keeps_the_batch():
+    rbm = oracle.random_rbm(np.random.default_rng(11), 3, 2)
+    biases = jnp.asarray(np.random.default_rng(12).normal(size=(3, 3)), jnp.float32)
+
+    def made(bias):
+        return EnergyDistribution(rbm.with_unary((bias, rbm.hidden_bias)), "exact", steps=20)
+
+    d = promote_batch_shape(jax.vmap(made)(biases))
+    assert d.batch_shape == (3,)
+    assert promote_batch_shape(d).batch_shape == (3,)
+    x = every(3)
+    want = np.stack([made(bias).log_prob(x) for bias in biases], 1)
+    np.testing.assert_allclose(d.log_prob(x[:, None]), want, atol=1e-5)
+    np.testing.assert_allclose(d.log_prob(x[3]), want[3], atol=1e-5)
+    np.testing.assert_allclose(d.mean, np.exp(want.T) @ x, atol=1e-5)
+    assert d.entropy().shape == (3,)
+    drawn = np.asarray(d.sample(KEY, (400, 2)))
+    assert drawn.shape == (400, 2, 3, 3)
+    np.testing.assert_allclose(drawn.mean((0, 1)), d.mean, atol=0.1)
+    twice = jax.vmap(jax.vmap(made))(jnp.stack([biases, -biases]))
+    twice = promote_batch_shape(twice)
+    assert twice.batch_shape == (2, 3)
+    np.testing.assert_allclose(twice.log_prob(x[5])[0], want[5], atol=1e-5)
 
 
 def test_what_lies_outside_the_support():

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn.numpyro import NNBMGibbsKernel
 
 
 pytestmark = pytest.mark.usefixtures("as_a_user")
@@ -91,10 +90,6 @@ CASES = {
     ),
     "flips": (lambda: ebm.GibbsWithGradients().init(MODEL, 2, key=KEY), TypeError, "`model`", "binary", "NNBM"),
     "annealing": (lambda: ebm.ais(MODEL, key=KEY), TypeError, "`model`", "finitely many states", "NNBM"),
-    "kernel": (
-        lambda: NNBMGibbsKernel().init(KEY, 0, None, (ebm.RBM.init(2, 2, key=KEY),), {}),
-        TypeError, "`model`", "NNBM", "RBM",
-    ),
 }  # fmt: skip
 
 

@@ -1,8 +1,10 @@
 """The samplers as NumPyro kernels."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +13,14 @@ import oracle
 import programs
 import pytest
 from numpyro.diagnostics import effective_sample_size, gelman_rubin
-from numpyro.infer import MCMC
+from numpyro.infer import Gibbs, MCMC, NUTS
 
 import ebmlearn as ebm
 from ebmlearn.numpyro import (
     GibbsKernel,
     GibbsWithGradientsKernel,
     ParallelTemperingKernel,
+    SamplerKernel,
     TemperedTransitionsKernel,
 )
 
@@ -41,16 +44,16 @@ from numpyro.infer import MCMC
 
 rbm = ebm.RBM.init(4, 3, key=jax.random.key(0), scale=1.0)
 assert len(jax.devices()) == 2
-results = []
+results = {"vectorized": [], "sequential": [], "parallel": []}
 for method, bar in itertools.product(("sequential", "parallel", "vectorized"), (True, False)):
     def mcmc(samples):
         return MCMC(GibbsKernel(), num_warmup=20, num_samples=samples, num_chains=2,
                     chain_method=method, progress_bar=bar)
     run = mcmc(60)
-    run.run(jax.random.key(1), rbm, extra_fields=("energy",))
+    run.run(jax.random.key(1), rbm, extra_fields=("potential_energy",))
     samples = run.get_samples(group_by_chain=True)
     assert samples["visible"].shape == (2, 60, 4)
-    assert run.get_extra_fields(group_by_chain=True)["energy"].shape == (2, 60)
+    assert run.get_extra_fields(group_by_chain=True)["potential_energy"].shape == (2, 60)
     # Half of it, and the rest from where that ended.
     half = mcmc(30)
     half.run(jax.random.key(1), rbm)
@@ -61,15 +64,19 @@ for method, bar in itertools.product(("sequential", "parallel", "vectorized"), (
     for name, values in samples.items():
         joined = np.concatenate([first[name], second[name]], 1)
         np.testing.assert_array_equal(values, joined)
-    results.append(np.asarray(samples["visible"]))
-for other in results[1:]:
-    np.testing.assert_array_equal(results[0], other)
+    results[method].append(np.asarray(samples["visible"]))
+# Vectorised chains step together, and have other draws.
+for same in (results["vectorized"], results["sequential"] + results["parallel"]):
+    for other in same[1:]:
+        np.testing.assert_array_equal(same[0], other)
 print("all agree")
 """
 
 
 def test_chain_methods_bars_and_resuming():
-    """Three ways to run chains, with a bar and without, in one go or in two: the same draws."""
+    """The same draws with a bar and without, in one go or in two, one chain after the other or on
+    several devices.
+    """
     out = subprocess.run(
         [sys.executable, "-c", CONFORMANCE],
         env=programs.quickly(xla_force_host_platform_device_count=2),
@@ -93,7 +100,7 @@ def test_marginals(name):
         chain_method="vectorized",
         progress_bar=False,
     )
-    mcmc.run(KEY, model, extra_fields=("energy", "accepted"))
+    mcmc.run(KEY, model, extra_fields=("potential_energy", "accept_prob"))
     chains = mcmc.get_samples(group_by_chain=True)
     truth = oracle.truth(model)
     for site, want in zip(("visible", "hidden"), truth.marginals, strict=True):
@@ -103,12 +110,12 @@ def test_marginals(name):
         error = np.sqrt(want * (1 - want) / effective_sample_size(x.astype(float)))
         assert (np.abs(x.mean((0, 1)) - want) < 5 * error).all()
         assert (gelman_rubin(x.astype(float)) < 1.05).all()
-    energy = np.asarray(mcmc.get_extra_fields()["energy"])
+    energy = np.asarray(mcmc.get_extra_fields()["potential_energy"])
     samples = mcmc.get_samples()
     np.testing.assert_allclose(
         model.energy(samples["visible"], samples["hidden"]), energy, atol=1e-4
     )
-    accepted = np.asarray(mcmc.get_extra_fields()["accepted"])
+    accepted = np.asarray(mcmc.get_extra_fields()["accept_prob"])
     assert np.isnan(accepted).all() if name == "gibbs" else 0 < accepted.mean() <= 1
 
 
@@ -141,6 +148,7 @@ def test_sites_of_other_models(name, sites):
     assert set(mcmc.get_samples()) == sites
 
 
+@pytest.mark.usefixtures("as_a_user")
 def test_bad_input():
     model = oracle.random_rbm(np.random.default_rng(3), 4, 3)
     mcmc = MCMC(GibbsKernel(), num_warmup=0, num_samples=5, progress_bar=False)
@@ -148,8 +156,12 @@ def test_bad_input():
         mcmc.run(KEY)
     with pytest.raises(ValueError, match=r"`init_params` .*\['visible', 'hidden'\], got \['v'\]"):
         mcmc.run(KEY, model, init_params={"v": jnp.ones(4, jnp.int32)})
-    with pytest.raises(TypeError, match=r"`init_params\['visible'\]` must hold integers"):
-        mcmc.run(KEY, model, init_params={"visible": jnp.ones(4)})
+    with pytest.raises(ValueError, match=r"`init_params\['visible'\]` must hold integers, got 0.5"):
+        mcmc.run(KEY, model, init_params={"visible": jnp.full(4, 0.5)})
+    with pytest.raises(TypeError, match="`sampler` must be a sampler"):
+        SamplerKernel(cast(Any, GibbsKernel()))
+    with pytest.raises(ValueError, match="`extra_fields` must not hold 'swap_rates'"):
+        mcmc.run(KEY, model, extra_fields=("swap_rates",))
     with pytest.raises(ValueError, match=r"`init_params` must hold 'visible', where .*'hidden'\]"):
         hidden = {"hidden": jnp.ones(3, jnp.int32)}
         mcmc.run(KEY, model, init_params=hidden, clamped=ebm.Layers(jnp.ones(4, bool), None))
@@ -160,3 +172,72 @@ def test_bad_input():
         GibbsKernel().init(
             jax.random.split(KEY, 2), 0, {"hidden": jnp.full((2, 3), 2)}, (model,), {}
         )
+
+
+def test_every_sampler_is_a_kernel():
+    """The named kernels are faces of one class, which says what it holds."""
+    sampler = ebm.TemperedTransitions([0.5, 0.8, 1.0])
+    kernels = SamplerKernel(sampler), TemperedTransitionsKernel([0.5, 0.8, 1.0])
+    assert repr(kernels[0]) == repr(kernels[1])
+    assert "TemperedTransitions" in repr(kernels[0])
+    assert repr(ParallelTemperingKernel([0.0, 1.0], adapt=False)).endswith("adapt=False)")
+    assert repr(pickle.loads(pickle.dumps(kernels[0]))) == repr(kernels[0])
+    model = oracle.random_rbm(np.random.default_rng(4), 4, 3)
+    states = [k.sample(k.init(KEY, 0, None, (model,), {}), (model,), {}) for k in kernels]
+    np.testing.assert_array_equal(states[0].z["visible"], states[1].z["visible"])
+    assert "accepted" in kernels[0].get_diagnostics_str(states[0])
+    assert (
+        GibbsKernel()
+        .get_diagnostics_str(
+            GibbsKernel().sample(GibbsKernel().init(KEY, 0, None, (model,), {}), (model,), {})
+        )
+        .startswith("energy")
+    )
+
+
+@pytest.mark.parametrize(
+    "start",
+    [[1, 0, 1, 0], jnp.asarray([True, False, True, False]), jnp.asarray([1.0, 0.0, 1.0, 0.0])],
+    ids=["list", "booleans", "floats"],
+)
+def test_forms_of_init_params(start):
+    model = oracle.random_rbm(np.random.default_rng(5), 4, 3)
+    mcmc = MCMC(GibbsKernel(), num_warmup=0, num_samples=3, progress_bar=False)
+    clamped = ebm.Layers(jnp.ones(4, bool), None)
+    mcmc.run(KEY, model, clamped=clamped, init_params={"visible": start})
+    np.testing.assert_array_equal(mcmc.get_samples()["visible"], np.tile([1, 0, 1, 0], (3, 1)))
+
+
+def test_warm_up_moves_the_ladder():
+    """From temperatures that are badly placed to such between which as many swaps are made; and
+    the draws after it are still those of the model.
+    """
+    model = oracle.random_rbm(np.random.default_rng(6), 8, 6, scale=2.0)
+    betas = [0.0, 0.02, 0.04, 0.06, 1.0]
+    rates, found = {}, {}
+    for adapt in (False, True):
+        mcmc = MCMC(
+            ParallelTemperingKernel(betas, adapt),
+            num_warmup=800,
+            num_samples=1000,
+            num_chains=2,
+            chain_method="vectorized",
+            progress_bar=False,
+        )
+        mcmc.run(KEY, model, extra_fields=("swap_rates", "betas"))
+        fields = mcmc.get_extra_fields(group_by_chain=True)
+        rates[adapt], found[adapt] = fields["swap_rates"][:, -1], fields["betas"]
+    np.testing.assert_allclose(found[False], np.broadcast_to(betas, found[False].shape), atol=1e-6)
+    assert np.ptp(np.asarray(rates[False]), axis=1).min() > 0.5
+    assert np.ptp(np.asarray(rates[True]), axis=1).max() < 0.25
+    # They stay where they are once the warm-up is over.
+    assert np.ptp(np.asarray(found[True]), axis=1).max() == 0
+    ladder = np.asarray(found[True], float)
+    assert (ladder[..., 1:] > ladder[..., :-1]).all()
+    x = np.asarray(mcmc.get_samples(group_by_chain=True)["visible"], float)
+    np.testing.assert_allclose(x.mean((0, 1)), oracle.truth(model).marginals[0], atol=0.07)
+
+
+def test_a_kernel_is_no_block():
+    with pytest.raises(AttributeError, match=r"write `SamplerBlock\(sampler, build\)`"):
+        Gibbs([(GibbsKernel(), ["z"]), (NUTS(lambda: None), None)])

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import importlib
+import sys
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +16,8 @@ from .. import models, units
 
 
 Node = dict[str, Any] | None
+# The adaptor that has models of its own. It is imported for a file that holds one.
+_ADAPTOR = "pgmax"
 
 
 def described(tree: Any, name: str = "") -> Node:
@@ -30,11 +34,15 @@ def described(tree: Any, name: str = "") -> Node:
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
         named = {key: described(x, f"{name}[{key!r}]") for key, x in tree.items()}
         return None if None in named.values() else {"dict": named}
+    if isinstance(tree, type):
+        return {"type": tree.__name__} if _classes().get(tree.__name__) is tree else None
     kind: Any = type(tree)
     if _classes().get(kind.__name__) is kind:
         fields = [field.name for field in dataclasses.fields(kind)]
         named = {key: described(getattr(tree, key), f"{name}.{key}") for key in fields}
-        return None if None in named.values() else {"class": kind.__name__, "fields": named}
+        room = kind.__module__.split(".")[1]
+        about = {"class": kind.__name__, "room": room, "fields": named}
+        return None if None in named.values() else about
     return None
 
 
@@ -43,10 +51,12 @@ def rebuilt(node: dict[str, Any], arrays: dict[str, np.ndarray]) -> PyTree:
     if "array" in node:
         values = arrays[node["array"]]
         return values.copy() if node["numpy"] else jnp.asarray(values)
+    if "type" in node:
+        return _class(node["type"])
     if "class" in node:
-        if node["class"] not in _classes():
-            raise ValueError(f"the file holds a {node['class']}, which this version does not know.")
-        out = object.__new__(_classes()[node["class"]])
+        if node.get("room") == _ADAPTOR:
+            importlib.import_module(f"ebmlearn.{_ADAPTOR}")
+        out = object.__new__(_class(node["class"]))
         for key, part in node["fields"].items():
             object.__setattr__(out, key, rebuilt(part, arrays))
         return out
@@ -58,9 +68,20 @@ def rebuilt(node: dict[str, Any], arrays: dict[str, np.ndarray]) -> PyTree:
     return node["value"]
 
 
-@functools.cache
+def _class(name: str) -> type:
+    if name not in _classes():
+        raise ValueError(f"the file holds a {name}, which this version does not know.")
+    return _classes()[name]
+
+
 def _classes() -> dict[str, type]:
-    """The models and the units of this library, by name."""
+    """The models and the units of this library, by name; with the adaptor that has models too."""
+    adaptor = sys.modules.get(f"ebmlearn.{_ADAPTOR}")
+    return _own_classes() if adaptor is None else _own_classes() | adaptor._SAVED
+
+
+@functools.cache
+def _own_classes() -> dict[str, type]:
     return {
         name: x
         for room in (models, units)

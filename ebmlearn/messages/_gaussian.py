@@ -6,6 +6,7 @@ hidden to a visible unit is $e^{\\eta z - \\Lambda z^2 / 2}$; $\\theta_1 = \\eta
 $\\theta_2 = -\\Lambda / 2$ in the paper.
 """
 
+from collections.abc import Hashable
 from typing import Any, NamedTuple, NoReturn
 
 import equinox as eqx
@@ -329,6 +330,12 @@ class GaussianMaker(AbstractMaker):
 
     def perturbed(
         self, model: Any, units: Any, clamped: Any, noise: tuple[Float[Array, "rows _"], ...]
+    ) -> NoReturn:
+        """Raises: these messages do not maximise."""
+        return refuse(model, "have units that can be maximised over")
+
+    def noise_in(
+        self, model: Any, noise: tuple[Float[Array, "rows _"], ...], groups: tuple[Hashable, ...]
     ) -> NoReturn:
         """Raises: these messages do not maximise."""
         return refuse(model, "have units that can be maximised over")

@@ -1,11 +1,13 @@
 """What all views of graphs share."""
 
 import abc
+from collections.abc import Hashable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
@@ -183,6 +185,16 @@ class AbstractGraphMaker(AbstractMaker):
         if held is not None:
             own = jnp.where((held >= 0)[:, model.owners], jnp.zeros_like(own), own)
         return GraphInstance((jnp.broadcast_to(unary, own.shape) + own,), held), (own,)
+
+    def noise_in(
+        self, model: Any, noise: tuple[Float[Array, "rows _"], ...], groups: tuple[Hashable, ...]
+    ) -> tuple[Float[Array, "rows _"], ...]:
+        (own,) = noise
+        chosen = np.zeros(len(model.num_states), bool)
+        for group in groups:
+            chosen[model.places(group, "perturb").reshape(-1)] = True
+        mask = jnp.broadcast_to(chosen[model.owners], own.shape)
+        return (jnp.where(mask, own, jnp.zeros_like(own)),)
 
     def told(
         self, problem: Any, beliefs: tuple[Array, ...], temperature: Float[AnyArray, ""]

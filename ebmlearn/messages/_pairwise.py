@@ -1,4 +1,5 @@
 import functools
+from collections.abc import Hashable
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -550,6 +551,16 @@ class PairwiseMaker(AbstractMaker):
         pairs = zip(model.unary(), noise, strict=True)
         unary = tuple(jnp.broadcast_to(u, n.shape) + n for u, n in pairs)
         return Instance(unary, tuple(clamp)), noise
+
+    def noise_in(
+        self, model: Any, noise: tuple[Float[Array, "rows _"], ...], groups: tuple[Hashable, ...]
+    ) -> tuple[Float[Array, "rows _"], ...]:
+        for group in groups:
+            if group not in model.names:
+                wanted = ", ".join(repr(name) for name in model.names)
+                raise ValueError(f"`perturb` must hold some of {wanted}, got {group!r}.")
+        pairs = zip(model.names, noise, strict=True)
+        return tuple(x if name in groups else jnp.zeros_like(x) for name, x in pairs)
 
     def told(
         self, problem: Any, beliefs: tuple[Array, ...], temperature: Float[AnyArray, ""]

@@ -1,4 +1,5 @@
 import abc
+from collections.abc import Hashable
 from typing import Any, ClassVar
 
 from jaxtyping import Array, Bool, Float
@@ -26,6 +27,12 @@ class AbstractMaker(abc.ABC):
         """The instances of a model with noise on its unary terms, some units being held at their
         states; and the noise, of which these have none.
         """
+
+    @abc.abstractmethod
+    def noise_in(
+        self, model: Any, noise: tuple[Float[Array, "rows _"], ...], groups: tuple[Hashable, ...]
+    ) -> tuple[Float[Array, "rows _"], ...]:
+        """The noise of some layers, or groups of variables, alone: zero for all others."""
 
     @abc.abstractmethod
     def told(

@@ -340,11 +340,7 @@ class AbstractGraphModel(AbstractTurns):
         if not isinstance(clamped, Mapping):
             return rows, jnp.broadcast_to(jnp.asarray(clamped, bool), rows.shape) & (given >= 0)
         evidence = {group: start[group] for group in clamped}
-        masks = {
-            group: mask if hasattr(mask, "dtype") else np.asarray(mask)
-            for group, mask in clamped.items()
-        }
-        held = self._fitted(GraphProblem(self, evidence, masks).held, num_chains)
+        held = self._fitted(GraphProblem(self, evidence, clamped).held, num_chains)
         return jnp.where(held >= 0, held, rows), held >= 0
 
     def told(

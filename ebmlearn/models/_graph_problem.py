@@ -133,13 +133,14 @@ class GraphProblem(AbstractProblem):
     def distribution(self, means: Any, place: Place) -> Float[Array, "*batch states"]:
         """The probabilities of the states of one variable."""
         _, group, index = place
-        return means[group][(..., *index, slice(None))]
+        return means.take(group, "`targets`")[(..., *index, slice(None))]
 
     def chosen(self, answer: Any, targets: Targets) -> PyTree:
         """The answers for one group."""
-        return answer.take(targets, "`targets`")
+        answer.take(targets, "`targets`")  # or an error that names the argument
+        return answer[targets]
 
-    def take(self, named: Any, name: Hashable) -> Array:
+    def take(self, named: Any, name: Hashable) -> PyTree:
         """What belongs to a group."""
         return named[name]
 
@@ -202,9 +203,15 @@ def _masked(evidence: Any, observed: Any) -> Any:
     for group, mask in observed.items():
         if group not in out:
             raise ValueError("`observed` must hold groups that `evidence` holds, got another one.")
+        if isinstance(out[group], Mapping):
+            # By the names of variables; one mask may be for all of them.
+            own = mask if isinstance(mask, Mapping) else dict.fromkeys(out[group], mask)
+            out[group] = _masked(out[group], own)
+            continue
+        mask = mask if hasattr(mask, "dtype") else np.asarray(mask)
         if getattr(mask, "dtype", None) != jnp.bool_:
             raise TypeError(f"`observed` must hold booleans, got {_checks.describe(mask)}.")
-        if not hasattr(out[group], "dtype"):
+        if not hasattr(out[group], "dtype") and not isinstance(out[group], int):
             got = _checks.describe(out[group])
             raise TypeError(f"`evidence` must hold arrays, got {got}.")
         given, mask = jnp.asarray(out[group]), jnp.asarray(mask)

@@ -6,11 +6,13 @@ and `hidden` (`hidden_1`, `hidden_2`, ... for a DBM), or `x`.
 
 from ._block import BlockState as BlockState, SamplerBlock as SamplerBlock
 from ._distribution import EnergyDistribution as EnergyDistribution
+from ._exchange import ExchangeKernel as ExchangeKernel, ExchangeState as ExchangeState
 from ._kernels import (
     GibbsKernel as GibbsKernel,
     GibbsWithGradientsKernel as GibbsWithGradientsKernel,
     KernelState as KernelState,
     NNBMGibbsKernel as NNBMGibbsKernel,
     ParallelTemperingKernel as ParallelTemperingKernel,
+    SamplerKernel as SamplerKernel,
     TemperedTransitionsKernel as TemperedTransitionsKernel,
 )

@@ -2,10 +2,12 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import log_density
 
 from .. import _checks
 from ..models import AbstractLayeredModel
@@ -46,17 +48,26 @@ class SamplerBlock(MCMCKernel):
             bias = rbm.visible_bias + sites["strength"] * (2.0 * seen - 1)
             return rbm.with_unary((bias, rbm.hidden_bias))
 
-        block = SamplerBlock(ebmlearn.Gibbs(), build)
+        block = SamplerBlock(ebmlearn.Gibbs(), build, model)
         kernel = numpyro.infer.Gibbs([(block, ["x"]), (NUTS(model), None)])
         mcmc = MCMC(kernel, num_warmup=300, num_samples=1000)
         mcmc.run(jax.random.key(1))
         ```
+
+    At the start, what `build` makes is compared with `model` at a few states of the site, so that a
+    `build` that forgets the likelihood is an error. This needs values, and is left out where JAX
+    traces the start.
+
+    Several chains: `numpyro.infer.Gibbs` takes one key, and so no `chain_method="vectorized"`.
+    `chain_method=jax.vmap` with `progress_bar=False` runs the chains together, "sequential" one
+    after the other, and "parallel" on as many devices.
     """
 
     def __init__(
         self,
         sampler: AbstractSampler,
         build: Callable[[dict[str, Array]], AbstractLayeredModel],
+        model: Callable[..., object],
         steps: int = 1,
     ):
         """**Arguments:**
@@ -65,8 +76,9 @@ class SamplerBlock(MCMCKernel):
           [`ebmlearn.TemperedTransitions`][]. [`ebmlearn.ParallelTempering`][] does not work here,
           because the other blocks do not know its replicas.
         - `build`: a function from a dictionary of the values of all other sites to the model. If
-          the site has batch axes the model may have one, with the same number of instances.
-        - `steps`: the number of steps of the sampler in one step of the block.
+          the site has batch axes the model may have one, of as many instances.
+        - `model`: the NumPyro model, which the other blocks have too.
+        - `steps`: how many steps of the sampler make one of the block.
         """
         if not isinstance(sampler, AbstractSampler) or isinstance(sampler, ParallelTempering):
             raise TypeError(
@@ -75,10 +87,22 @@ class SamplerBlock(MCMCKernel):
             )
         if not callable(build):
             raise TypeError(f"`build` must be a function, got {_checks.describe(build)}.")
+        if not callable(model):
+            got = _checks.describe(model)
+            raise TypeError(f"`model` must be a NumPyro model, a function, got {got}.")
         _checks.count("steps", steps)
         self._sampler = sampler
         self._build = build
+        self._model = model
         self._steps = steps
+
+    def __repr__(self) -> str:
+        return f"SamplerBlock({self._sampler}, steps={self._steps})"
+
+    @property
+    def model(self) -> Callable[..., object]:
+        """The NumPyro model."""
+        return self._model
 
     @property
     def sample_field(self) -> str:
@@ -99,36 +123,78 @@ class SamplerBlock(MCMCKernel):
                 "a `SamplerBlock` must be a block of `numpyro.infer.Gibbs` with one site, got"
                 f" {sorted(init_params or {})}."
             )
-        return BlockState(
+        state = BlockState(
             {name: jnp.asarray(x) for name, x in init_params.items()}, _events.typed(rng_key)
         )
+        self._compare(state, model_args, model_kwargs)
+        return state
 
     def sample(
         self, state: BlockState, model_args: tuple, model_kwargs: dict[str, object] | None
     ) -> BlockState:
         """Moves the site."""
+        model = self._built(model_kwargs)
+        ((name, old),) = state.z.items()
+        after, first, second, *keys = jax.random.split(state.rng_key, 3 + self._steps)
+        event = self._rows(model, name, old)
+        start = _events.units(model, event, first)
+        chain = self._sampler.init(model, len(event), key=second, start=start)
+        for key in keys:
+            chain, _ = self._sampler.step(model, chain, key=key)
+        new = _events.event(model, chain.units).reshape(old.shape).astype(old.dtype)
+        return BlockState({name: new}, after)
+
+    def _built(self, model_kwargs: dict[str, object] | None) -> AbstractLayeredModel:
+        """The model of the site, given all other sites."""
         from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
         sites: Any = (model_kwargs or {}).get(GIBBS_SITES_KWARG, {})
         model = self._build(sites)
         _events.check(model)
-        ((name, old),) = state.z.items()
-        after, first, second, *keys = jax.random.split(state.rng_key, 3 + self._steps)
-        if old.shape[-1:] != (_events.size(model),):
+        return model
+
+    def _rows(self, model: AbstractLayeredModel, name: str, x: Array) -> Array:
+        """The site as rows of states."""
+        if x.shape[-1:] != (_events.size(model),):
             raise ValueError(
-                f"`build` must make a model of the units of site {name!r}, of shape {old.shape},"
+                f"`build` must make a model of the units of site {name!r}, of shape {x.shape},"
                 f" got one of {_events.size(model)} units."
             )
-        chains = math.prod(old.shape[:-1])
-        event = old.reshape(chains, old.shape[-1])
-        if model.layers[0].finite:
-            event = event.astype(jnp.int32)
-        start = _events.units(model, event, first)
-        chain = self._sampler.init(model, chains, key=second, start=start)
-        for key in keys:
-            chain, _ = self._sampler.step(model, chain, key=key)
-        new = _events.event(model, chain.units).reshape(old.shape).astype(old.dtype)
-        return BlockState({name: new}, after)
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        return rows.astype(jnp.int32) if model.layers[0].finite else rows
+
+    def _compare(
+        self, state: BlockState, model_args: tuple, model_kwargs: dict[str, object] | None
+    ) -> None:
+        """Raises `ValueError` if between states of the site the log-potential of what `build` makes
+        differs otherwise than the log density of the NumPyro model.
+        """
+        model = self._built(model_kwargs)
+        ((name, first),) = state.z.items()
+        rows = self._rows(model, name, first)
+        if not _checks.is_concrete(
+            (first, model_args, model_kwargs, eqx.filter(model, eqx.is_array))
+        ):
+            return
+        values = [rows]
+        for key in jax.random.split(jax.random.fold_in(state.rng_key, 0), 2):
+            chain = self._sampler.init(model, len(rows), key=key)
+            values.append(_events.event(model, chain.units))
+        densities, potentials = [], []
+        for x in values:
+            sites = {name: x.reshape(first.shape).astype(first.dtype)}
+            density, _ = log_density(self._model, model_args, model_kwargs or {}, sites)
+            densities.append(float(density))
+            potentials.append(float(_events.log_potential(model, x).sum()))
+        for density, potential in zip(densities[1:], potentials[1:], strict=True):
+            wanted, got = density - densities[0], potential - potentials[0]
+            scale = max(map(abs, (*densities, *potentials)))
+            if math.isfinite(wanted) and not abs(wanted - got) <= 1e-3 + 1e-4 * scale:
+                raise ValueError(
+                    f"`build` must make the distribution of site {name!r} given all other sites,"
+                    " prior and likelihood together: between two states the log density of `model`"
+                    f" changes by {wanted:.4g}, got {got:.4g}."
+                )
 
     def refresh(  # pyright: ignore
         self, state: BlockState, model_args: tuple, model_kwargs: dict[str, object] | None
@@ -137,8 +203,8 @@ class SamplerBlock(MCMCKernel):
         return state
 
     def wrap_model(self, wrapper: Callable[[Callable], Callable]) -> "SamplerBlock":
-        """There is no NumPyro model to wrap."""
-        return self
+        """The block with another NumPyro model."""
+        return SamplerBlock(self._sampler, self._build, wrapper(self._model), self._steps)
 
     def get_constrain_fn(
         self, model_args: tuple, model_kwargs: dict[str, object] | None

@@ -1,4 +1,6 @@
+import copy
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
@@ -7,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 from numpyro.distributions import Distribution
+from numpyro.distributions.batch_util import promote_batch_shape
 from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.util import validate_sample
 
@@ -16,21 +19,28 @@ from ..inference import Exact
 from ..models import AbstractLayeredModel
 from ..samplers import AbstractSampler, Gibbs, sample
 from . import _events
+from ._exchange import Exchanged, require_exchange
 
 
 _LATENT = (
-    "`log_partition` must be given if parameters of the model may be latent, because their density"
-    " would be wrong without it: pass log_partition='exact' or a value"
+    "`log_partition` must be given where parameters of the model may be latent, as a function of"
+    " them: a density without it is wrong, and nothing would show it. Take log_partition='exact' or"
+    " `BP(50)(model).log_partition`"
 )
 
 
 class EnergyDistribution(Distribution):
     """A model as a NumPyro distribution, for observed or latent sites.
 
-    An event is a vector. If hidden units are independent given the visible ones, it holds the
-    visible units, and the hidden units are summed out; otherwise, as for a DBM, it holds all units,
-    layer by layer. NUTS can sample units that are real. The batch axes of the model are those of
-    the distribution.
+    An event is a vector: the visible units, hidden units summed out, where these are independent
+    given the visible ones; else all units, a layer after another, as of a DBM. Labels come after
+    the visible units. Its elements are the states of the units, so that NUTS samples those that are
+    real. The batch axes of the model are those of the distribution.
+
+    `enumerate_support` lists the events of small models. `has_enumerate_support` is False all the
+    same: NumPyro's enumeration takes the numbers of a list of events for the states themselves, and
+    an event that is a vector would silently become one number. [`ebmlearn.numpyro.SamplerBlock`][]
+    moves such sites, or [`ebmlearn.Exact`][] sums over them.
 
     !!! example
 
@@ -44,12 +54,12 @@ class EnergyDistribution(Distribution):
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
     pytree_data_fields = ("model", "log_partition")
-    pytree_aux_fields = ("sampler", "steps")
+    pytree_aux_fields = ("sampler", "steps", "ranks")
 
     def __init__(
         self,
         model: AbstractLayeredModel,
-        log_partition: Literal["exact"] | float | Float[AnyArray, "*batch"] | None,
+        log_partition: Literal["exact", "exchange"] | float | Float[AnyArray, "*batch"] | None,
         *,
         sampler: AbstractSampler | None = None,
         steps: int = 1000,
@@ -61,74 +71,192 @@ class EnergyDistribution(Distribution):
         - `model`: any layered model whose visible units are all of one kind. Condition a CRBM
           first.
         - `log_partition`: the normaliser, log Z. `"exact"` enumerates the smaller side of the model
-          (or integrates a few nonnegative units) at each evaluation, with exact gradients. A number
-          or an array is used as given; if parameters are latent, compute it from them. None leaves
-          it out; this is correct only if the parameters are constants, and an error if they may be
-          latent.
-        - `sampler`, `steps`: `sample` runs this many steps of the sampler, Gibbs by default, from a
-          random state, with one chain per draw. Use enough steps for the chains to mix.
-          [`ebmlearn.PMP`][] draws directly and ignores `steps`.
-        - `fixed`: with `log_partition=None`, True declares that traced parameters (for instance
-          arguments of `mcmc.run`) are not latent. Differentiating by them still raises an error.
+          at each evaluation (or integrates a few nonnegative units), and its gradient is right. A
+          number or an array is taken as it is; where parameters are latent it has to be a function
+          of them, and a constant is refused. None leaves it out, which is right only where the
+          parameters are constants, and refused where they may be latent. `"exchange"` leaves it to
+          [`ebmlearn.numpyro.ExchangeKernel`][], and all other kernels are refused.
+        - `sampler`, `steps`: `sample` runs so many steps of this sampler, Gibbs if not given, from
+          a random state, one chain for each draw. The draws are as good as the chains are mixed.
+          [`ebmlearn.PMP`][] draws at once, and `steps` does not matter.
+        - `fixed`: with None or a constant, says of parameters that JAX traces (the arguments of
+          `mcmc.run` for instance) that they are not latent. Differentiating by them is refused all
+          the same.
         """
         _events.check(model)
         if sampler is not None and not isinstance(sampler, AbstractSampler):
             got = _checks.describe(sampler)
             raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
         _checks.count("steps", steps)
-        if log_partition is None:
-            if not fixed and not _checks.is_concrete(eqx.filter(model, eqx.is_array)):
-                raise ValueError(f"{_LATENT}, or `fixed=True` for traced constants; got None.")
-            model = _constant(model)
-        elif isinstance(log_partition, str):
-            _checks.choice("log_partition", log_partition, ("exact",))
-        elif not isinstance(log_partition, (int, float)) and not hasattr(log_partition, "dtype"):
+        if isinstance(log_partition, str):
+            _checks.choice("log_partition", log_partition, tuple(_STAND_INS))
+        elif not (log_partition is None or isinstance(log_partition, (int, float))) and not hasattr(
+            log_partition, "dtype"
+        ):
             raise TypeError(
                 "`log_partition` must be 'exact', None, or a number or an array such as"
                 f" `BP(50)(model).log_partition`, got {_checks.describe(log_partition)}."
             )
-        else:
+        elif log_partition is not None:
             _check_shape(log_partition, model.batch_shape)
+        if not isinstance(log_partition, str) and _checks.is_concrete(log_partition):
+            if not fixed and not _checks.is_concrete(eqx.filter(model, eqx.is_array)):
+                got = "None" if log_partition is None else "a constant"
+                raise ValueError(f"{_LATENT}, or say `fixed=True` of traced constants; got {got}.")
+            model = _constant(model)
         self.model = model
-        self.log_partition = _Exact() if isinstance(log_partition, str) else log_partition
+        # Of the parameters, and of the batch: axes that `jax.vmap` adds come before these.
+        self.ranks = jax.tree.leaves(model)[0].ndim, len(model.batch_shape)
+        name = log_partition if isinstance(log_partition, str) else None
+        self.log_partition = log_partition if name is None else _STAND_INS[name]
         self.sampler = sampler
         self.steps = steps
         super().__init__(model.batch_shape, (_events.size(model),), validate_args=validate_args)
 
     @property
     def support(self) -> Constraint:
-        """Vectors of 0 and 1, of real numbers, or of nonnegative ones."""
+        """Vectors of 0 and 1, of real numbers, of nonnegative ones, or of integers."""
         return _events.support(self.model)
+
+    @property
+    def mean(self) -> Float[Array, "..."]:  # pyright: ignore
+        """The mean of an event, where log Z is exact: for binary units, probabilities of 1."""
+        return self._moments("mean")[0]
+
+    @property
+    def variance(self) -> Float[Array, "..."]:  # pyright: ignore
+        """The variance of each element of an event, where log Z is exact."""
+        return self._moments("variance")[1]
+
+    def entropy(self) -> Float[Array, "..."]:  # pyright: ignore
+        """The entropy in nats, where log Z is exact and the events can be listed."""
+        self._need_exact("entropy")
+        events = self.enumerate_support(expand=False)
+        log_p = self.log_prob(events)
+        return -jnp.sum(jnp.exp(log_p) * log_p, 0)
+
+    def enumerate_support(self, expand: bool = True) -> Num[Array, "..."]:
+        """All events of a small model, along a first axis.
+
+        **Arguments:**
+
+        - `expand`: whether they are given for each instance of a batch, or with axes of length 1.
+        """
+        lead = len(self._lead)
+        model = jax.tree.map(lambda x: x[(0,) * lead], self.model) if lead else self.model
+        events = _events.listed(model)
+        size = events.shape[-1]
+        events = events.reshape(len(events), *[1] * len(self.batch_shape), size)
+        if not expand:
+            return events
+        return jnp.broadcast_to(events, (len(events), *self.batch_shape, size))
 
     def sample(  # pyright: ignore
         self, key: PRNGKeyArray, sample_shape: tuple[int, ...] = ()
     ) -> Num[Array, "..."]:
-        """Draws events, with one chain for each: see `steps`."""
-        key = _events.typed(key)
-        shape = (*sample_shape, *self.batch_shape)
-        number = math.prod(shape)
-        model = self.model
-        model = model.batched(shape)
+        """Draws events by chains, one for each: see `steps`."""
         sampler = Gibbs() if self.sampler is None else self.sampler
         before = 0 if sampler.independent else self.steps - 1
-        drawn = sample(model, sampler, number, key=key, num_chains=number, burn_in=before)
-        return _events.event(model, drawn).reshape(*shape, *self.event_shape)
+
+        def draw(model: Any, _: Any, key: PRNGKeyArray) -> Num[Array, "..."]:
+            shape = (*sample_shape, *model.batch_shape)
+            number = math.prod(shape)
+            model = model.batched(shape)
+            drawn = sample(model, sampler, number, key=key, num_chains=number, burn_in=before)
+            return _events.event(model, drawn).reshape(*shape, *self.event_shape)
+
+        lead = self._lead
+        key = _events.typed(key)
+        keys = jax.random.split(key, lead) if lead else key
+        return self._each(draw, keys, after=len(sample_shape))
 
     @validate_sample
     def log_prob(  # pyright: ignore
         self, value: Num[AnyArray, "..."], intermediates: PyTree = None
     ) -> Float[Array, "..."]:
-        """The log-probability of events; their log-potential if `log_partition` is None."""
-        potential = _events.log_potential(self.model, jnp.asarray(value))
-        if self.log_partition is None:
-            return potential
-        log_z = self._exact() if isinstance(self.log_partition, _Exact) else self.log_partition
-        return potential - jnp.broadcast_to(
-            jnp.asarray(log_z).astype(potential.dtype), potential.shape
-        )
+        """The log-probability of events, or of None for a normaliser, their log-potential."""
+        lead, own = self._lead, self.ranks[1]
+        value = jnp.asarray(value)
+        if not lead:
+            return _log_prob(self.model, self.log_partition, value)
+        batch = (*lead, *self.batch_shape[len(self.batch_shape) - own :])
+        shape = jnp.broadcast_shapes(value.shape[:-1], batch)
+        value = jnp.broadcast_to(value, (*shape, value.shape[-1]))
+        # What `jax.vmap` has added, first.
+        at = len(shape) - len(batch)
+        places = range(len(lead))
+        value = jnp.moveaxis(value, [at + k for k in places], list(places))
+        return self._each(_log_prob, value, after=at)
 
-    def _exact(self) -> Float[Array, "*batch"]:
-        return Exact()(self.model).log_partition
+    @property
+    def _lead(self) -> tuple[int, ...]:
+        """The axes that `jax.vmap` has added to the parameters."""
+        leaf = jax.tree.leaves(self.model)[0]
+        return leaf.shape[: leaf.ndim - self.ranks[0]]
+
+    def _each(self, fn: Callable[..., Array], *args: Array, after: int = 0) -> Array:
+        """A function of the model and its log Z, for all that `jax.vmap` has made. The axes of the
+        models come after so many others.
+        """
+        lead = self._lead
+        parts = (self.model, self.log_partition, *args)
+        if not lead:
+            return fn(*parts)
+        rank = len(lead)
+        flat = jax.tree.map(lambda x: x.reshape(math.prod(lead), *x.shape[rank:]), parts)
+        out = jax.vmap(fn)(*flat)
+        out = out.reshape(*lead, *out.shape[1:])
+        return jnp.moveaxis(out, list(range(rank)), [after + k for k in range(rank)])
+
+    def _moments(self, what: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        self._need_exact(what)
+        first, second = (self._each(lambda model, _, k=k: _exact_moments(model)[k]) for k in (0, 1))
+        return first, second
+
+    def _need_exact(self, what: str) -> None:
+        if not isinstance(self.log_partition, _Exact):
+            raise NotImplementedError(f"`{what}` needs log_partition='exact'.")
+
+
+def _promoted(d: EnergyDistribution) -> EnergyDistribution:
+    """A distribution that was made under `jax.vmap`, with the batch that this gave it."""
+    own = d.ranks[1]
+    out = copy.copy(d)
+    out._batch_shape = (*d._lead, *d.batch_shape[len(d.batch_shape) - own :])
+    return out
+
+
+_register: Any = promote_batch_shape.register
+_register(EnergyDistribution, _promoted)
+
+
+def _log_prob(model: Any, log_partition: Any, value: Num[Array, "..."]) -> Float[Array, "..."]:
+    potential = _events.log_potential(model, value)
+    if isinstance(log_partition, Exchanged):
+        require_exchange()
+        return potential
+    if log_partition is None:
+        return potential
+    log_z = _log_z(model) if isinstance(log_partition, _Exact) else jnp.asarray(log_partition)
+    return potential - jnp.broadcast_to(log_z.astype(potential.dtype), potential.shape)
+
+
+def _log_z(model: Any) -> Float[Array, "*batch"]:
+    """The exact log Z: by listing the events, where `Exact` does not take the model."""
+    if model.kind in Exact().takes:
+        return Exact()(model).log_partition
+    return jax.nn.logsumexp(_events.log_potential(model, _events.listed(model)), 0)
+
+
+def _exact_moments(model: Any) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n"]]:
+    """Means and variances of the units of an event."""
+    if model.kind in Exact().takes:
+        return _events.moments(model, Exact()(model))
+    events = _events.listed(model)
+    p = jax.nn.softmax(_events.log_potential(model, events), 0)[..., None]
+    x = events.astype(p.dtype)
+    mean = (p * x).sum(0)
+    return mean, (p * x**2).sum(0) - mean**2
 
 
 def _check_shape(log_partition: Any, batch_shape: tuple[int, ...]) -> None:
@@ -148,6 +276,9 @@ class _Exact(eqx.Module):
     """Stands for a log Z that is found when it is needed."""
 
 
+_STAND_INS = {"exact": _Exact(), "exchange": Exchanged()}
+
+
 @jax.custom_jvp
 def _leaves(leaves: list[Array]) -> list[Array]:
     return leaves
@@ -155,7 +286,7 @@ def _leaves(leaves: list[Array]) -> list[Array]:
 
 @_leaves.defjvp
 def _(primals: Any, tangents: Any) -> Any:
-    raise ValueError(f"{_LATENT}, got None and a gradient by the parameters.")
+    raise ValueError(f"{_LATENT}, got none and a gradient by the parameters.")
 
 
 def _constant(model: Any) -> Any:

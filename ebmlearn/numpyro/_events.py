@@ -2,16 +2,23 @@
 tell, where hidden ones can be summed out, else all units, a layer after another.
 """
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 from numpyro.distributions import constraints
 
+from ..inference import Beliefs
 from ..models import AbstractLayeredModel
 from ..models._base import refuse, require_layers
 from ..samplers._sweep import drawn
+
+
+# How many events are listed at most.
+_MOST = 2**20
 
 
 def typed(key: Array) -> Array:
@@ -24,15 +31,57 @@ def typed(key: Array) -> Array:
 def check(model: Any) -> None:
     """Raises `TypeError` unless `model` can be the distribution of a site."""
     require_layers(model, "a distribution")
-    if len({model.layers[k].support for k in _held(model)}) > 1:
-        refuse(model, "have visible units of one kind to be a distribution")
+    layers = [model.layers[k] for k in _held(model)]
+    if len({layer.support for layer in layers}) > 1 and not all(u.finite for u in layers):
+        refuse(model, "have visible units that are all real, or all of finitely many states, to be")
 
 
 def support(model: AbstractLayeredModel) -> Any:
-    """The constraint of a site."""
-    name, *arguments = model.layers[0].support
+    """The constraint of a site. Units of several kinds, such as labels beside binary ones, are
+    integers up to the last state of each.
+    """
+    kinds = {model.layers[k].support for k in _held(model)}
+    if len(kinds) > 1:
+        return constraints.independent(constraints.integer_interval(0, num_states(model) - 1), 1)
+    ((name, *arguments),) = kinds
     one = getattr(constraints, name)
     return constraints.independent(one(*arguments) if arguments else one, 1)
+
+
+def is_finite(model: AbstractLayeredModel) -> bool:
+    """Whether a site has finitely many states."""
+    return all(model.layers[k].finite for k in _held(model))
+
+
+def num_states(model: AbstractLayeredModel) -> Int[np.ndarray, " n"]:
+    """How many states each unit of a site has, where these are finitely many."""
+    counts = []
+    for k in _held(model):
+        # An interval of integers from 0, or else both states of a binary unit.
+        _, *interval = model.layers[k].support
+        counts.append(np.full(model.layers[k].size, interval[1] + 1 if interval else 2))
+    return np.concatenate(counts)
+
+
+def moments(
+    model: AbstractLayeredModel, beliefs: Beliefs
+) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n"]]:
+    """The means and the variances of the units of a site."""
+    parts = []
+    for k in _held(model):
+        layer, x = model.layers[k], jax.tree.leaves(beliefs.means)[k]
+        if not layer.finite:
+            parts.append((x, beliefs.variance))
+            continue
+        if layer.width > layer.size:
+            # A probability for each state.
+            at = jnp.arange(layer.width // layer.size).astype(x.dtype)
+            mean = x @ at
+            parts.append((mean, x @ at**2 - mean**2))
+        else:
+            parts.append((x, x * (1 - x)))
+    means, variances = zip(*parts, strict=True)
+    return jnp.concatenate(means, -1), jnp.concatenate(variances, -1)
 
 
 def size(model: AbstractLayeredModel) -> int:
@@ -84,3 +133,15 @@ def _layers(
         else:
             out.append(jnp.zeros((event.shape[0], layer.width), model.dtype))
     return out
+
+
+def listed(model: AbstractLayeredModel) -> Int[Array, "..."]:
+    """All events, along an axis before those of the batch of the model, which are of length 1."""
+    if not is_finite(model):
+        raise NotImplementedError("events can be listed only if units have finitely many states.")
+    counts = [int(n) for n in num_states(model)]
+    number = math.prod(counts)
+    if number > _MOST:
+        raise NotImplementedError(f"at most {_MOST} events can be listed, and there are {number}.")
+    events = np.indices(counts).reshape(len(counts), number).T.astype(np.int32)
+    return jnp.asarray(events).reshape(number, *[1] * len(model.batch_shape), len(counts))

@@ -1,16 +1,17 @@
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractLayeredModel
-from ..models._base import require, require_layers, require_single
+from ..models._base import require_layers, require_single
 from ..models._chains import chain_states
 from ..models._names import by_layer
 from ..samplers import (
@@ -20,30 +21,116 @@ from ..samplers import (
     ParallelTempering,
     TemperedTransitions,
 )
+from ..samplers._adaptation import Ladder, ladder_of, with_ladder
 from ..samplers._base import share_accepted
+from ..units import AbstractUnits
 from ._events import typed
 
 
 class KernelState(NamedTuple):
-    """The state of one chain. NumPyro can collect `energy` and `accepted` as `extra_fields`;
-    `accepted` is the share of proposals that the last step accepted, NaN if it made none.
+    """The state of one chain, as NumPyro keeps it. What may be asked for as `extra_fields`:
+
+    - `potential_energy`: the energy of the model.
+    - `accept_prob`: the share of proposals that the last step accepted, or of swaps; NaN where it
+      made none.
+    - `swap_rates`, `betas`: of parallel tempering, the share of swaps made between each pair of
+      neighbouring temperatures since they were last moved, and the inverse temperatures.
     """
 
     z: dict[str, Array]
-    energy: Float[Array, "..."]
-    accepted: Float[Array, "..."]
+    potential_energy: Float[Array, "..."]
+    accept_prob: Float[Array, "..."]
+    ladder: Ladder | None
     chain: PyTree
     rng_key: Array
 
+    @property
+    def swap_rates(self) -> Float[Array, "..."]:
+        """The share of swaps made between each pair of neighbouring temperatures."""
+        return self._for_each(self._swapping("swap_rates").rates)
 
-class _SamplerKernel(MCMCKernel):
-    """A sampler as a kernel, with one chain of the sampler for each chain of NumPyro."""
+    @property
+    def betas(self) -> Float[Array, "..."]:
+        """The inverse temperatures."""
+        return self._for_each(self._swapping("betas").betas)
+
+    def _for_each(self, x: Float[Array, " _"]) -> Float[Array, "..."]:
+        return jnp.broadcast_to(x, (*self.rng_key.shape, *x.shape))
+
+    def _swapping(self, name: str) -> Ladder:
+        if self.ladder is None:
+            raise ValueError(
+                f"`extra_fields` must not hold {name!r} for a sampler without swaps: only"
+                " `ParallelTempering` has it."
+            )
+        return self.ladder
+
+
+class _NoBlock:
+    """NumPyro looks for `refresh` at the class of a kernel that is to be a block of
+    `numpyro.infer.Gibbs`. These have none, and this says what to write instead.
+    """
+
+    def __get__(self, instance: object, owner: type) -> NoReturn:
+        raise AttributeError(
+            f"a `{owner.__name__}` must not be a block of `numpyro.infer.Gibbs`, since it knows"
+            " nothing of other sites: write `SamplerBlock(sampler, build)`, where `build` makes the"
+            " model from them."
+        )
+
+
+class SamplerKernel(MCMCKernel):
+    """Any sampler as a kernel of `numpyro.infer.MCMC`. The model is an argument of the run, and the
+    sites are its units: `visible` and `hidden` (`hidden_1`, `hidden_2`, ... for a DBM), or `x`.
+
+    !!! example
+
+        ```python
+        mcmc = numpyro.infer.MCMC(SamplerKernel(ebmlearn.Gibbs()), num_warmup=100, num_samples=1000)
+        mcmc.run(jax.random.key(0), rbm, extra_fields=("potential_energy",))
+        mcmc.get_samples()["visible"]  # integers of shape [1000, visible]
+        ```
+
+    The keyword `clamped` of `run` holds units at their `init_params`: `mcmc.run(key, rbm,
+    clamped=Layers(mask, None), init_params={"visible": v})`. `init_params` holds states of some
+    sites, integers, booleans, or floats that are integers; the other sites are drawn at random. Of
+    several chains it has a leading axis of them; a list does for one chain.
+
+    With `chain_method="vectorized"` all chains step together as in [`ebmlearn.sample`][], which is
+    fastest on one device; the draws are others than those of "sequential" and "parallel".
+    NumPyro compiles every `run` anew where it shows no progress bar: `fori_collect` jits a new
+    function each time. To compile once, jit a function that makes the `MCMC` object:
+
+        ```python
+        @jax.jit
+        def draw(key, rbm):
+            mcmc = MCMC(kernel, num_warmup=100, num_samples=1000, num_chains=4,
+                        chain_method="vectorized", progress_bar=False)
+            mcmc.run(key, rbm)
+            return mcmc.get_samples()
+        ```
+    """
 
     # There is no NumPyro model behind the units: tools that ask for one find none.
     model = None
+    refresh: Any = _NoBlock()
 
-    def __init__(self, sampler: AbstractSampler):
-        self._sampler = sampler
+    def __init__(self, sampler: AbstractSampler, adapt: bool = True):
+        """**Arguments:**
+
+        - `sampler`: for instance [`ebmlearn.Gibbs`][].
+        - `adapt`: whether the ladder of [`ebmlearn.ParallelTempering`][] is moved during warm-up
+          so that neighbours swap equally often, as [`ebmlearn.adapt_ladder`][] does. Vectorised
+          chains share a ladder. It needs a `num_warmup` of 80 at least.
+        """
+        if not isinstance(sampler, AbstractSampler):
+            got = _checks.describe(sampler)
+            raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+        self.sampler = sampler
+        self.adapt = adapt
+
+    def __repr__(self) -> str:
+        return f"SamplerKernel({self.sampler}{'' if self.adapt else ', adapt=False'})"
 
     @property
     def sample_field(self) -> str:
@@ -61,50 +148,47 @@ class _SamplerKernel(MCMCKernel):
         """The start of a chain, or of several if there are several keys."""
         model, clamped = _arguments(model_args, model_kwargs)
         rng_key = typed(rng_key)
-        start = _first_units(model, init_params, clamped, rng_key.size)
-        if rng_key.ndim == 0:
-            return self._start(rng_key, start, model, clamped)
-        axis = None if start is None else 0
-        return jax.vmap(lambda key, start: self._start(key, start, model, clamped), (0, axis))(
-            rng_key, start
-        )
+        chains = rng_key.size
+        start = _first_units(model, init_params, clamped, chains)
+        one, after = _split(rng_key)
+        chain = self.sampler.init(model, chains, key=one, start=start, clamped=clamped)
+        nan = jnp.full(rng_key.shape, jnp.nan, model.dtype)
+        ladder = ladder_of(self.sampler, num_warmup if self.adapt else 0, model.dtype)
+        sites = _sites(model, chain.units, rng_key.shape)
+        return KernelState(sites, nan, nan, ladder, chain, after)
 
     def sample(
         self, state: KernelState, model_args: tuple, model_kwargs: dict[str, object] | None
     ) -> KernelState:
         """One step of a chain, or of several."""
         model, _ = _arguments(model_args, model_kwargs)
-        if state.rng_key.ndim == 0:
-            return self._step(state, model)
-        return jax.vmap(lambda state: self._step(state, model))(state)
-
-    def refresh(  # pyright: ignore
-        self, state: KernelState, model_args: tuple, model_kwargs: dict[str, object] | None
-    ) -> KernelState:
-        """Nothing that a step needs is kept."""
-        return state
+        shape = state.rng_key.shape
+        one, after = _split(state.rng_key)
+        sampler = with_ladder(self.sampler, state.ladder)
+        chain, info = sampler.step(model, state.chain, key=one)
+        accepted = share_accepted(info)
+        accepted = jnp.asarray(jnp.nan if accepted is None else accepted, model.dtype)
+        ladder = None if state.ladder is None else state.ladder.counted(info)
+        return KernelState(
+            _sites(model, chain.units, shape),
+            info.energy.reshape(shape),
+            jnp.broadcast_to(accepted, shape),
+            ladder,
+            chain,
+            after,
+        )
 
     def get_diagnostics_str(self, state: KernelState) -> str:  # pyright: ignore
         """What the progress bar shows."""
-        accepted = float(jnp.mean(state.accepted))
-        text = f"energy {float(jnp.mean(state.energy)):.3g}"
+        text = f"energy {float(jnp.mean(state.potential_energy)):.3g}"
+        accepted = float(jnp.mean(state.accept_prob))
+        if state.ladder is not None:
+            rates = state.ladder.rates
+            return text if jnp.isnan(rates).any() else f"{text}, least swaps {rates.min():.0%}"
         return text if math.isnan(accepted) else f"{text}, accepted {accepted:.0%}"
 
-    def _start(self, key: Array, start: Any, model: Any, clamped: Any) -> KernelState:
-        one, two = jax.random.split(key)
-        chain = self._sampler.init(model, 1, key=one, start=start, clamped=clamped)
-        nan = jnp.full((), jnp.nan, model.dtype)
-        return KernelState(_sites(model, chain.units), nan, nan, chain, two)
 
-    def _step(self, state: KernelState, model: Any) -> KernelState:
-        one, two = jax.random.split(state.rng_key)
-        chain, info = self._sampler.step(model, state.chain, key=one)
-        accepted = share_accepted(info)
-        accepted = state.accepted if accepted is None else accepted.astype(state.accepted.dtype)
-        return KernelState(_sites(model, chain.units), info.energy[0], accepted, chain, two)
-
-
-class GibbsKernel(_SamplerKernel):
+def GibbsKernel(beta: float = 1.0) -> SamplerKernel:
     """[`ebmlearn.Gibbs`][] for NumPyro.
 
     !!! example
@@ -115,22 +199,16 @@ class GibbsKernel(_SamplerKernel):
         mcmc.get_samples()["visible"]  # integers of shape [1000, visible]
         ```
 
-    The keyword `clamped` of `run` fixes units at their `init_params`: `mcmc.run(key, rbm,
-    clamped=Layers(mask, None), init_params={"visible": v})`. Units without `init_params` start at
-    random.
+    **Arguments:**
+
+    - `beta`: the inverse temperature.
     """
-
-    def __init__(self, beta: float = 1.0):
-        """**Arguments:**
-
-        - `beta`: the inverse temperature.
-        """
-        super().__init__(Gibbs(beta))
+    return SamplerKernel(Gibbs(beta))
 
 
-class NNBMGibbsKernel(_SamplerKernel):
-    """[`ebmlearn.Gibbs`][] for nonnegative units in NumPyro. Each unit is drawn from a truncated
-    normal distribution; units that are not joined are drawn at the same time.
+def NNBMGibbsKernel(beta: float = 1.0) -> SamplerKernel:
+    """[`ebmlearn.Gibbs`][] for NumPyro. Nonnegative units are drawn from truncated normal
+    distributions, those that are not joined together.
 
     !!! example
 
@@ -139,55 +217,58 @@ class NNBMGibbsKernel(_SamplerKernel):
         mcmc.run(jax.random.key(0), nnbm)
         mcmc.get_samples()["x"]  # real numbers of shape [1000, n]
         ```
+
+    **Arguments:**
+
+    - `beta`: the inverse temperature.
     """
-
-    def __init__(self, beta: float = 1.0):
-        """**Arguments:**
-
-        - `beta`: the inverse temperature.
-        """
-        super().__init__(Gibbs(beta))
-
-    def _start(self, key: Array, start: Any, model: Any, clamped: Any) -> KernelState:
-        require(model, ("nonnegative",), "NNBMGibbsKernel")
-        return super()._start(key, start, model, clamped)
+    return SamplerKernel(Gibbs(beta))
 
 
-class GibbsWithGradientsKernel(_SamplerKernel):
-    """[`ebmlearn.GibbsWithGradients`][] for NumPyro, used as [`ebmlearn.numpyro.GibbsKernel`][]."""
+def GibbsWithGradientsKernel(flips: int = 1, beta: float = 1.0) -> SamplerKernel:
+    """[`ebmlearn.GibbsWithGradients`][] for NumPyro.
 
-    def __init__(self, flips: int = 1, beta: float = 1.0):
-        """**Arguments:**
+    **Arguments:**
 
-        - `flips`: the number of flips that a step proposes.
-        - `beta`: the inverse temperature.
-        """
-        super().__init__(GibbsWithGradients(flips, beta=beta))
-
-
-class TemperedTransitionsKernel(_SamplerKernel):
-    """[`ebmlearn.TemperedTransitions`][] for NumPyro, as [`ebmlearn.numpyro.GibbsKernel`][]."""
-
-    def __init__(self, betas: Sequence[float] | Float[AnyArray, " betas"], sweeps: int = 1):
-        """**Arguments:**
-
-        - `betas`: inverse temperatures that increase to 1.
-        - `sweeps`: the number of sweeps at each temperature, in each direction.
-        """
-        super().__init__(TemperedTransitions(betas, sweeps=sweeps))
-
-
-class ParallelTemperingKernel(_SamplerKernel):
-    """[`ebmlearn.ParallelTempering`][] for NumPyro, used as [`ebmlearn.numpyro.GibbsKernel`][]. The
-    samples are those at inverse temperature 1, and `accepted` is the share of swaps.
+    - `flips`: how many flips are proposed in a step.
+    - `beta`: the inverse temperature.
     """
+    return SamplerKernel(GibbsWithGradients(flips, beta=beta))
 
-    def __init__(self, betas: Sequence[float] | Float[AnyArray, " betas"]):
-        """**Arguments:**
 
-        - `betas`: inverse temperatures that increase to 1.
-        """
-        super().__init__(ParallelTempering(betas))
+def TemperedTransitionsKernel(
+    betas: Sequence[float] | Float[AnyArray, " betas"], sweeps: int = 1
+) -> SamplerKernel:
+    """[`ebmlearn.TemperedTransitions`][] for NumPyro.
+
+    **Arguments:**
+
+    - `betas`: inverse temperatures that increase to 1.
+    - `sweeps`: how many at each temperature, in each direction.
+    """
+    return SamplerKernel(TemperedTransitions(betas, sweeps=sweeps))
+
+
+def ParallelTemperingKernel(
+    betas: Sequence[float] | Float[AnyArray, " betas"], adapt: bool = True
+) -> SamplerKernel:
+    """[`ebmlearn.ParallelTempering`][] for NumPyro. The samples are those at inverse temperature 1.
+
+    !!! example
+
+        ```python
+        kernel = ParallelTemperingKernel(jnp.linspace(0, 1, 11))
+        mcmc = MCMC(kernel, num_warmup=400, num_samples=1000)
+        mcmc.run(jax.random.key(0), rbm, extra_fields=("swap_rates", "betas"))
+        mcmc.get_extra_fields()["swap_rates"][-1]
+        ```
+
+    **Arguments:**
+
+    - `betas`: inverse temperatures that increase to 1.
+    - `adapt`: whether they are moved during warm-up, as for [`ebmlearn.numpyro.SamplerKernel`][].
+    """
+    return SamplerKernel(ParallelTempering(betas), adapt)
 
 
 def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractLayeredModel, Any]:
@@ -204,9 +285,19 @@ def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractLaye
     return model, clamped
 
 
-def _sites(model: AbstractLayeredModel, units: Any) -> dict[str, Array]:
-    """The units of the only chain, by the names of their sites."""
-    return {name: x[0] for name, x in zip(model.names, jax.tree.leaves(units), strict=True)}
+def _split(key: Array) -> tuple[Array, Array]:
+    """The key of a step of all chains, and those that the chains keep."""
+    if key.ndim == 0:
+        one, after = jax.random.split(key)
+        return one, after
+    keys = jax.vmap(jax.random.split)(key)
+    return keys[0, 0], keys[:, 1]
+
+
+def _sites(model: AbstractLayeredModel, units: Any, shape: tuple[int, ...]) -> dict[str, Array]:
+    """The units of chains, or of the only one, by the names of their sites."""
+    pairs = zip(model.names, jax.tree.leaves(units), strict=True)
+    return {name: x.reshape(*shape, x.shape[-1]) for name, x in pairs}
 
 
 def _first_units(model: AbstractLayeredModel, sites: Any, clamped: Any, chains: int) -> Any:
@@ -222,10 +313,23 @@ def _first_units(model: AbstractLayeredModel, sites: Any, clamped: Any, chains: 
         x = sites.get(name)
         if x is not None:
             label = f"init_params[{name!r}]"
-            x = chain_states(label, x, chains, layer, model.dtype)
+            x = chain_states(label, _as_states(label, x, layer), chains, layer, model.dtype)
         elif mask is not None:
             raise ValueError(
                 f"`init_params` must hold {name!r}, where units are clamped, got {sorted(sites)}."
             )
         values.append(x)
     return model.units(values) if sites else None
+
+
+def _as_states(name: str, x: Any, layer: AbstractUnits) -> Array:
+    """States of units as they are stored, from lists, booleans, and floats that are integers."""
+    # NumPyro turns the numbers of a list into arrays.
+    x = jnp.stack([jnp.asarray(v) for v in x]) if isinstance(x, (list, tuple)) else jnp.asarray(x)
+    if not layer.finite:
+        return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.result_type(float))
+    if jnp.issubdtype(x.dtype, jnp.floating) and _checks.is_concrete(x):
+        wrong = np.asarray(x) != np.round(np.asarray(x))
+        if wrong.any():
+            raise ValueError(f"`{name}` must hold integers, got {np.asarray(x)[wrong][0]}.")
+    return x.astype(jnp.int32)

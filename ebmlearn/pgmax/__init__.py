@@ -15,7 +15,7 @@ _make_compatible()
 
 from .. import messages as _messages
 from ._caches import clear_caches as clear_caches
-from ._convert import PGMaxGraph as PGMaxGraph, to_pgmax as to_pgmax
+from ._convert import MAKERS as _MAKERS, PGMaxGraph as PGMaxGraph, to_pgmax as to_pgmax
 from ._dense_group import (
     CRBMFactorGroup as CRBMFactorGroup,
     RBMFactor as RBMFactor,
@@ -31,16 +31,28 @@ from ._grid import (
     uniform_grid as uniform_grid,
 )
 from ._inferer import MatrixBP as MatrixBP
+from ._layout import Constants as _Constants, Kind as _Kind, Layout as _Layout, Wires as _Wires
 from ._model import FactorGraphModel as FactorGraphModel
+from ._names import Ids as _Ids, Names as _Names
 from ._nnbm_group import (
     NNBMFactor as NNBMFactor,
     NNBMFactorGroup as NNBMFactorGroup,
     NNBMWiring as NNBMWiring,
     register as _register_nnbm,
 )
+from ._normalisers import NORMALISERS as _NORMALISERS
+from ._rebuild import rebuilt as _rebuilt
 from ._view import GraphMaker as _GraphMaker
 
 
 _register_dense()
 _register_nnbm()
 _messages.register("factors", _GraphMaker())
+_MAKERS["factors"] = _rebuilt
+# What files of models may hold: see `ebmlearn.save`.
+_SAVED = {
+    kind.__name__: kind
+    for kind in (
+        FactorGraphModel, _Wires, _Names, _Ids, _Layout, _Kind, _Constants, *_NORMALISERS
+    )
+}  # fmt: skip

@@ -1,4 +1,5 @@
-from collections.abc import Mapping
+import collections
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.extend.backend
@@ -7,7 +8,7 @@ import jax.lib
 
 def make_compatible() -> None:
     """Lets PGMax 0.6.1 run on any JAX that this library allows: it asks `jax.lib.xla_bridge` for
-    the platform, which has moved to `jax.extend.backend`. Nothing inside PGMax is changed.
+    the platform, which has moved to `jax.extend.backend`.
     """
     # Not `hasattr`: it meets the module's own `__getattr__`, which warns on some versions of JAX.
     if "xla_bridge" not in vars(jax.lib):
@@ -21,3 +22,32 @@ def starts_of(graph: Any) -> Mapping[Any, Any]:
     if hasattr(graph, "_vars_to_starts"):
         return graph._vars_to_starts
     return graph.fg_state.vars_to_starts
+
+
+def add_type(kind: type, update: Callable[..., Any]) -> None:
+    """Tells PGMax how the messages of a type of factors pass. Graphs built before do not know of
+    it.
+
+    PGMax then keeps the type in every graph, also where no factor has it. What walks through
+    `graph.factor_groups`, as `pgmax.utils.primal_lp` does, may refuse types that it does not know:
+    so a graph lists ours only if it has such factors.
+    """
+    from pgmax import factor, fgraph
+
+    factor.FAC_TO_VAR_UPDATES[kind] = update
+    _OURS.add(kind)
+    graphs: Any = fgraph.FactorGraph
+    graphs.factor_groups = property(_used_groups, doc=graphs.factor_groups.__doc__)
+
+
+_OURS: set[type] = set()
+
+
+def _used_groups(graph: Any) -> "collections.OrderedDict[type, list[Any]]":
+    groups = all_groups(graph).items()
+    return collections.OrderedDict((k, x) for k, x in groups if x or k not in _OURS)
+
+
+def all_groups(graph: Any) -> Mapping[type, list[Any]]:
+    """The factor groups of a graph by type, of all types that were known when it was built."""
+    return graph._factor_types_to_groups

@@ -18,7 +18,8 @@ class PGMaxGraph(NamedTuple):
 
     - `graph`: the graph, with the weights of the model.
     - `variables`: its groups of variables, named as the units of the model: `variables.visible` and
-      `variables.hidden`, or `variables.x`; of a GridMRF `variables["state"]` and those of channels.
+      `variables.hidden`, or `variables.x`; of a GridMRF `variables["state"]` and those of channels;
+      of a FactorGraphModel a tuple of groups, in the order of the graph that it was made of.
     - `evidence`: the biases of the model, for `evidence_updates` of PGMax or `with_evidence` of
       [`ebmlearn.pgmax.FactorGraphModel`][]. Leading axes are those of the model's biases.
     """
@@ -29,9 +30,10 @@ class PGMaxGraph(NamedTuple):
 
 
 def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
-    """Converts a model to a PGMax graph. Weights between layers become dense groups; nonzero
-    couplings inside a layer become pairwise factors. Each table of a grid becomes a group of
-    pairwise factors.
+    """A model as a PGMax graph: blocks of weights between layers become dense groups, couplings
+    inside a layer pairwise factors, where they are not zero. The tables of a grid become pairwise
+    factors, a group for each in the order of its log-potentials. A
+    [`ebmlearn.pgmax.FactorGraphModel`][], such as one from a file, becomes its graph again.
 
     !!! example
 
@@ -45,21 +47,23 @@ def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
     **Arguments:**
 
     - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without
-      label units, a GridMRF, or a model of nonnegative units, which is quantised.
-    - `grid`: for nonnegative units, the values of their states; by default `grid_for(model)`.
+      label units, a GridMRF, a FactorGraphModel, or a model of nonnegative units, which is
+      quantised.
+    - `grid`: for nonnegative units, the values of their states; `grid_for(model)` if not given.
     """
     require(model, tuple(MAKERS), "to_pgmax")
     return MAKERS[model.kind](model, grid)
 
 
-def _no_grid(model: AbstractModel, grid: Grid | None) -> None:
+def no_grid(model: AbstractModel, grid: Grid | None) -> None:
+    """Raises `ValueError` where there is a grid for units that need none."""
     if grid is not None:
         kind = type(model).__name__
         raise ValueError(f"`grid` must be None unless units are nonnegative, got one for a {kind}.")
 
 
 def _binary(model: Any, grid: Grid | None) -> PGMaxGraph:
-    _no_grid(model, grid)
+    no_grid(model, grid)
     unary = model.unary()
     layers = [vgroup.NDVarArray(num_states=2, shape=(bias.shape[-1],)) for bias in unary]
     graph = fgraph.FactorGraph(layers)
@@ -92,7 +96,7 @@ def _binary(model: Any, grid: Grid | None) -> PGMaxGraph:
 
 
 def _pixels(model: Any, grid: Grid | None) -> PGMaxGraph:
-    _no_grid(model, grid)
+    no_grid(model, grid)
     groups = [vgroup.NDVarArray(num_states=n, shape=shape) for shape, n in model.sizes]
     graph = fgraph.FactorGraph(groups)
     state, *channels = (np.array(g.variables, object).reshape(*model.shape, 2) for g in groups)

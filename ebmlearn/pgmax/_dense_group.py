@@ -14,6 +14,7 @@ from .. import _checks
 from .._types import AnyArray
 from ..messages import hard, soft
 from ..models import CRBM
+from ._compat import add_type
 
 
 # The states of both ends of an edge, as PGMax lists them.
@@ -388,4 +389,4 @@ def listed(name: str, variables: Any, states: int) -> list[Variable]:
 
 def register() -> None:
     """Tells PGMax how messages pass. Graphs built before do not know of it."""
-    factor.FAC_TO_VAR_UPDATES[RBMFactor] = pass_rbm_fac_to_var_messages
+    add_type(RBMFactor, pass_rbm_fac_to_var_messages)

@@ -1,17 +1,20 @@
+import warnings
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 from pgmax import infer
 from pgmax.infer import bp_state as bp_states
+from pgmax.infer.bp import BeliefPropagation
 
 from .. import _checks
 from .._sentinels import LIMIT
 from .._types import AnyArray
 from ..inference._base import limited, Limits
-from ..inference._bp import in_form, in_log_odds, passed
+from ..inference._bp import in_form, passed
 from ..messages import Form, GraphInstance, ODDS_LIMIT
 from ._dense_group import RBMFactor
 from ._layout import lay_out, Layout, Wires
@@ -28,11 +31,12 @@ class _Slices(NamedTuple):
     rest: tuple[tuple[int, int], ...]
 
 
-def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer:
-    """Belief propagation for PGMax graphs with dense groups. It is an `Inferer` that replaces
-    `pgmax.infer.build_inferer` and gives the same results. Dense groups use matrices, logical and
-    pool factors use updates without cancellation, and all other factors use PGMax's own updates. It
-    compiles once for each number of iterations.
+def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> BeliefPropagation:
+    """Belief propagation for PGMax graphs with dense groups: these by matrices, logical and pool
+    factors by updates that lose no digits, all other factors by PGMax's own. It has the functions
+    of `pgmax.infer.build_inferer(bp_state, backend="bp")`, with the same arguments and equal
+    results: `init`, `update`, `run`, `run_with_diffs`, `run_bp`, `get_beliefs` and `to_bp_state`.
+    It compiles once for each number of iterations.
 
     !!! example
 
@@ -103,12 +107,9 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer
     ) -> infer.BPArrays:
         return update(None, log_potentials_updates, ftov_msgs_updates, evidence_updates)
 
-    def run(
-        bp_arrays: infer.BPArrays,
-        num_iters: int,
-        damping: float | Float[Array, ""] = 0.5,
-        temperature: float | Float[Array, ""] = default,
-    ) -> infer.BPArrays:
+    def passed_on(
+        bp_arrays: infer.BPArrays, num_iters: int, damping: Any, temperature: Any, diffs: bool
+    ) -> tuple[infer.BPArrays, Float[Array, " num_iters"] | None]:
         _checks.count("num_iters", num_iters)
         _checks.number("damping", damping, 0, 1, "[0, 1]")
         _checks.number("temperature", temperature, 0, float("inf"), "[0, inf)")
@@ -122,8 +123,33 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer
             fits = bool(_fits(slices, given, scale))
         kept = None if undamped else jnp.asarray(damping, dtype)
         limits = limited(num_iters, None, dtype, unroll=True)
-        messages = _run(layout, wires, slices, given, scale, kept, limits, hard, fits)
-        return infer.BPArrays(bp_arrays.log_potentials, messages, bp_arrays.evidence)
+        messages, changes = _run(
+            layout, wires, slices, given, scale, kept, limits, hard, fits, diffs
+        )
+        new = infer.BPArrays(bp_arrays.log_potentials, messages, bp_arrays.evidence)
+        return new, changes
+
+    def run_with_diffs(
+        bp_arrays: infer.BPArrays,
+        num_iters: int,
+        damping: float | Float[Array, ""] = 0.5,
+        temperature: float | Float[Array, ""] = default,
+    ) -> Any:
+        return passed_on(bp_arrays, num_iters, damping, temperature, True)
+
+    def run(
+        bp_arrays: infer.BPArrays,
+        num_iters: int,
+        damping: float | Float[Array, ""] = 0.5,
+        temperature: float | Float[Array, ""] = default,
+    ) -> infer.BPArrays:
+        return passed_on(bp_arrays, num_iters, damping, temperature, False)[0]
+
+    def run_bp(
+        bp_arrays: infer.BPArrays, num_iters: int, damping: float | Float[Array, ""] = 0.5
+    ) -> infer.BPArrays:
+        warnings.warn("`run_bp` is deprecated in PGMax: call `run`.", stacklevel=2)
+        return run(bp_arrays, num_iters, damping, default)
 
     def get_beliefs(bp_arrays: infer.BPArrays) -> dict[Any, Any]:
         given = _parts(bp_arrays)
@@ -143,8 +169,14 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> infer.Inferer
             evidence=infer.Evidence(fg_state=state, value=evidence),
         )
 
-    return infer.Inferer(
-        init=init, update=update, to_bp_state=to_bp_state, get_beliefs=get_beliefs, run=run
+    return BeliefPropagation(
+        init=init,
+        update=update,
+        to_bp_state=to_bp_state,
+        get_beliefs=get_beliefs,
+        run=run,
+        run_bp=run_bp,
+        run_with_diffs=run_with_diffs,
     )
 
 
@@ -197,8 +229,11 @@ def _run(
     limits: Limits,
     hard: bool,
     fits: bool | None,
-) -> Float[Array, " edge_states"]:
-    """New messages in PGMax's flat form."""
+    diffs: bool,
+) -> tuple[Float[Array, " edge_states"], Float[Array, " num_iters"] | None]:
+    """New messages in PGMax's flat form; with `diffs`, the largest change of one of them in each
+    iteration too.
+    """
     log_potentials, messages, evidence = given
     dtype = evidence.dtype
     weights = [w.astype(dtype) / temperature for w in _weights(slices, log_potentials)]
@@ -213,28 +248,44 @@ def _run(
 
     tables = Tables(layout, wires, potentials, tuple(weights))
 
-    def run(form: Form) -> tuple[tuple, Array]:
+    def flat_pairs(messages: Any, form: Form) -> list[Float[Array, "m n 2 2"]]:
+        """The messages of dense groups as PGMax keeps them."""
+        out = []
+        for w, pair in zip(weights, messages, strict=True):
+            sent = [jnp.log(m) for m in pair] if form == "odds" else pair
+            both = temperature * (jnp.stack(sent, -1) + (w / 2)[:, :, None])
+            top = jnp.maximum(both, 0)
+            out.append(jnp.stack([-top, both - top], -1))
+        return out
+
+    def run(form: Form) -> tuple[list[Array], Array, Array | None]:
         view = GraphView(tables, "max" if hard else "sum", form, damping)
         start = tuple(tuple(map(jnp.exp, pair)) if form == "odds" else pair for pair in pairs)
         begun = view.normalised(rest.astype(dtype) / temperature) if layout.kinds else rest
         first = view.state(start, begun.astype(dtype), instance)
-        # Two at a time, so that each message can be overwritten by its answer's answer.
-        state, _, _ = passed(view, instance, first, limits, unroll=2)
-        state = in_log_odds(state, form == "odds")
-        return state.messages, state.rest
+        if not diffs:
+            # Two at a time, so that each message can be overwritten by its answer's answer.
+            state, _, _ = passed(view, instance, first, limits, unroll=2)
+            return flat_pairs(state.messages, form), state.rest, None
 
-    sent, rest = in_form(_fits(slices, given, temperature) if fits is None else fits, run)
+        @jax.checkpoint
+        def again(old: Any, _: None) -> tuple[Any, Float[Array, ""]]:
+            new = view.update(old, instance)
+            pairs = zip(flat_pairs(old.messages, form), flat_pairs(new.messages, form), strict=True)
+            moved = [jnp.abs(b - a).reshape(-1) for a, b in pairs]
+            moved.append(jnp.abs(new.rest - old.rest) * temperature)
+            return new, jnp.concatenate(moved).max(initial=0)
+
+        state, changes = jax.lax.scan(again, first, length=limits.length)
+        return flat_pairs(state.messages, form), state.rest, changes
+
+    sent, rest, changes = in_form(_fits(slices, given, temperature) if fits is None else fits, run)
     parts, at = {}, 0
     for a, b in slices.rest:
         parts[a] = temperature * rest[at : at + b - a]
         at += b - a
-    dense = [jnp.zeros(0, dtype)]
-    for w, pair in zip(weights, sent, strict=True):
-        both = temperature * (jnp.stack(pair, -1) + (w / 2)[:, :, None])
-        top = jnp.maximum(both, 0)
-        dense.append(jnp.stack([-top, both - top], -1).reshape(-1))
-    parts[slices.dense[0]] = jnp.concatenate(dense)
-    return jnp.concatenate([part for _, part in sorted(parts.items()) if part.size])
+    parts[slices.dense[0]] = jnp.concatenate([jnp.zeros(0, dtype), *(x.reshape(-1) for x in sent)])
+    return jnp.concatenate([part for _, part in sorted(parts.items()) if part.size]), changes
 
 
 @eqx.filter_jit

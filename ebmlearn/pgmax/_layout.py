@@ -1,6 +1,6 @@
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +10,7 @@ from pgmax import factor, fgroup, vgroup
 
 from .._sentinels import LIMIT
 from .._types import AnyArray
+from ._compat import all_groups
 from ._dense_group import AbstractDenseGroup, ends, RBMFactor
 from ._normalisers import NORMALISERS
 
@@ -39,9 +40,12 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The shape of a graph. Graphs of one shape are equal here, and share what was compiled."""
+    """The shape of a graph. Graphs of one shape are equal here, and share what was compiled.
+    `labels` are the names of the variables of each group that has them.
+    """
 
     variables: tuple[tuple[tuple[int, ...], int], ...]
+    labels: tuple[tuple[Hashable, ...] | None, ...]
     groups: tuple[tuple[tuple[int, ...], bool], ...]
     kinds: tuple[Kind, ...]
     counts: tuple[int, ...] | int
@@ -156,6 +160,7 @@ def lay_out(
     table = np.concatenate([np.zeros((0, 2), np.int32), *tables])
     layout = Layout(
         variables=tuple((size.shape, int(size.max(initial=1))) for size in sizes),
+        labels=tuple(getattr(group, "variable_names", None) for group in variable_groups),
         groups=tuple(shapes),
         kinds=tuple(kinds),
         counts=most if (counts == most).all() else tuple(counts.tolist()),
@@ -210,7 +215,7 @@ def _factors(kind: Any, table: np.ndarray, arrays: dict[str, Any]) -> np.ndarray
 
 def check_types(graph: Any) -> None:
     """Raises unless a graph was built after our factor types were made known to PGMax."""
-    if RBMFactor not in graph.factor_groups:
+    if RBMFactor not in all_groups(graph):
         raise ValueError(
             "`graph` must be built after `import ebmlearn.pgmax`, got one that was built before."
         )

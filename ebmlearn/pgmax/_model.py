@@ -11,8 +11,8 @@ from pgmax import fgraph, infer
 
 from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
-from .._types import AnyArray, Batch
-from ..messages import GraphInstance
+from .._types import AnyArray, Batch, ByGroup
+from ..messages import GraphInstance, Start
 from ..models import Statistics
 from ..models._base import refuse
 from ..models._block import Block
@@ -28,6 +28,7 @@ from ..models._groups import (
 from ..models._turns import put, taken, unless_held
 from ..units import Categorical
 from ._compat import starts_of
+from ._evidence import apart, joined, parts_of
 from ._layout import check_types, initial, lay_out, Layout, Wires
 from ._names import Named, Names
 from ._sites import excluded_in, Sites, sites_of
@@ -64,7 +65,8 @@ class FactorGraphModel(AbstractGraphModel):
         ebmlearn.fit(jnp.zeros((3, 3)), learner, data, build=build, ...)
         ```
 
-    Graphs of the same shape are compiled once.
+    Graphs of one shape share what is compiled for them. [`ebmlearn.save`][] and [`ebmlearn.load`][]
+    keep a model in a file, from which [`ebmlearn.pgmax.to_pgmax`][] builds the graph again.
     """
 
     log_potentials: tuple[Float[Array, "..."], ...]
@@ -74,13 +76,21 @@ class FactorGraphModel(AbstractGraphModel):
     factor_groups: Names
     sites: Sites
     layout: Layout = eqx.field(static=True)
+    start: Start | None = eqx.field(static=True)
 
-    def __init__(self, graph: fgraph.FactorGraph):
+    def __init__(self, graph: fgraph.FactorGraph, start: Start | None = None):
         """**Arguments:**
 
-        - `graph`: a PGMax graph, built after `import ebmlearn.pgmax`. Evidence is zero; set
-          it with `with_evidence`.
+        - `graph`: a PGMax graph, built after `import ebmlearn.pgmax`. Evidence starts at zero: give
+          other values with `with_evidence`.
+        - `start`: `"plain"` lets messages start as in PGMax, so that [`ebmlearn.BP`][] with
+          PGMax's damping and number of iterations, and [`ebmlearn.PMP`][] with the same noise, give
+          what PGMax gives before they converge too. Without it the inference decides, and `BP` and
+          `PMP` start `"centred"`. The two differ only in dense groups.
         """
+        if start is not None:
+            _checks.choice("start", start, ("centred", "plain"))
+        self.start = start
         if not isinstance(graph, fgraph.FactorGraph):
             got = _checks.describe(graph)
             raise TypeError(f"`graph` must be a PGMax FactorGraph, got {got}.")
@@ -258,18 +268,27 @@ class FactorGraphModel(AbstractGraphModel):
             values[k] = _filled("updates", value, values[k])
         return eqx.tree_at(lambda m: m.log_potentials, self, tuple(values))
 
-    def with_evidence(self, updates: Mapping[Any, Float[AnyArray, "..."]]) -> "FactorGraphModel":
+    def with_evidence(self, updates: ByGroup) -> "FactorGraphModel":
         """The model with other evidence.
 
         **Arguments:**
 
         - `updates`: from variable groups to arrays `[*shape, states]`, or to what broadcasts to
-          that, such as `[states]` for all variables alike. Minus infinity forbids a state.
+          that, such as `[states]` for all variables alike; from a `VarDict` to a dictionary of
+          arrays `[states]` by name; from single variables to arrays `[states]`. Minus infinity
+          forbids a state.
         """
         values = list(self.evidence)
-        for group, value in updates.items():
-            k = self.variables.index(group, "`updates`")
+        sizes = self.layout.variables
+        whole, single = parts_of(updates, self.variables, sizes, "updates")
+        for k, value in whole.items():
             values[k] = _filled("updates", value, values[k])
+        counts = cut_states(self.num_states, sizes)
+        for k, columns in single.items():
+            for at, value in columns.items():
+                place = np.unravel_index(at, sizes[k][0])
+                own = (*place, slice(int(counts[k][place])))
+                values[k] = values[k].at[own].set(_filled("updates", value, values[k][own]))
         return eqx.tree_at(lambda m: m.evidence, self, tuple(values))
 
     def bp_arrays(self, bp_state: infer.BPState) -> infer.BPArrays:
@@ -328,31 +347,45 @@ class FactorGraphModel(AbstractGraphModel):
         **Arguments:**
 
         - `data`: from variable groups to states, `[*batch, *shape]`, integers or booleans, -1 where
-          not known. An array as returned here works too.
+          not known; from a `VarDict` to a dictionary of states `[*batch]` by name; from single
+          variables to states `[*batch]`. Or such an array as is returned here.
 
         **Returns:**
 
         An array `[*batch, variables]`, -1 where a variable is not observed.
         """
-        index = self.variables.index
-        return rows_of(data, name, self.layout.variables, self.num_states, index)
+        data = self._joined(data, name, False) if isinstance(data, Mapping) else data
+        return rows_of(data, name, self.layout.variables, self.num_states, _as_it_is)
 
     def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
-        data, parts = likelihoods_of(data, self.layout.variables, self.variables.index)
-        if parts is None:
+        if not isinstance(data, Mapping):
             return data, None
+        soft, data = apart(data)
+        if not soft:
+            return data, None
+        given = self._joined(soft, "evidence", True)
+        _, parts = likelihoods_of(given, self.layout.variables, _as_it_is)
+        assert parts is not None
         most = self.layout.max_states
         rows = [jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])]) for x in parts]
         return data, self.flattened(jnp.concatenate(rows, -2))
 
+    def _joined(self, data: Mapping[Any, Any], name: str, soft: bool) -> dict[int, Any]:
+        """What is said of the variables of each group, by the place of the group."""
+        sizes = self.layout.variables
+        parts = parts_of(data, self.variables, sizes, name)
+        return joined(parts, sizes, self.num_states, soft, name)
+
     def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Named:
-        return Named(cut_units(layers[0], self.layout.variables), self.variables, "the index")
+        shapes = tuple(shape for shape, _ in self.layout.variables)
+        return Named(cut_units(layers[0], self.layout.variables), self.variables, shapes)
 
     def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Named:
-        return Named(cut_states(states, self.layout.variables), self.variables, "the index")
+        shapes = tuple(shape for shape, _ in self.layout.variables)
+        return Named(cut_states(states, self.layout.variables), self.variables, shapes)
 
     def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> Named:
-        return Named(tuple(blocks), self.factor_groups, "the index")
+        return Named(tuple(blocks), self.factor_groups, None)
 
     def padded(self, flat: Float[Array, "*batch states"]) -> Float[Array, "*batch variables most"]:
         shape = *flat.shape[:-1], self.num_variables, self.layout.max_states
@@ -388,7 +421,8 @@ class FactorGraphModel(AbstractGraphModel):
 
         **Arguments:**
 
-        - `states`: from variable groups to states `[*batch, *shape]`, of all groups.
+        - `states`: from variable groups to states `[*batch, *shape]`, or as `rows` takes them, of
+          all variables.
         """
         if isinstance(states, Named):
             found: Any = states
@@ -416,6 +450,11 @@ def _energy(model: FactorGraphModel, rows: Int[Array, "*batch variables"]) -> Fl
     starts = np.concatenate([[0], np.cumsum(model.num_states)[:-1]]).astype(np.int32)
     met = unary[rows + jnp.broadcast_to(starts, rows.shape)]
     return -model.log_potential(rows) - met.sum(-1)
+
+
+def _as_it_is(group: int, what: str) -> int:
+    """The place of a group, which is the group itself where groups are told by their places."""
+    return group
 
 
 def _filled(name: str, value: Any, like: Float[Array, "..."]) -> Float[Array, "..."]:

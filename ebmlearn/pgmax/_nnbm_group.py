@@ -16,10 +16,13 @@ from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractLayeredModel
 from ..models._nnbm import check_couplings
+from ._compat import add_type
 from ._convert import MAKERS, PGMaxGraph
 from ._dense_group import Explained, listed, Variable
 from ._grid import Grid, grid_for, quadratic
+from ._layout import Kind
 from ._normalisers import NORMALISERS
+from ._rebuild import MAKERS as REBUILDERS
 
 
 @jax.tree_util.register_pytree_node_class
@@ -380,10 +383,30 @@ def quantised(model: AbstractLayeredModel, grid: Grid | None) -> PGMaxGraph:
     return PGMaxGraph(graph, model.units([x]), {x: jnp.zeros(shape)})
 
 
+def _again(
+    kind: Kind, values: list[np.ndarray], arguments: dict, edges: list, local: np.ndarray
+) -> list[NNBMFactorGroup]:
+    """The groups of a graph, from its wires and log-potentials."""
+    own = kind.arguments()
+    out, at, node = [], 0, 0
+    for (n, k), flat in zip(own["shapes"], values, strict=True):
+        at += n * (n - 1) * k
+        variables = edges[at : at + n * k : k]
+        at += n * k
+        grid = Grid(own["nodes"][node : node + k], own["log_weights"][node : node + k])
+        node += k
+        couplings = np.zeros((n, n), flat.dtype)
+        couplings[np.triu_indices(n, 1)] = flat[: -2 * n]
+        couplings += couplings.T + np.diag(flat[-2 * n : -n])
+        out.append(NNBMFactorGroup(variables, couplings, grid, flat[-n:]))
+    return out
+
+
 def register() -> None:
     """Tells PGMax how messages pass, which graphs built before do not know; and the rest of the
     bridge what normalises beliefs, and how models become graphs.
     """
-    factor.FAC_TO_VAR_UPDATES[NNBMFactor] = pass_nnbm_fac_to_var_messages
+    REBUILDERS[NNBMFactor] = _again
+    add_type(NNBMFactor, pass_nnbm_fac_to_var_messages)
     NORMALISERS[NNBMFactor] = log_normaliser
     MAKERS["nonnegative"] = quantised

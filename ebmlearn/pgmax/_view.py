@@ -46,6 +46,7 @@ class GraphView(AbstractGraphView):
     damping: Float[AnyArray, ""] | None
     product: Product = eqx.field(static=True)
     form: Form = eqx.field(static=True)
+    begin: Start | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -53,8 +54,10 @@ class GraphView(AbstractGraphView):
         product: Product,
         form: Form,
         damping: Float[AnyArray, ""] | None,
+        begin: Start | None = None,
     ):
         self.tables, self.product, self.form, self.damping = tables, product, form, damping
+        self.begin = begin
         half = [w / 2 for w in tables.weights]
         self.shifts = tuple((_sum(w, 1), _sum(w, 0)) for w in half)
         if form == "odds":
@@ -69,6 +72,7 @@ class GraphView(AbstractGraphView):
 
     def start(self, instance: GraphInstance, start: Start) -> GraphState:
         (unary,) = instance.unary
+        start = start if self.begin is None else self.begin
         messages = []
         for w in self.weights:
             if self.form == "odds":
@@ -320,7 +324,7 @@ class GraphMaker(AbstractGraphMaker):
         damping: Float[AnyArray, ""] | None,
         beta: Float[AnyArray, ""],
     ) -> GraphView:
-        return GraphView(model.tables(beta), product, form, damping)
+        return GraphView(model.tables(beta), product, form, damping, model.start)
 
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool

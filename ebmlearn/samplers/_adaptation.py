@@ -4,10 +4,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from ..models import AbstractPlainModel
+from ._base import AbstractSampler
 from ._parallel_tempering import ParallelTempering
 
 
@@ -55,13 +56,81 @@ def adapt_ladder(
         length = jnp.asarray(steps * 2**k)
         tried, swapped = _count(sampler, model, state, two, length // 4, length)
         refused = 1 - np.asarray(swapped, np.float64) / (np.asarray(tried) * num_chains)
-        # Never quite zero, so that the sum rises everywhere.
-        barrier = np.concatenate([[0.0], np.cumsum(np.maximum(refused, 1e-3))])
-        even = np.linspace(0, barrier[-1], len(barrier))
-        betas = np.interp(even, barrier, np.asarray(sampler.betas))
+        betas = _respaced(np.asarray(sampler.betas), refused, np)
         betas[0], betas[-1] = sampler.betas[0], 1.0
         sampler = ParallelTempering(betas)
     return sampler
+
+
+def _respaced(betas: Any, refused: Any, xp: Any) -> Any:
+    """Inverse temperatures between which as many swaps are refused, from the shares that were.
+    `xp` is NumPy, or JAX's where the shares are traced.
+    """
+    # Never quite zero, so that the sum rises everywhere.
+    barrier = xp.cumsum(xp.maximum(refused, 1e-3))
+    barrier = xp.concatenate([xp.zeros(1, barrier.dtype), barrier])
+    return xp.interp(xp.linspace(0, barrier[-1], len(betas)), barrier, betas)
+
+
+class Ladder(eqx.Module):
+    """The inverse temperatures of chains, adapted while they run: how often swaps of each pair were
+    tried and made since they were last placed, and how many steps are done of those in which they
+    move.
+    """
+
+    betas: Float[Array, " betas"]
+    tried: Float[Array, " pairs"]
+    swapped: Float[Array, " pairs"]
+    step: Int[Array, ""]
+    length: Int[Array, ""]
+
+    @property
+    def rates(self) -> Float[Array, " pairs"]:
+        """The share of swaps that were made, of each pair; NaN where none was tried."""
+        return jnp.where(self.tried > 0, self.swapped / jnp.maximum(self.tried, 1), jnp.nan)
+
+    def counted(self, info: Any) -> "Ladder":
+        """After a step. The temperatures are placed anew after an eighth, a quarter,
+        half and all of the steps in which they may move, so that each round is as long as all
+        before.
+        """
+        dtype = self.betas.dtype
+        tried = self.tried + info.tried.astype(dtype) * info.swapped.shape[1]
+        swapped = self.swapped + info.swapped.sum(1).astype(dtype)
+        new = Ladder(self.betas, tried, swapped, self.step + 1, self.length)
+        ends = jnp.stack([self.length // 8, self.length // 4, self.length // 2, self.length])
+        due = (jnp.broadcast_to(new.step, (4,)) == ends).any() & (self.length >= _SHORTEST)
+        return jax.tree.map(lambda a, b: jnp.where(due, a, b), new._placed(), new)
+
+    def _placed(self) -> "Ladder":
+        refused = 1 - self.swapped / jnp.maximum(self.tried, 1)
+        betas = _respaced(self.betas, refused, jnp)
+        betas = betas.at[0].set(self.betas[0]).at[-1].set(1)
+        none = jnp.zeros_like(self.tried)
+        return Ladder(betas, none, none, self.step, self.length)
+
+
+# In fewer steps too few swaps are tried to place temperatures by them.
+_SHORTEST = 80
+
+
+def ladder_of(sampler: AbstractSampler, length: int, dtype: DTypeLike) -> Ladder | None:
+    """The ladder of a sampler whose replicas swap, to be adapted in so many steps; None of any
+    other.
+    """
+    if not isinstance(sampler, ParallelTempering):
+        return None
+    betas = jnp.asarray(sampler.betas, dtype)
+    none = jnp.zeros(len(sampler.betas) - 1, dtype)
+    steps = jnp.zeros((), jnp.int32)
+    return Ladder(betas, none, none, steps, jnp.asarray(length, jnp.int32))
+
+
+def with_ladder(sampler: AbstractSampler, ladder: Ladder | None) -> AbstractSampler:
+    """The sampler with the inverse temperatures of a ladder."""
+    if ladder is None:
+        return sampler
+    return eqx.tree_at(lambda s: s.betas, sampler, tuple(ladder.betas))
 
 
 @eqx.filter_jit

@@ -1,3 +1,5 @@
+import dataclasses
+from collections.abc import Hashable, Sequence
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,6 +17,28 @@ from ..models import AbstractPlainModel
 from ..models._base import refuse
 from ..models._problem import each
 from ._base import AbstractSampler
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Stands for a group of a graph by its hash, and so does not keep it alive."""
+
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+def _as_groups(groups: Any) -> tuple[Hashable, ...] | None:
+    """Names of layers, and what stands for groups of a graph."""
+    if groups is None:
+        return None
+    if not isinstance(groups, (list, tuple)) or not groups:
+        raise TypeError(
+            "`perturb` must be a list of groups of variables, or of names of layers, got"
+            f" {_checks.describe(groups)}."
+        )
+    return tuple(x if isinstance(x, (str, Group)) else Group(hash(x)) for x in groups)
 
 
 class PMPState(eqx.Module):
@@ -77,6 +101,7 @@ class PMP(AbstractSampler):
     damping: float | Float[Array, ""] = 0.5
     chunk: int | None = eqx.field(static=True, default=None)
     renewal: float = eqx.field(metadata=NUMBER, default=1.0)
+    perturb: Sequence[Hashable] | None = eqx.field(static=True, default=None, converter=_as_groups)
     independent: ClassVar[bool] = True
 
     def __check_init__(self):
@@ -143,7 +168,10 @@ def perturbed(
     sampler: PMP, model: Any, state: PMPState, noise: tuple[Float[Array, "samples _"], ...]
 ) -> tuple[PMPState, PMPInfo]:
     """The maxima of a model perturbed by this noise."""
-    batch, noise = messages.maker(model).perturbed(model, state.units, state.clamped, noise)
+    maker = messages.maker(model)
+    if sampler.perturb is not None:
+        noise = maker.noise_in(model, noise, tuple(sampler.perturb))
+    batch, noise = maker.perturbed(model, state.units, state.clamped, noise)
     settings = settings_of(sampler.max_product(), model)
     view = settings.view(model, "log-odds")
     size = noise[0].shape[:1]
@@ -173,7 +201,9 @@ PMP.__init__.__doc__ = """**Arguments:**
 - `damping`: the share of its old value that a message keeps, in (0, 1).
 - `chunk`: the number of samples that are processed at once; the default fits the device, as for
   [`ebmlearn.BP`][].
-- `renewal`: the share of variables whose noise is drawn again in each step. Below 1, messages
-  continue from the previous step. Fewer sweeps are then enough in training, but samples depend on
-  those of the previous step.
+- `renewal`: the share of variables whose noise is drawn anew in a step. Below 1, messages go on
+  from the step before, so that few sweeps may do in training, and the samples of one step depend
+  on those of the last.
+- `perturb`: the groups of variables of a graph that get noise, `[S, W]`, or the layers of a model,
+  `["visible"]`. All, if not given. What gets none is at its maximum given the rest.
 """

@@ -1,0 +1,297 @@
+import contextlib
+import contextvars
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import initialize_model
+
+from .. import _checks
+from ..models import AbstractLayeredModel
+from ..samplers import AbstractSampler, ParallelTempering
+from ..units import _random
+from . import _events
+
+
+# The share of proposals to accept, between what is best for one parameter and for many.
+_TARGET = 0.3
+_inside = contextvars.ContextVar("exchanging", default=False)
+
+
+class Exchanged(eqx.Module):
+    """Stands for a log Z that `ExchangeKernel` cancels."""
+
+
+@contextlib.contextmanager
+def _exchanging() -> Iterator[None]:
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def require_exchange() -> None:
+    """Raises `ValueError` unless an `ExchangeKernel` asks."""
+    if not _inside.get():
+        raise ValueError(
+            "`log_partition` must be 'exact' or a value but inside an `ExchangeKernel`, got"
+            " 'exchange': a density without its normaliser would be wrong."
+        )
+
+
+class ExchangeState(NamedTuple):
+    """The state of one chain. `potential_energy` leaves log Z out; `accept_prob` is the probability
+    with which the last proposal was accepted. Both may be asked for as `extra_fields`.
+    """
+
+    z: dict[str, Array]
+    potential_energy: Float[Array, "..."]
+    accept_prob: Float[Array, "..."]
+    walk: "_Walk"
+    rng_key: Array
+
+
+class _Walk(NamedTuple):
+    """The proposals of a random walk: the covariance of the chain so far and a scale, which are
+    moved in the first `length` steps.
+    """
+
+    step: Int[Array, ""]
+    length: Int[Array, ""]
+    log_scale: Float[Array, ""]
+    mean: Float[Array, " n"]
+    covariance: Float[Array, "n n"]
+
+    def proposal(self, at: Float[Array, " n"], key: PRNGKeyArray) -> Float[Array, " n"]:
+        n = at.shape[0]
+        noise = jax.random.normal(key, (n,), at.dtype)
+        factor = jnp.linalg.cholesky(self.covariance + 1e-8 * jnp.eye(n, dtype=at.dtype))
+        return at + jnp.exp(self.log_scale) * (factor @ noise) * (2.38 / math.sqrt(n))
+
+    def moved(self, at: Float[Array, " n"], accept_prob: Float[Array, ""]) -> "_Walk":
+        """After a step (Haario et al. 2001; Andrieu & Thoms 2008)."""
+        count = (self.step + 2).astype(at.dtype)
+        rate = count**-0.6
+        gap = at - self.mean
+        mean = self.mean + rate * gap
+        covariance = self.covariance + rate * (jnp.outer(gap, gap) - self.covariance)
+        log_scale = self.log_scale + rate * (accept_prob - _TARGET)
+        new = _Walk(self.step + 1, self.length, log_scale, mean, covariance)
+        kept = self._replace(step=self.step + 1)
+        return jax.tree.map(lambda a, b: jnp.where(self.step < self.length, a, b), new, kept)
+
+
+class ExchangeKernel(MCMCKernel):
+    """The posterior of the parameters of a model whose log Z is out of reach. Observed sites are
+    `EnergyDistribution(model, "exchange")`; all other latent sites and likelihoods are as in any
+    NumPyro model.
+
+    A step proposes new parameters by a random walk and draws as many events as there are data from
+    the model that they make. The energies of data and draws under both parameters decide, and log Z
+    cancels (Murray et al. 2006). The walk is adapted during warm-up.
+
+    Draws are exact where the events can be listed, up to $2^{20}$ of them, and the posterior is
+    then exact too. Larger models need a `sampler`, whose chains start at the data and make `steps`
+    steps: double Metropolis-Hastings (Liang 2010). Its posterior is biased as far as these chains
+    have not forgotten the data; take more steps until the posterior stays where it is.
+
+    !!! example "The coupling of an Ising model"
+
+        ```python
+        def model(spins):  # 0 and 1
+            coupling = numpyro.sample("coupling", dist.Normal(0, 1))
+            ising = ebmlearn.BoltzmannMachine.from_spins(coupling * edges, jnp.zeros(len(edges)))
+            with numpyro.plate("rows", len(spins)):
+                numpyro.sample("x", EnergyDistribution(ising, "exchange"), obs=spins)
+
+        mcmc = MCMC(ExchangeKernel(model), num_warmup=500, num_samples=2000)
+        mcmc.run(jax.random.key(0), spins)
+        ```
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., object],
+        sampler: AbstractSampler | None = None,
+        steps: int = 100,
+    ):
+        """**Arguments:**
+
+        - `model`: a NumPyro model with observed sites `EnergyDistribution(..., "exchange")`.
+        - `sampler`: what draws events from the data on, [`ebmlearn.Gibbs`][] for instance. Draws
+          are exact if it is not given.
+        - `steps`: how many steps the sampler makes for one draw.
+        """
+        if not callable(model):
+            got = _checks.describe(model)
+            raise TypeError(f"`model` must be a NumPyro model, a function, got {got}.")
+        wrong = sampler is not None and not isinstance(sampler, AbstractSampler)
+        if wrong or isinstance(sampler, ParallelTempering):
+            raise TypeError(
+                "`sampler` must be None or a sampler without replicas, such as `Gibbs()`, got"
+                f" {_checks.describe(sampler)}."
+            )
+        _checks.count("steps", steps)
+        self._model = model
+        self._sampler = sampler
+        self._steps = steps
+        self._potential: Any = None
+        self._constrained: Any = None
+
+    def __repr__(self) -> str:
+        how = "exact draws" if self._sampler is None else f"{self._sampler}, steps={self._steps}"
+        return f"ExchangeKernel({getattr(self._model, '__name__', self._model)}, {how})"
+
+    @property
+    def model(self) -> Callable[..., object]:
+        """The NumPyro model."""
+        return self._model
+
+    @property
+    def sample_field(self) -> str:
+        """The latent sites, in the state of a chain."""
+        return "z"
+
+    def postprocess_fn(self, model_args: tuple, model_kwargs: dict[str, object] | None) -> Any:
+        """From unconstrained values to those of the sites."""
+        return self._constrained(*model_args, **(model_kwargs or {}))
+
+    def init(
+        self,
+        rng_key: Array,
+        num_warmup: int,
+        init_params: dict[str, PyTree] | None,
+        model_args: tuple,
+        model_kwargs: dict[str, object] | None,
+    ) -> ExchangeState:
+        """The start of a chain, or of several if there are several keys."""
+        rng_key = _events.typed(rng_key)
+        single = rng_key.ndim == 0
+        keys = jax.random.split(rng_key, 2) if single else jax.vmap(jax.random.split)(rng_key).T
+        with _exchanging():
+            found = initialize_model(
+                keys[0],
+                self._model,
+                dynamic_args=True,
+                model_args=model_args,
+                model_kwargs=model_kwargs or {},
+                validate_grad=False,
+            )
+        self._potential, self._constrained = found.potential_fn, found.postprocess_fn
+        self._sites(found.model_trace)
+        z = found.param_info.z if init_params is None else init_params
+
+        def start(key: Array, z: Any) -> ExchangeState:
+            energy = self._energy(z, model_args, model_kwargs)
+            flat, _ = ravel_pytree(z)
+            walk = _Walk(
+                jnp.zeros((), jnp.int32),
+                jnp.asarray(num_warmup, jnp.int32),
+                jnp.zeros((), flat.dtype),
+                flat,
+                0.1 * jnp.eye(flat.shape[0], dtype=flat.dtype),
+            )
+            return ExchangeState(z, energy, jnp.full_like(energy, jnp.nan), walk, key)
+
+        return start(keys[1], z) if single else jax.vmap(start)(keys[1], z)
+
+    def sample(
+        self, state: ExchangeState, model_args: tuple, model_kwargs: dict[str, object] | None
+    ) -> ExchangeState:
+        """One step of a chain, or of several."""
+
+        def step(state: ExchangeState) -> ExchangeState:
+            return self._step(state, model_args, model_kwargs)
+
+        return step(state) if state.rng_key.ndim == 0 else jax.vmap(step)(state)
+
+    def get_diagnostics_str(self, state: ExchangeState) -> str:  # pyright: ignore
+        """What the progress bar shows."""
+        return f"accept prob {float(jnp.mean(state.accept_prob)):.2f}"
+
+    def _step(self, state: ExchangeState, args: tuple, kwargs: Any) -> ExchangeState:
+        after, one, two, three = jax.random.split(state.rng_key, 4)
+        flat, unravel = ravel_pytree(state.z)
+        z = unravel(state.walk.proposal(flat, one))
+        energy = self._energy(z, args, kwargs)
+        ratio = state.potential_energy - energy
+        old, new = (self._models(x, args, kwargs) for x in (state.z, z))
+        for k, (before, (model, data)) in enumerate(zip(old, new, strict=True)):
+            drawn = self._draw(model, data, jax.random.fold_in(two, k))
+            ratio = ratio + _total(before[0], drawn) - _total(model, drawn)
+        accepted = _random.accept(ratio, three) > 0
+        accept_prob = jnp.where(jnp.isnan(ratio), 0, jnp.exp(jnp.minimum(ratio, 0)))
+        z, energy = jax.tree.map(
+            lambda a, b: jnp.where(accepted, a, b), (z, energy), (state.z, state.potential_energy)
+        )
+        walk = state.walk.moved(ravel_pytree(z)[0], accept_prob)
+        return ExchangeState(z, energy, accept_prob, walk, after)
+
+    def _energy(self, z: Any, args: tuple, kwargs: Any) -> Float[Array, ""]:
+        with _exchanging():
+            return self._potential(*args, **(kwargs or {}))(z)
+
+    def _models(self, z: Any, args: tuple, kwargs: Any) -> list[tuple[Any, Array]]:
+        """The model and the data of every observed site whose log Z is to cancel."""
+        values = self._constrained(*args, **(kwargs or {}))(z)
+        model = substitute(seed(self._model, jax.random.key(0)), data=values)
+        return self._sites(trace(model).get_trace(*args, **(kwargs or {})))
+
+    def _sites(self, found: dict[str, Any]) -> list[tuple[Any, Array]]:
+        from ._distribution import EnergyDistribution
+
+        out = []
+        for name, site in found.items():
+            base = site.get("fn")
+            while hasattr(base, "base_dist"):
+                base = base.base_dist
+            if not isinstance(base, EnergyDistribution) or not isinstance(
+                base.log_partition, Exchanged
+            ):
+                continue
+            if not site["is_observed"] or site["scale"] is not None:
+                raise ValueError(
+                    f"`model` must observe all rows of site {name!r}, whose log Z is exchanged."
+                )
+            out.append((base.model, jnp.asarray(site["value"])))
+        if not out:
+            raise ValueError(
+                "`model` must have an observed site `EnergyDistribution(..., 'exchange')`, got"
+                " none: NUTS samples the parameters of other models."
+            )
+        return out
+
+    def _draw(
+        self, model: AbstractLayeredModel, data: Num[Array, "*rows n"], key: PRNGKeyArray
+    ) -> Num[Array, "*rows n"]:
+        """As many events as there are data."""
+        shape = data.shape[:-1]
+        if self._sampler is None:
+            events = _events.listed(model)
+            scores = jnp.moveaxis(_events.log_potential(model, events), 0, -1)
+            chosen = jax.random.categorical(key, scores, shape=shape)
+            return events.reshape(len(events), -1)[chosen].astype(data.dtype)
+        rows = data.reshape(math.prod(shape), data.shape[-1])
+        rows = rows.astype(jnp.int32) if _events.is_finite(model) else rows
+        one, two, three = jax.random.split(key, 3)
+        batched, sampler = model.batched(shape), self._sampler
+        units = _events.units(batched, rows, one)
+        chain = sampler.init(batched, len(rows), key=two, start=units)
+
+        def again(k: Any, chain: Any) -> Any:
+            return sampler.step(batched, chain, key=jax.random.fold_in(three, k))[0]
+
+        chain = jax.lax.fori_loop(0, self._steps, again, chain)
+        return _events.event(batched, chain.units).reshape(data.shape).astype(data.dtype)
+
+
+def _total(model: AbstractLayeredModel, events: Array) -> Float[Array, ""]:
+    return _events.log_potential(model, events).sum()
