@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray, Key
 from ..models import AbstractPlainModel
-from ..models._base import refuse, require_chains, require_single
+from ..models._base import refuse, require_chains, require_layers, require_single
 from ..samplers._base import start_chains
 from ..samplers._sweep import sweep
 
@@ -70,12 +70,14 @@ def ais(
 
     **Arguments:**
 
-    - `model`: any model of layers whose units have finitely many states.
+    - `model`: any model whose units have finitely many states: of layers, an
+      [`ebmlearn.EnergyModel`][], or a graph.
     - `key`: a seed, or a key such as `jax.random.key(0)`.
     - `betas`: the number of evenly spaced steps, or the inverse temperatures, from 0 to 1.
     - `num_chains`: the number of chains.
     - `base`: log-odds of the visible units at the start, zero by default. The
-      [`ebmlearn.base_rate`][] of the data is a good choice. All other units start at log-odds 0.
+      [`ebmlearn.base_rate`][] of the data is a good choice. All other units start at log-odds 0. In a
+      graph it must be None: annealing starts from all possible configurations with equal weight.
     """
     biases, path = _checked(model, base, betas)
     _checks.count("num_chains", num_chains)
@@ -109,6 +111,7 @@ def reverse_ais(
     - `start`: configurations as [`ebmlearn.sample`][] returns them, one for each chain.
     """
     biases, path = _checked(model, base, betas)
+    start = model.unnamed(start)
     leaves = jax.tree.leaves(start)
     if len(leaves) != len(model.unary()) or leaves[0].ndim != 2:
         got = _checks.describe(start)
@@ -130,6 +133,8 @@ def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Floa
     dtype = unary[0].dtype
     if base is None:
         base = jnp.zeros_like(unary[0])
+    else:
+        require_layers(model, "annealing from a `base`")
     _checks.exact_shape("base", base, unary[0].shape, "a number for each visible unit")
     base = jnp.asarray(base).astype(dtype)
     _checks.finite(base=base)

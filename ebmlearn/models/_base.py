@@ -355,6 +355,10 @@ class AbstractPlainModel(AbstractModel):
         """The reverse of `encode`."""
 
     @abc.abstractmethod
+    def unnamed(self, configuration: PyTree) -> PyTree:
+        """The reverse of `configuration`: what samples are, as chains take their start."""
+
+    @abc.abstractmethod
     def masks(self, clamped: PyTree) -> list[Bool[Array, "rows _"] | None] | None:
         """Which units of each layer are held, from what chains keep of it; None if none are."""
 
@@ -544,6 +548,10 @@ class AbstractNamedModel(AbstractPlainModel):
     def configuration(self, states: PyTree) -> PyTree:
         """The states themselves."""
         return states
+
+    def unnamed(self, configuration: PyTree) -> PyTree:
+        """States as they are."""
+        return configuration
 
     def problem(self, evidence: Evidence, observed: Observed) -> Problem:
         """The model with evidence on its first layer, checked. NaN is a unit that is not

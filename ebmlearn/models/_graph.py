@@ -16,7 +16,7 @@ from ._base import no_features, refuse, States
 from ._block import Block
 from ._energy import EnergyModel
 from ._graph_problem import GraphProblem
-from ._groups import cut_states, cut_units, Sizes
+from ._groups import cut_states, cut_units, joined_states, Sizes
 from ._problem import each_and_mean
 from ._statistics import Statistics
 from ._turns import AbstractTurns
@@ -186,8 +186,7 @@ class AbstractGraphModel(AbstractTurns):
 
     def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
         """The indices of the variables of a group; an error names the argument."""
-        numbers: Any = np.arange(len(self.num_states))
-        return np.asarray(self.configuration(numbers).take(group, f"`{name}`"))
+        return np.asarray(self.configuration(self._numbers).take(group, f"`{name}`"))
 
     def observe(
         self, batch: Batch, name: str = "batch"
@@ -319,7 +318,7 @@ class AbstractGraphModel(AbstractTurns):
         """States of all variables, drawn where `start` does not tell them, and which of them are
         held, or None.
         """
-        size = len(self.num_states)
+        size, start = len(self.num_states), self.unnamed(start)
         for name, x in (("start", start), ("clamped", clamped)):
             if x is not None and not isinstance(x, (Mapping, *_ARRAYS)):
                 got = _checks.describe(x)
@@ -361,6 +360,7 @@ class AbstractGraphModel(AbstractTurns):
 
     def _started(self, num_chains: int, start: PyTree) -> Int[Array, "chains variables"]:
         """The states that `start` tells, -1 where it does not."""
+        start = self.unnamed(start)
         if start is None:
             return jnp.full((num_chains, len(self.num_states)), -1, jnp.int32)
         return self._fitted(GraphProblem(self, start).held, num_chains)
@@ -376,6 +376,16 @@ class AbstractGraphModel(AbstractTurns):
                 f" got leading axes of shape {held.shape[:-1]}."
             )
         return jnp.broadcast_to(jnp.asarray(held), (num_chains, size)).astype(jnp.int32)
+
+    def unnamed(self, configuration: Any) -> Any:
+        """Rows of states, from samples by group; what is not by group as it is."""
+        if isinstance(configuration, type(self.configuration(self._numbers))):
+            return joined_states(configuration.values, self.sizes)
+        return configuration
+
+    @property
+    def _numbers(self) -> Int[np.ndarray, " variables"]:
+        return np.arange(len(self.num_states))
 
     def encode(self, units: Int[Array, "*rows variables"]) -> list[Float[Array, "*rows _"]]:
         """States of all variables, one-hot, by group."""
