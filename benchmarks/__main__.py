@@ -13,6 +13,7 @@ NAMES = (
     "exchange",
     "gibbs",
     "nnbm",
+    "notebooks",
     "numpyro",
     "pgmax",
     "pmp",

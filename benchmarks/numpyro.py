@@ -78,9 +78,9 @@ def second_run(args: argparse.Namespace) -> dict[str, Any]:
     """
     compiled: list[float] = []
 
-    def listen(name: str, duration: float, **_: Any) -> None:
-        if name == COMPILED:
-            compiled.append(duration)
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
+        if event == COMPILED:
+            compiled.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     model, out = spins(20), {}
@@ -139,7 +139,7 @@ def against_numpyro(args: argparse.Namespace) -> list[dict[str, Any]]:
             start = time.perf_counter()
             jax.block_until_ready(draw(jax.random.key(0), *given))
         first = time.perf_counter() - start
-        times = []
+        times, samples = [], {}
         for k in range(args.repeats):
             start = time.perf_counter()
             samples = jax.block_until_ready(draw(jax.random.key(k), *given))

@@ -76,8 +76,8 @@ def ais(
     - `betas`: the number of evenly spaced steps, or the inverse temperatures, from 0 to 1.
     - `num_chains`: the number of chains.
     - `base`: log-odds of the visible units at the start, zero by default. The
-      [`ebmlearn.base_rate`][] of the data is a good choice. All other units start at log-odds 0. In a
-      graph it must be None: annealing starts from all possible configurations with equal weight.
+      [`ebmlearn.base_rate`][] of the data is a good choice. All other units start at log-odds 0.
+      For a graph it must be None: all possible configurations are equally likely at the start.
     """
     biases, path = _checked(model, base, betas)
     _checks.count("num_chains", num_chains)

@@ -8,10 +8,14 @@ from .. import _extras
 
 _extras.need("ebmlearn.pgmax", "pgmax")
 
-from ._compat import make_compatible as _make_compatible
+from ._compat import (
+    make_compatible as _make_compatible,
+    make_energies_quiet as _make_energies_quiet,
+)
 
 
 _make_compatible()
+_make_energies_quiet()
 
 from .. import messages as _messages
 from ._caches import clear_caches as clear_caches

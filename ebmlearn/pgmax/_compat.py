@@ -1,9 +1,12 @@
 import collections
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.extend.backend
 import jax.lib
+import jax.numpy as jnp
 
 
 def make_compatible() -> None:
@@ -13,6 +16,34 @@ def make_compatible() -> None:
     # Not `hasattr`: it meets the module's own `__getattr__`, which warns on some versions of JAX.
     if "xla_bridge" not in vars(jax.lib):
         jax.lib.xla_bridge = jax.extend.backend  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def make_energies_quiet() -> None:
+    """Lets `pgmax.infer.compute_energy` run on versions of JAX that refuse to scatter numbers into
+    booleans, of which those of today warn.
+    """
+    from pgmax import factor
+
+    kind: Any = factor.EnumFactor
+    kind.compute_energy = staticmethod(_energy_of_enumerations)
+
+
+@functools.partial(jax.jit, static_argnames=("num_val_configs", "num_factors"))
+def _energy_of_enumerations(
+    edge_states_one_hot_decoding: Any,
+    log_potentials: Any,
+    factor_configs_indices: Any,
+    factor_configs_edge_states: Any,
+    num_val_configs: int,
+    num_factors: int,
+) -> Any:
+    """Minus the log-potentials of the configurations in which all variables are as decoded;
+    infinite unless each factor has one.
+    """
+    decoded = edge_states_one_hot_decoding[factor_configs_edge_states]
+    met = jnp.ones(num_val_configs, decoded.dtype).at[factor_configs_indices].multiply(decoded) > 0
+    energy = -jnp.where(met, log_potentials, jnp.zeros_like(log_potentials)).sum()
+    return jnp.where(met.sum() == num_factors, energy, jnp.inf)
 
 
 def starts_of(graph: Any) -> Mapping[Any, Any]:
