@@ -201,7 +201,7 @@ def test_chains_that_follow_scores_are_balanced(monkeypatch, name):
     draws = {
         ebm.GibbsWithGradients(): [moves, 2],
         ebm.DMALA(0.5): [*model.num_states, 2],
-        ebm.PAS(2): [most, *[moves] * most, 2],
+        ebm.PAS(2): [most, *[number] * most, *(n - 1 for n in model.num_states if n > 2), 2],
     }
     for sampler, choices in draws.items():
         flow = p[:, None] * matrix_of(monkeypatch, model, sampler, choices)

@@ -15,6 +15,7 @@ from ebmlearn.units import _random
 KEY = jax.random.key(0)
 # What `Outcomes` puts in the place of.
 RANDOM = ("uniforms", "decide", "decide_by_gumbel", "accept", "choices", "choose")
+RANDOM += ("choose_several",)
 SMALL = {
     "rbm": lambda rng: oracle.random_rbm(rng, 2, 1, dtype="float64"),
     "wide_rbm": lambda rng: oracle.random_rbm(rng, 1, 2, dtype="float64"),
@@ -144,6 +145,13 @@ class Outcomes:
         log_p = np.take_along_axis(logits, chosen[..., None], -1).reshape(rows, units).sum(1)
         self.log_probability += log_p.reshape(-1, len(self.forced)).sum(0)
         return jnp.asarray(chosen)
+
+    def choose_several(self, logits, noise, number):
+        left, out = np.array(logits), []
+        for _ in range(number):
+            out.append(np.asarray(self.choose(left, noise)))
+            left[np.arange(len(left)), out[-1]] = -np.inf
+        return jnp.asarray(np.stack(out, 1))
 
 
 def transition_matrix(monkeypatch, model, sampler, choices, replicas=1):

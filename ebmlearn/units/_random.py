@@ -136,6 +136,15 @@ def choose(
     return jnp.argmax(logits + noise, axis=-1)
 
 
+def choose_several(
+    logits: Float[Array, "rows n"], noise: Float[Array, "rows n"], number: int
+) -> Int[Array, "rows number"]:
+    """So many of n, one after the other, each with the probabilities that the logits of those left
+    mean: with the same Gumbel numbers, the largest of what is left is a draw from what is left.
+    """
+    return jax.lax.top_k(logits + noise, number)[1]
+
+
 def logistics(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
     """Standard logistic numbers: differences of two Gumbel ones."""
     return jax.random.logistic(key, shape, dtype)
