@@ -243,8 +243,8 @@ def test_held_variables_stay():
     [
         ebm.SAP(num_chains=300),
         ebm.TransSAP([0.5, 1.0], every=5, num_chains=300),
-        ebm.CD(2),
-        ebm.CD(3, start="random"),
+        ebm.CD(5),
+        ebm.CD(5, start="random"),
     ],
     ids=["sap", "trans-sap", "cd", "cd-random"],
 )
@@ -365,7 +365,9 @@ def test_lssvm_of_graphs():
         ),
         (
             lambda: graph(
-                factors(fgroup.ORFactorGroup, (0, 1, 2)), factors(fgroup.ORFactorGroup, (2, 1, 0))
+                factors(fgroup.ORFactorGroup, (0, 1, 2)),
+                factors(fgroup.ORFactorGroup, (2, 3, 0)),
+                shape=(4,),
             ),
             ebm.Gibbs(),
             "in a circle",
