@@ -14,8 +14,8 @@ from ebmlearn.units import _random
 
 KEY = jax.random.key(0)
 # What `Outcomes` puts in the place of.
-RANDOM = ("uniforms", "decide", "decide_by_gumbel", "accept", "choices", "choose")
-RANDOM += ("choose_several",)
+RANDOM = ("uniforms", "decide", "accept", "accept_by", "accept_by_gumbel")
+RANDOM += ("choices", "choose", "choose_several")
 SMALL = {
     "rbm": lambda rng: oracle.random_rbm(rng, 2, 1, dtype="float64"),
     "wide_rbm": lambda rng: oracle.random_rbm(rng, 1, 2, dtype="float64"),
@@ -121,8 +121,15 @@ class Outcomes:
         self.log_probability += log_p.reshape(-1, len(self.forced)).sum(0)
         return uniform
 
-    def decide_by_gumbel(self, log_odds, gumbel):
-        return self.decide(log_odds, self.uniforms(None, log_odds.shape, log_odds.dtype))
+    def accept_by(self, log_ratio, uniform):
+        bits, yes = np.asarray(uniform), np.minimum(np.asarray(log_ratio), 0)
+        with np.errstate(divide="ignore"):
+            log_p = np.where(bits > 0, yes, np.log(-np.expm1(yes))).sum(1)
+        self.log_probability += log_p.reshape(-1, len(self.forced)).sum(0)
+        return uniform
+
+    def accept_by_gumbel(self, log_ratio, gumbel):
+        return self.accept_by(log_ratio, self.uniforms(None, log_ratio.shape, log_ratio.dtype))
 
     def accept(self, log_ratio, key):
         ratio = np.atleast_2d(np.asarray(log_ratio)).T  # [chains, decisions]
