@@ -118,14 +118,16 @@ def compared(name: str, model: Any, args: Any) -> list[dict[str, Any]]:
         model, ladder, args.chains, key=args.seed, num_chains=args.chains, burn_in=args.burn_in
     )
     pilot = max(args.burn_in // 10, 20)
-    dmala, _ = tuned(model, [ebm.DMALA(x) for x in STEP_SIZES], warm, pilot, args.seed)
-    pas, _ = tuned(model, [ebm.PAS(x) for x in RADII], warm, pilot, args.seed)
+    # A step size that is an array compiles nothing anew.
+    dmala, _ = tuned(model, [ebm.DMALA(jnp.asarray(x)) for x in STEP_SIZES], warm, pilot, args.seed)
+    radii = RADII[::2] if args.small else RADII
+    pas, _ = tuned(model, [ebm.PAS(x) for x in radii], warm, pilot, args.seed)
     # Evaluations in a step: those of the energy at both ends of a proposal, and of its gradient.
     samplers = {
         "Gibbs": (ebm.Gibbs(), 1),
         "Gibbs, metropolised": (ebm.Gibbs(metropolised=True), 1),
         f"GibbsWithGradients({args.flips})": (ebm.GibbsWithGradients(args.flips), args.flips),
-        f"DMALA({dmala.step_size:g})": (dmala, 4),
+        f"DMALA({float(dmala.step_size):g})": (dmala, 4),
         f"PAS({pas.radius})": (pas, 4),
         f"ParallelTempering({args.replicas} betas)": (ladder, 2 * args.replicas),
     }

@@ -173,7 +173,9 @@ def test_pas_is_balanced(monkeypatch, name, radius):
     model, p = any_model(name, beta)
     most = min(2 * radius - 1, len(counts(model)))
     moves = sum(c - 1 for c in counts(model))
-    draws = [most, *[moves] * most, 2]
+    # The length, the units of the path, the states of those that have several others.
+    units = len(counts(model))
+    draws = [most, *[units] * most, *(c - 1 for c in counts(model) if c > 2), 2]
     matrix = transition_matrix(monkeypatch, model, ebm.PAS(radius, beta=beta), draws)
     balanced(matrix, p)
     reaches_all(matrix)

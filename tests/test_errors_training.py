@@ -124,8 +124,8 @@ CASES = {
     "k": (lambda: ebm.CD(0), ValueError, "`k`", "at least 1", "0"),
     "start": (lambda: ebm.CD(1, start="zero"), ValueError, "`start`", "'data', 'random'", "'zero'"),
     "chain": (
-        lambda: step(ebm.GridMRF.init((1, 3), 2, key=KEY), {"state": V[:, None]}, ebm.CD(1)),
-        TypeError, "`model`", "layers of units", "GridMRF",
+        lambda: ebm.sample(CRBM, ebm.Gibbs(), 2, key=KEY),
+        TypeError, "`model`", "layers of units, or a graph, for Gibbs", "CRBM",
     ),
     "centred": (lambda: ebm.CD(1, centred=1), TypeError, "`centred`", "boolean", "1"),
     "decay": (

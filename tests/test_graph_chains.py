@@ -201,7 +201,7 @@ def test_chains_that_follow_scores_are_balanced(monkeypatch, name):
     draws = {
         ebm.GibbsWithGradients(): [moves, 2],
         ebm.DMALA(0.5): [*model.num_states, 2],
-        ebm.PAS(2): [most, *[moves] * most, 2],
+        ebm.PAS(2): [most, *[number] * most, *(n - 1 for n in model.num_states if n > 2), 2],
     }
     for sampler, choices in draws.items():
         flow = p[:, None] * matrix_of(monkeypatch, model, sampler, choices)
@@ -243,8 +243,8 @@ def test_held_variables_stay():
     [
         ebm.SAP(num_chains=300),
         ebm.TransSAP([0.5, 1.0], every=5, num_chains=300),
-        ebm.CD(2),
-        ebm.CD(3, start="random"),
+        ebm.CD(5),
+        ebm.CD(5, start="random"),
     ],
     ids=["sap", "trans-sap", "cd", "cd-random"],
 )
@@ -365,7 +365,9 @@ def test_lssvm_of_graphs():
         ),
         (
             lambda: graph(
-                factors(fgroup.ORFactorGroup, (0, 1, 2)), factors(fgroup.ORFactorGroup, (2, 1, 0))
+                factors(fgroup.ORFactorGroup, (0, 1, 2)),
+                factors(fgroup.ORFactorGroup, (2, 3, 0)),
+                shape=(4,),
             ),
             ebm.Gibbs(),
             "in a circle",

@@ -166,11 +166,7 @@ def test_bad_input():
     states = np.zeros(2, int)
     cases = [
         (
-            lambda: ebm.sample(model, ebm.Gibbs(), 2, key=KEY),
-            r"layers of units for Gibbs, got a Fac",
-        ),
-        (
-            lambda: ebm.sample(model, ebm.PMP(2), 2, key=KEY, start=states),
+            lambda: ebm.sample(model, ebm.PMP(2), 2, key=KEY, start=(states, None)),
             r"`start` must be a dict",
         ),
         (

@@ -14,7 +14,8 @@ from ebmlearn.units import _random
 
 KEY = jax.random.key(0)
 # What `Outcomes` puts in the place of.
-RANDOM = ("uniforms", "decide", "decide_by_gumbel", "accept", "choices", "choose")
+RANDOM = ("uniforms", "decide", "accept", "accept_by", "accept_by_gumbel")
+RANDOM += ("choices", "choose", "choose_several")
 SMALL = {
     "rbm": lambda rng: oracle.random_rbm(rng, 2, 1, dtype="float64"),
     "wide_rbm": lambda rng: oracle.random_rbm(rng, 1, 2, dtype="float64"),
@@ -120,8 +121,15 @@ class Outcomes:
         self.log_probability += log_p.reshape(-1, len(self.forced)).sum(0)
         return uniform
 
-    def decide_by_gumbel(self, log_odds, gumbel):
-        return self.decide(log_odds, self.uniforms(None, log_odds.shape, log_odds.dtype))
+    def accept_by(self, log_ratio, uniform):
+        bits, yes = np.asarray(uniform), np.minimum(np.asarray(log_ratio), 0)
+        with np.errstate(divide="ignore"):
+            log_p = np.where(bits > 0, yes, np.log(-np.expm1(yes))).sum(1)
+        self.log_probability += log_p.reshape(-1, len(self.forced)).sum(0)
+        return uniform
+
+    def accept_by_gumbel(self, log_ratio, gumbel):
+        return self.accept_by(log_ratio, self.uniforms(None, log_ratio.shape, log_ratio.dtype))
 
     def accept(self, log_ratio, key):
         ratio = np.atleast_2d(np.asarray(log_ratio)).T  # [chains, decisions]
@@ -144,6 +152,13 @@ class Outcomes:
         log_p = np.take_along_axis(logits, chosen[..., None], -1).reshape(rows, units).sum(1)
         self.log_probability += log_p.reshape(-1, len(self.forced)).sum(0)
         return jnp.asarray(chosen)
+
+    def choose_several(self, logits, noise, number):
+        left, out = np.array(logits), []
+        for _ in range(number):
+            out.append(np.asarray(self.choose(left, noise)))
+            left[np.arange(len(left)), out[-1]] = -np.inf
+        return jnp.asarray(np.stack(out, 1))
 
 
 def transition_matrix(monkeypatch, model, sampler, choices, replicas=1):

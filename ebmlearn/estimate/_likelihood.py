@@ -59,13 +59,13 @@ def pseudo_log_likelihood(
       which no factor excludes configurations.
     - `data`: visible units, 0 or 1; of a graph, the states of all variables.
     """
-    require(model, ("binary", *graph_kinds()), "pseudo-likelihood")
-    if model.layerwise:
-        return pseudo_log_likelihood_of(model, _seen(model, data)[0])
-    rows = model.asked_rows(data, "data")
+    found: Any = require(model, ("binary", *graph_kinds()), "pseudo-likelihood")
+    if found.layerwise:
+        return pseudo_log_likelihood_of(found, _seen(found, data)[0])
+    rows = found.asked_rows(data, "data")
     if _checks.is_concrete(rows) and bool((rows < 0).any()):
         raise ValueError("`data` must tell the states of all variables, got some of them.")
-    return pseudo_log_likelihood_of(model, rows)
+    return pseudo_log_likelihood_of(found, rows)
 
 
 def pseudo_log_likelihood_of(

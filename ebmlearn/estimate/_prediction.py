@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray
 from ..inference import AbstractInference, query
-from ..models import AbstractLayeredModel, AbstractModel
+from ..models import AbstractModel, AbstractNamedModel
 from ..models._base import require_layers
 from ._likelihood import label_scores
 
@@ -51,7 +51,7 @@ def predict(
 
 
 def classify(
-    model: AbstractLayeredModel,
+    model: AbstractNamedModel,
     visible: Shaped[AnyArray, "rows units"],
     *,
     labels: int | None = None,
@@ -76,7 +76,7 @@ def classify(
     - `labels`: the number of labels, if they are visible units.
     - `inference`: an inference of the marginals of the label units given the others.
     """
-    model = require_layers(model, "classify")
+    require_layers(model, "classify")
     if len(model.seen) > 1:
         if labels is not None or inference is not None:
             raise ValueError("`labels` and `inference` must be None for a model with label units.")

@@ -119,7 +119,7 @@ class GridView(AbstractGraphView):
     ) -> Float[Array, "variables most"]:
         x, *seen = cut_states(states, self._sizes)
         fields, *channels = self._split(instance.unary[0])
-        fields = fields + around(self.tables, x)
+        fields = fields + around(self.tables, jnp.asarray(x))
         out = []
         for emission, y, scores in zip(self.emissions, seen, channels, strict=True):
             fields = fields + emission.T[y]

@@ -322,6 +322,17 @@ class AbstractPlainModel(AbstractModel):
     ) -> tuple[Bool[Array, "rows _"], ...]:
         """A random share of the units, as booleans in the places of `perturbation`."""
 
+    @property
+    @abc.abstractmethod
+    def finite(self) -> bool:
+        """Whether all units have finitely many states."""
+
+    @abc.abstractmethod
+    def batched(self: Plain, shape: tuple[int, ...]) -> Plain:
+        """The model with an instance for each row of a batch of this shape, along one axis; itself
+        if it is a single one.
+        """
+
     @abc.abstractmethod
     def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
         """What all other units send to those of each layer: for a small change of a state, what it
@@ -359,7 +370,7 @@ class AbstractPlainModel(AbstractModel):
         """The reverse of `configuration`: what samples are, as chains take their start."""
 
     @abc.abstractmethod
-    def masks(self, clamped: PyTree) -> list[Bool[Array, "rows _"] | None] | None:
+    def masks(self, clamped: PyTree) -> Sequence[Bool[Array, "rows _"] | None] | None:
         """Which units of each layer are held, from what chains keep of it; None if none are."""
 
     @abc.abstractmethod
@@ -482,12 +493,6 @@ class AbstractNamedModel(AbstractPlainModel):
     def is_closed(self) -> bool:
         """Whether hidden units are independent given what data tell."""
 
-    @abc.abstractmethod
-    def batched(self: Named, shape: tuple[int, ...]) -> Named:
-        """The model with an instance for each row of a batch of this shape, along one axis; itself
-        if it is a single one.
-        """
-
     def units(self, layers: Sequence[PyTree]) -> PyTree:
         """Names the layers: [`ebmlearn.Layers`][], [`ebmlearn.Units`][], or a tuple like them."""
         usual = TUPLES.get(self.names)
@@ -502,7 +507,7 @@ class AbstractNamedModel(AbstractPlainModel):
         """The reverse of `encode`."""
         return self.units([u.decode(x) for u, x in zip(self.layers, layers, strict=True)])
 
-    def masks(self, clamped: PyTree) -> list[Bool[Array, "rows _"] | None] | None:
+    def masks(self, clamped: PyTree) -> Sequence[Bool[Array, "rows _"] | None] | None:
         """Which units of each layer are held, from what chains keep of it; None if none are."""
         if clamped is None:
             return None

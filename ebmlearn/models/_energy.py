@@ -375,4 +375,5 @@ class _Between(eqx.Module):
     def __call__(self, states: Any) -> Float[Array, ""]:
         parts = list(states.values()) if isinstance(states, dict) else [states]
         met = [(x.reshape(-1) * b).sum() for x, b in zip(parts, self.base, strict=True)]
-        return self.beta * self.function(states) - (1 - self.beta) * jnp.stack(met).sum()
+        beta = jnp.asarray(self.beta)
+        return beta * self.function(states) - (1 - beta) * jnp.stack(met).sum()

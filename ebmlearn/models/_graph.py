@@ -174,6 +174,10 @@ class AbstractGraphModel(AbstractTurns):
         """True: variables have finitely many states."""
         return True
 
+    def batched(self: Graph, shape: tuple[int, ...]) -> Graph:
+        """The graph itself: it is always a single one."""
+        return self
+
     @property
     def query_defaults(self) -> tuple[float, float]:
         """The initial scale and strength of a [`ebmlearn.QueryModel`][] of this graph."""
@@ -407,7 +411,7 @@ class AbstractGraphModel(AbstractTurns):
 
     def masks(
         self, clamped: Bool[Array, "rows variables"] | None
-    ) -> list[Bool[Array, "rows _"]] | None:
+    ) -> Sequence[Bool[Array, "rows _"]] | None:
         """Which variables of each group are held."""
         if clamped is None:
             return None

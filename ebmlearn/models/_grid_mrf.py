@@ -475,9 +475,9 @@ class GridMRF(AbstractGraphModel):
             )
         return None
 
-    def _around(self, x: Int[Array, "rows height width"]) -> Float[Array, "rows height width _"]:
+    def _around(self, x: Int[AnyArray, "rows height width"]) -> Float[Array, "rows height width _"]:
         """The scores of hidden states, without what the channels say."""
-        out = jax.vmap(lambda x: around(self.tables, x))(x)
+        out = jax.vmap(lambda x: around(self.tables, x))(jnp.asarray(x))
         return out + jnp.broadcast_to(self.bias, out.shape)
 
     def _variables(self, members: Int[Array, " width"], group: int) -> Int[Array, " width"]:

@@ -53,8 +53,8 @@ class Tables(eqx.Module):
         """The mean log-potential of independent variables with these probabilities of states, where
         all factors are dense groups or list their configurations.
         """
-        # Not quite zero, so that a derivative is the product of the other probabilities.
-        log_q = jnp.log(jnp.maximum(q, jnp.finfo(q.dtype).tiny))[self.wires.states]
+        # Not quite zero, so that a derivative is the product of the other probabilities there too.
+        log_q = jnp.log(q + jnp.asarray(1e-20, q.dtype))[self.wires.states]
         out = jnp.zeros((), q.dtype)
         for k, kind in enumerate(self.layout.kinds):
             arguments, potentials = self.wires.arguments[k], self.potentials_of(kind)

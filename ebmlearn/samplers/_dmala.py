@@ -82,7 +82,7 @@ class DMALA(AbstractSampler):
 
         fields = model.fields(old)
         there = logits(old, fields)
-        new = _moves.moved(model, old, _chosen(model, there, one))
+        new = _moves.moved(model, old, _moves.one_each(model, there, one, stay=True))
         new_fields = model.fields(new)
         changed = _changed(model, old, new)
 
@@ -96,28 +96,6 @@ class DMALA(AbstractSampler):
         accepted = _random.accept(beta * (before - after) + (back - forward).sum(-1), two)
         info = DMALAInfo(jnp.where(accepted > 0, after, before), accepted)
         return ChainState(model.decode(tree_where(accepted, new, old)), state.clamped), info
-
-
-def _chosen(
-    model: AbstractPlainModel, logits: Float[Array, "chains moves"], key: PRNGKeyArray
-) -> Float[Array, "chains moves"]:
-    """1 for the moves that are made: each unit makes one of its own, or stays."""
-    kinds: Any = model.layers
-    out, at = [], 0
-    for units, own in zip(kinds, jax.random.split(key, len(kinds)), strict=True):
-        size, others = units.size, units.number - 1
-        part = logits[:, at : at + size * others]
-        at += size * others
-        if others == 1:
-            out.append(_random.decided(part, own))
-            continue
-        part = part.reshape(part.shape[0], size, others)
-        stay = jnp.zeros((*part.shape[:2], 1), part.dtype)
-        all_ = jnp.concatenate([stay, part], -1)
-        state = _random.choose(all_, _random.choices(own, all_.shape, all_.dtype))
-        made = jax.nn.one_hot(state, others + 1, dtype=part.dtype)[..., 1:]
-        out.append(made.reshape(made.shape[0], size * others))
-    return jnp.concatenate(out, -1)
 
 
 def _changed(model: AbstractPlainModel, old: Layers, new: Layers) -> Array:

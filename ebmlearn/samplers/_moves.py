@@ -10,9 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..models import AbstractPlainModel
+from ..units import _random
 
 
 Layers = Sequence[Float[Array, "chains _"]]
@@ -87,6 +88,30 @@ def over_moves(
         sums = {1: lambda x: jnp.full(x.shape[:2], -jnp.inf, x.dtype), 2: lambda x: x[..., 0]}
         out.append(sums.get(units.number, lambda x: jax.nn.logsumexp(x, axis=-1))(part))
         at += number
+    return jnp.concatenate(out, -1)
+
+
+def one_each(
+    model: AbstractPlainModel, logits: Float[Array, "chains moves"], key: PRNGKeyArray, stay: bool
+) -> Float[Array, "chains moves"]:
+    """1 for one move of each unit, drawn by its logits; or none, where units may stay, whose logit
+    is 0.
+    """
+    kinds: Any = model.layers
+    out, at = [], 0
+    for units, own in zip(kinds, jax.random.split(key, len(kinds)), strict=True):
+        size, others = units.size, units.number - 1
+        part = logits[:, at : at + size * others]
+        at += size * others
+        if others < 2:
+            out.append(_random.decided(part, own) if stay else jnp.ones_like(part))
+            continue
+        part = part.reshape(part.shape[0], size, others)
+        if stay:
+            part = jnp.concatenate([jnp.zeros((*part.shape[:2], 1), part.dtype), part], -1)
+        state = _random.choose(part, _random.choices(own, part.shape, part.dtype))
+        made = jax.nn.one_hot(state, part.shape[-1], dtype=part.dtype)[..., -others:]
+        out.append(made.reshape(made.shape[0], size * others))
     return jnp.concatenate(out, -1)
 
 

@@ -72,9 +72,8 @@ class PAS(AbstractSampler):
         beta = jnp.asarray(self.beta, dtype)
         owners = _moves.owners(model)
         free = _moves.free(model, model.masks(state.clamped), chains)
-        number = sum(units.size for units in model.layers)
         most = min(2 * self.radius - 1, len(set(owners.tolist())))
-        one, two, three = jax.random.split(key, 3)
+        one, two, three, four = jax.random.split(key, 4)
 
         def logits(layers: Layers, fields: Layers) -> Float[Array, "chains moves"]:
             out = beta / 2 * _moves.gains(model, layers, fields)
@@ -86,14 +85,16 @@ class PAS(AbstractSampler):
             length = jnp.minimum(length, free.sum(-1))
         fields = model.fields(old)
         there = logits(old, fields)
-        path = _path(there, owners, most, two)
-        real = jnp.arange(most)[:, None] < jnp.broadcast_to(length, path.shape)
-        at = jnp.broadcast_to(jnp.arange(chains), path.shape)
-        chosen = jnp.zeros_like(there).at[at, path].add(real.astype(dtype))
-        new = _moves.moved(model, old, chosen)
+        # Units in the order of the path, then the state that each would move to.
+        each = _moves.over_moves(model, there)
+        noise = _random.choices(two, each.shape, dtype)
+        path = _random.choose_several(each, noise, most)
+        real = jnp.broadcast_to(jnp.arange(most), path.shape) < length[:, None]
+        at = jnp.broadcast_to(jnp.arange(chains)[:, None], path.shape)
+        changed = jnp.zeros(each.shape, bool).at[at, path].max(real)
+        states = _moves.one_each(model, there, four, stay=False)
+        new = _moves.moved(model, old, states * changed[:, owners].astype(dtype))
         new_fields = model.fields(new)
-        units = jnp.asarray(owners)[path]
-        changed = jnp.zeros((chains, number), bool).at[at, units].max(real)
 
         def walk(a: Layers, b: Layers, fields: Layers, logits: Array, reverse: bool) -> Array:
             """The logarithm of the probability of the path from one end to the other: of each
@@ -101,12 +102,12 @@ class PAS(AbstractSampler):
             """
             each = _moves.over_moves(model, logits)
             rest = jax.nn.logsumexp(jnp.where(changed, -jnp.inf, each), axis=-1)
-            own = jnp.where(real, each[at, units], -jnp.inf)
+            own = jnp.where(real, each[at, path], -jnp.inf)
             # There, what comes later in the path can still be changed; back, what came before.
-            later = jax.lax.cumlogsumexp(own, axis=0, reverse=not reverse)
-            left = jnp.logaddexp(jnp.broadcast_to(rest, later.shape), later)
-            gain = (beta / 2 * _moves.differences(model, a, b, fields))[at, units]
-            return jnp.where(real, gain - left, jnp.zeros_like(gain)).sum(0)
+            later = jax.lax.cumlogsumexp(own, axis=1, reverse=not reverse)
+            left = jnp.logaddexp(jnp.broadcast_to(rest[:, None], later.shape), later)
+            gain = (beta / 2 * _moves.differences(model, a, b, fields))[at, path]
+            return jnp.where(real, gain - left, jnp.zeros_like(gain)).sum(-1)
 
         forward = walk(old, new, fields, there, False)
         back = walk(new, old, new_fields, logits(new, new_fields), True)
@@ -114,23 +115,6 @@ class PAS(AbstractSampler):
         accepted = _random.accept(beta * (before - after) + back - forward, three)
         info = PASInfo(jnp.where(accepted > 0, after, before), accepted, length)
         return ChainState(model.decode(tree_where(accepted, new, old)), state.clamped), info
-
-
-def _path(
-    logits: Float[Array, "chains moves"], owners: Any, most: int, key: PRNGKeyArray
-) -> Int[Array, "most chains"]:
-    """Moves of different units, one after the other. With the same Gumbel numbers, the largest of
-    what is left is a draw from what is left.
-    """
-    noise = _random.choices(key, logits.shape, logits.dtype)
-    owners = jnp.asarray(owners)
-
-    def one(left: Array, _: None) -> tuple[Array, Array]:
-        move = _random.choose(left, noise)
-        gone = jnp.broadcast_to(owners, left.shape) == owners[move][:, None]
-        return jnp.where(gone, -jnp.inf, left), move
-
-    return jax.lax.scan(one, logits, None, length=most)[1]
 
 
 PAS.__init__.__doc__ = """**Arguments:**

@@ -72,7 +72,8 @@ def _in_turns(
         turn = number - 1 - k if reverse else k
         members = turns[turn]
         scores = model.scores(rows, members, held)
-        scale = jnp.broadcast_to(beta if isinstance(beta, float) else beta[..., None], scores.shape)
+        scale = beta if isinstance(beta, (int, float)) else beta[..., None]
+        scale = jnp.broadcast_to(scale, scores.shape)
         # What is impossible stays so at all temperatures.
         scores = jnp.where(scores == -jnp.inf, scores, scale.astype(scores.dtype) * scores)
         # Places that are left over have one state.

@@ -87,9 +87,8 @@ class Binary(AbstractNumberedUnits):
         """Flips with probability min(1, p / q), where q is the probability of the present state and
         p that of the other.
         """
-        gain = (1 - 2 * x) * field
-        flip = _random.decide(_random.capped_log_odds(gain), noise)
-        return x + flip * (1 - 2 * x)
+        turned = 1 - 2 * x
+        return x + _random.accept_by(turned * field, noise) * turned
 
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """0 or 1, each with probability one half."""

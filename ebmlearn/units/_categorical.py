@@ -104,7 +104,7 @@ class Categorical(AbstractNumberedUnits):
         ratio = jnp.where(alone, jnp.zeros_like(without_old), without_old - without_new)
         # The number of the present state was not used to choose.
         spare = jnp.where(own, gumbels, jnp.zeros_like(gumbels)).sum(-1)
-        moved = _random.decide_by_gumbel(_random.capped_log_odds(ratio), spare)
+        moved = _random.accept_by_gumbel(ratio, spare)
         return _flat(jnp.where(moved[..., None] > 0, new, old))
 
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:

@@ -61,20 +61,6 @@ def decide(log_odds: Float[Array, "..."], uniform: Float[Array, "..."]) -> Float
     return (uniform < jax.nn.sigmoid(log_odds)).astype(log_odds.dtype)
 
 
-def capped_log_odds(log_ratio: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The log-odds of the probability min(1, ratio)."""
-    below = jnp.minimum(log_ratio, -jnp.finfo(log_ratio.dtype).tiny)
-    # log(r / (1 - r)), where 1 - r loses no digits for r close to 1.
-    return jnp.where(log_ratio < 0, below - jnp.log(-jnp.expm1(below)), jnp.inf)
-
-
-def decide_by_gumbel(
-    log_odds: Float[Array, "..."], gumbel: Float[Array, "..."]
-) -> Float[Array, "..."]:
-    """As `decide`, by Gumbel numbers."""
-    return decide(log_odds, jnp.exp(-jnp.exp(-gumbel)))
-
-
 def decided(log_odds: Float[Array, "rows n"], key: PRNGKeyArray) -> Float[Array, "rows n"]:
     """1 with the probability that log-odds mean, else 0: `decide` with the `uniforms` of a key.
 
@@ -124,6 +110,20 @@ def accept(log_ratio: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, ".
     return (jnp.log(uniform) < log_ratio).astype(log_ratio.dtype)
 
 
+def accept_by(log_ratio: Float[Array, "..."], uniform: Float[Array, "..."]) -> Float[Array, "..."]:
+    """As `accept`, by numbers that were drawn before."""
+    return (jnp.log(uniform) < log_ratio).astype(log_ratio.dtype)
+
+
+def accept_by_gumbel(
+    log_ratio: Float[Array, "..."], gumbel: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """The same by Gumbel numbers: minus the exponential of minus one is the logarithm of a uniform
+    number.
+    """
+    return (-jnp.exp(-gumbel) < log_ratio).astype(log_ratio.dtype)
+
+
 def choices(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
     """Numbers to `choose` by: Gumbel ones."""
     return jax.random.gumbel(key, shape, dtype)
@@ -134,6 +134,15 @@ def choose(
 ) -> Int[Array, "*shape"]:
     """One of n with the probabilities that logits mean."""
     return jnp.argmax(logits + noise, axis=-1)
+
+
+def choose_several(
+    logits: Float[Array, "rows n"], noise: Float[Array, "rows n"], number: int
+) -> Int[Array, "rows number"]:
+    """So many of n, one after the other, each with the probabilities that the logits of those left
+    mean: with the same Gumbel numbers, the largest of what is left is a draw from what is left.
+    """
+    return jax.lax.top_k(logits + noise, number)[1]
 
 
 def logistics(key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
