@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import _crbm_further, _nnbm_tables, _pmp_report, _qt_report, sap
+from . import _crbm_further, _hosts_report, _nnbm_tables, _pmp_report, _qt_report, sap
 from ._report import machine, RESULTS, ROOT, stored
 from .crbm import PUBLISHED, SIZES
 
@@ -445,7 +445,8 @@ TABLES = {
         _crbm_further.crbm_tried,
         _crbm_further.cd_starts,
     ),
-    "docs/api/pgmax.md": (pgmax,),
+    "docs/api/numpyro.md": (_hosts_report.numpyro, _hosts_report.calibration),
+    "docs/api/pgmax.md": (pgmax, _hosts_report.notebooks),
     "docs/api/fit.md": (resume,),
     **{f"docs/papers/{name}.md": PAPERS[name] + BESIDE.get(name, ()) for name in PAPERS},
 }
