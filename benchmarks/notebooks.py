@@ -32,7 +32,8 @@ def rbm(visible: int, hidden: int, iterations: int) -> Notebook:
     from pgmax import fgraph, fgroup, infer, vgroup
 
     rng = np.random.default_rng(0)
-    weights = rng.normal(size=(hidden, visible)) / np.sqrt(hidden)
+    # Weak enough for max-product to converge: where it does not, rounding decides.
+    weights = 0.3 * rng.normal(size=(hidden, visible)) / np.sqrt(hidden)
     biases = rng.normal(size=hidden), rng.normal(size=visible)
     noise = [rng.gumbel(size=(len(b), 2)) for b in biases]
     potentials = [np.stack([np.zeros_like(b), b], 1) for b in biases]
@@ -252,6 +253,8 @@ def sdlp(visible: int, hidden: int, iterations: int) -> Notebook:
     rng = np.random.default_rng(4)
     weights = rng.normal(size=(visible, hidden))
     noise = rng.gumbel(size=(visible, 2)), rng.gumbel(size=(hidden, 2))
+    # Variables of so many factors need smaller steps than those of a torus.
+    settings = {"logsumexp_temp": 1e-2, "lr": 1e-2 / visible, "num_iters": iterations}
 
     def built(dense: bool) -> Callable[[], Callable[[], Any]]:
         def make() -> Callable[[], Any]:
@@ -267,9 +270,7 @@ def sdlp(visible: int, hidden: int, iterations: int) -> Notebook:
                 graph.add_factors(fgroup.PairwiseFactorGroup(pairs, table))
             solver: Any = infer.build_inferer(graph.bp_state, backend="sdlp")
             start = solver.init(evidence_updates={v: noise[0], h: noise[1]})
-            run = jax.jit(
-                lambda x: solver.run_with_objvals(x, logsumexp_temp=1e-2, num_iters=iterations)
-            )
+            run = jax.jit(lambda x: solver.run_with_objvals(x, **settings))
 
             def solve() -> Any:
                 end, objective = run(start)
@@ -297,7 +298,7 @@ def notebooks(small: bool) -> dict[str, Notebook]:
         "rbm": rbm(784, 100, 200),
         "ising": ising(50, 500),
         "grid_mrf": grid_mrf(20, (12, 2, 2), 15),
-        "deconvolution": deconvolution(10, 14, 5, 6, 100),
+        "deconvolution": deconvolution(10, 12, 5, 5, 100),
         "sdlp": sdlp(100, 50, 200),
     }
 
@@ -330,7 +331,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
                 "run_s": seconds,
             }
         gaps = jax.tree.map(
-            lambda a, b: float(np.abs(np.asarray(a, float) - np.asarray(b, float)).max()),
+            lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max() / np.abs(a).max()),
             found["pgmax"],
             found["ours"],
         )

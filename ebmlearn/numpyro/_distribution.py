@@ -68,8 +68,8 @@ class EnergyDistribution(Distribution):
     ):
         """**Arguments:**
 
-        - `model`: any layered model whose visible units are all of one kind. Condition a CRBM
-          first.
+        - `model`: any model of layers whose visible units are all real and of one kind, or all of
+          finitely many states; a CRBM conditioned.
         - `log_partition`: the normaliser, log Z. `"exact"` enumerates the smaller side of the model
           at each evaluation (or integrates a few nonnegative units), and its gradient is right. A
           number or an array is taken as it is; where parameters are latent it has to be a function

@@ -90,9 +90,8 @@ class Ladder(eqx.Module):
         return jnp.where(self.tried > 0, self.swapped / jnp.maximum(self.tried, 1), jnp.nan)
 
     def counted(self, info: Any) -> "Ladder":
-        """After a step. The temperatures are placed anew after an eighth, a quarter,
-        half and all of the steps in which they may move, so that each round is as long as all
-        before.
+        """After a step. The temperatures are placed anew after an eighth, a quarter, half and all
+        of the steps in which they may move, so that each round is as long as all before.
         """
         dtype = self.betas.dtype
         tried = self.tried + info.tried.astype(dtype) * info.swapped.shape[1]

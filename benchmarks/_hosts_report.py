@@ -1,0 +1,90 @@
+import json
+from typing import Any
+
+from ._report import machine, RESULTS
+
+
+def _read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def numpyro() -> str:
+    """Kernels inside NumPyro."""
+    result = _read("numpyro")
+    turns = result["second_run"]
+    lines = [
+        "`SamplerKernel(Gibbs())` inside `MCMC` against plain `sample`, after compilation"
+        f" (`python -m benchmarks numpyro`; {machine(result)}, medians of"
+        f" {result['arguments']['repeats']} rounds in one run, beside other work):",
+        "",
+        "| model | chains | sweeps | `MCMC` | `sample` | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in result["against_sample"]:
+        lines.append(
+            f"| {row['model']} | {row['chains']} | {row['sweeps']} | {row['kernel']:.3f} s |"
+            f" {row['sample']:.3f} s | {row['ratio']:.2f} |"
+        )
+    once, again = turns["object_second"], turns["function_second"]
+    lines += [
+        "",
+        "Four chains of 2,100 sweeps of 20 spins: a second `run` of one `MCMC` object takes"
+        f" {once['seconds']:.1f} s, nearly all of it compilation; a second call of a jitted function"
+        f" that makes the object takes {again['seconds']:.2f} s and compiles"
+        f" {again['compiled'] or 'nothing'}.",
+        "",
+        "Effective draws of 20 spins, the mean over spins, for 8,000 draws:",
+        "",
+        "| kernel | effective draws | a second | a second, compilation included |",
+        "|---|---|---|---|",
+    ]
+    for row in result["against_numpyro"]:
+        lines.append(
+            f"| `{row['kernel']}` | {row['mean_ess']:,.0f} | {row['ess_a_second']:,.0f} |"
+            f" {row['ess_a_second_with_compilation']:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def calibration() -> str:
+    """Simulation-based calibration of the exchange kernel."""
+    result = _read("exchange")
+    of = result["arguments"]
+    lines = [
+        f"Simulation-based calibration: {of['runs']} runs, each with parameters from the prior and"
+        f" {of['rows']} rows of a ring of {of['spins']} spins; χ² of the ranks of the true"
+        f" parameters among {of['draws']} draws, in 20 bins (`python -m benchmarks exchange`):",
+        "",
+        "| kernel | parameter | χ², 19 degrees of freedom | p |",
+        "|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        lines.append(f"| {row['kernel']} | {row['site']} | {row['chi2']:.1f} | {row['p']:.2f} |")
+    return "\n".join(lines)
+
+
+def notebooks() -> str:
+    """PGMax's notebooks, both ways."""
+    result = _read("notebooks")
+    names = {
+        "rbm": "RBM, max-product, `MatrixBP`",
+        "ising": "Ising, max-product, `BP`",
+        "grid_mrf": "grid MRF, marginals and a gradient, `BP`",
+        "deconvolution": "binary deconvolution, `BP`",
+        "sdlp": "smooth dual of an RBM, PGMax's solver on a dense group",
+    }
+    lines = [
+        "PGMax's example notebooks with generated weights and images, by PGMax and here: seconds to"
+        " build, to compile and to run, and the largest relative difference of the results"
+        f" (`python -m benchmarks notebooks`; {machine(result)}, float32, beside other work):",
+        "",
+        "| notebook | PGMax | here | difference |",
+        "|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        both = " | ".join(
+            f"{row[way]['build_s']:.1f} + {row[way]['compile_s']:.1f} + {row[way]['run_s']:.2f}"
+            for way in ("pgmax", "ours")
+        )
+        lines.append(f"| {names[row['notebook']]} | {both} | {row['largest_difference']:.1g} |")
+    return "\n".join(lines)
