@@ -103,7 +103,8 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         if not self.layer_names:
             raise ValueError("`units` must hold at least one kind of units, got none.")
         layers = [jax.ShapeDtypeStruct((u.width,), self.dtype) for u in self.units_of]
-        found = jax.eval_shape(self._returned, layers)
+        # A function of its own: JAX compares those it knows, and a method holds arrays.
+        found = jax.eval_shape(lambda x: self._returned(x), layers)
         if getattr(found, "shape", None) != () or not jnp.issubdtype(found.dtype, jnp.floating):
             raise ValueError(
                 "`energy` must return one floating-point number for one configuration, got"
@@ -201,7 +202,7 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         return EnergyModel(_Between(self.function, base, beta), units)
 
     def energies(self, layers: States) -> Float[Array, " rows"]:
-        return jax.vmap(self._of_one)(list(layers))
+        return jax.vmap(lambda x: self._of_one(x))(list(layers))
 
     def marginal_energies(self, layers: States) -> Float[Array, " rows"]:
         """The energy: nothing is summed out."""
@@ -209,7 +210,7 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
 
     def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
         """Minus the gradient of the energy."""
-        found = jax.vmap(jax.grad(self._of_one))(list(layers))
+        found = jax.vmap(jax.grad(lambda x: self._of_one(x)))(list(layers))
         return [-x for x in found]
 
     @property
