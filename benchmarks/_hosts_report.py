@@ -20,17 +20,17 @@ def numpyro() -> str:
         "| model | chains | sweeps | `MCMC` | `sample` | ratio |",
         "|---|---|---|---|---|---|",
     ]
-    for row in result["against_sample"]:
-        lines.append(
-            f"| {row['model']} | {row['chains']} | {row['sweeps']} | {row['kernel']:.3f} s |"
-            f" {row['sample']:.3f} s | {row['ratio']:.2f} |"
-        )
+    lines += [
+        f"| {row['model']} | {row['chains']} | {row['sweeps']} | {row['kernel']:.3f} s |"
+        f" {row['sample']:.3f} s | {row['ratio']:.2f} |"
+        for row in result["against_sample"]
+    ]
     once, again = turns["object_second"], turns["function_second"]
     lines += [
         "",
         "Four chains of 2,100 sweeps of 20 spins: a second `run` of one `MCMC` object takes"
-        f" {once['seconds']:.1f} s, nearly all of it compilation; a second call of a jitted function"
-        f" that makes the object takes {again['seconds']:.2f} s and compiles"
+        f" {once['seconds']:.1f} s, nearly all of it compilation; a second call of a jitted"
+        f" function that makes the object takes {again['seconds']:.2f} s and compiles"
         f" {again['compiled'] or 'nothing'}.",
         "",
         "Effective draws of 20 spins, the mean over spins, for 8,000 draws:",
@@ -38,11 +38,11 @@ def numpyro() -> str:
         "| kernel | effective draws | a second | a second, compilation included |",
         "|---|---|---|---|",
     ]
-    for row in result["against_numpyro"]:
-        lines.append(
-            f"| `{row['kernel']}` | {row['mean_ess']:,.0f} | {row['ess_a_second']:,.0f} |"
-            f" {row['ess_a_second_with_compilation']:,.0f} |"
-        )
+    lines += [
+        f"| `{row['kernel']}` | {row['mean_ess']:,.0f} | {row['ess_a_second']:,.0f} |"
+        f" {row['ess_a_second_with_compilation']:,.0f} |"
+        for row in result["against_numpyro"]
+    ]
     return "\n".join(lines)
 
 
@@ -58,8 +58,10 @@ def calibration() -> str:
         "| kernel | parameter | χ², 19 degrees of freedom | p |",
         "|---|---|---|---|",
     ]
-    for row in result["rows"]:
-        lines.append(f"| {row['kernel']} | {row['site']} | {row['chi2']:.1f} | {row['p']:.2f} |")
+    lines += [
+        f"| {row['kernel']} | {row['site']} | {row['chi2']:.1f} | {row['p']:.2f} |"
+        for row in result["rows"]
+    ]
     return "\n".join(lines)
 
 
