@@ -38,11 +38,11 @@ def numpyro() -> str:
         "| kernel | effective draws | a second | a second, compilation included |",
         "|---|---|---|---|",
     ]
-    for row in result["against_numpyro"]:
-        lines.append(
-            f"| `{row['kernel']}` | {row['mean_ess']:,.0f} | {row['ess_a_second']:,.0f} |"
-            f" {row['ess_a_second_with_compilation']:,.0f} |"
-        )
+    lines += [
+        f"| `{row['kernel']}` | {row['mean_ess']:,.0f} | {row['ess_a_second']:,.0f} |"
+        f" {row['ess_a_second_with_compilation']:,.0f} |"
+        for row in result["against_numpyro"]
+    ]
     return "\n".join(lines)
 
 
