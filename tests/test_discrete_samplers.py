@@ -3,6 +3,7 @@ what chains do in bulk, and all that is made of chains.
 """
 
 import itertools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -296,17 +297,26 @@ def test_numpyro_takes_any_energy():
     np.testing.assert_allclose(np.exp(log_p), p, rtol=1e-4)
 
 
+def wrong(x: Any) -> Any:
+    """What no type checker would let pass."""
+    return x
+
+
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [
-        (lambda: ebm.EnergyModel(3.0, ebm.Binary(2)), TypeError, "`energy` must be a function"),
+        (
+            lambda: ebm.EnergyModel(wrong(3.0), ebm.Binary(2)),
+            TypeError,
+            "`energy` must be a function",
+        ),
         (lambda: ebm.EnergyModel(jnp.sum, ebm.Gaussian(2)), TypeError, "binary or categorical"),
-        (lambda: ebm.EnergyModel(jnp.sum, {"a": 3}), TypeError, "for 'a'"),
+        (lambda: ebm.EnergyModel(jnp.sum, wrong({"a": 3})), TypeError, "for 'a'"),
         (lambda: ebm.EnergyModel(lambda x: x, ebm.Binary(2)), ValueError, "one floating-point"),
         (lambda: ebm.BP(3)(cubic("float32")), TypeError, "take a sampler"),
         (lambda: ebm.DMALA(0.0), ValueError, "`step_size`"),
         (lambda: ebm.PAS(0), ValueError, "`radius`"),
-        (lambda: ebm.Gibbs(metropolised=1), TypeError, "`metropolised` must be a boolean"),
+        (lambda: ebm.Gibbs(metropolised=wrong(1)), TypeError, "`metropolised` must be a boolean"),
         (
             lambda: ebm.sample(ebm.GaussianRBM.init(2, 2, key=KEY), ebm.PAS(), 2, key=0),
             TypeError,

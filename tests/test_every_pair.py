@@ -3,6 +3,7 @@ quadrature or a formula, or refuses by the one documented error.
 """
 
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +62,7 @@ def graph(*names):
     """Binary variables of PGMax joined by factors of these kinds: a to b, both to the child c."""
     from pgmax import fgraph, fgroup, vgroup
 
-    x = vgroup.NDVarArray(num_states=2, shape=(3,))
+    x: Any = vgroup.NDVarArray(num_states=2, shape=(3,))
     built = fgraph.FactorGraph(variable_groups=[x])
     a, b, c = x[0], x[1], x[2]
     (table,) = normal(14, (2, 2))

@@ -96,7 +96,7 @@ def test_arrays_are_shuffled_batches():
             rows, n = state
             zero = jnp.zeros(())
             info = StepInfo(zero, zero, zero, zero, zero)
-            rows = rows.at[n].set(batch[0][:, 0].astype(jnp.int32))
+            rows = rows.at[n].set(jnp.asarray(batch[0])[:, 0].astype(jnp.int32))
             jax.debug.callback(lambda r: seen.append(np.asarray(r)), rows[n], ordered=True)
             return jax.tree.map(jnp.zeros_like, model), (rows, n + 1), info
 

@@ -1,6 +1,7 @@
 """Chains on graphs: whole transition matrices of small ones, and all that is made of chains."""
 
 import itertools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -104,7 +105,7 @@ def test_energies_of_graphs_are_sums_over_factors():
     np.testing.assert_allclose(p, np.exp(want) / np.exp(want).sum(), rtol=1e-5)
 
 
-_VARIABLES = [vgroup.NDVarArray(num_states=2, shape=(3,))]
+_VARIABLES: list[Any] = [vgroup.NDVarArray(num_states=2, shape=(3,))]
 
 
 def _hand_made():
@@ -198,12 +199,13 @@ def test_chains_that_follow_scores_are_balanced(monkeypatch, name):
     _, p = possible(model)
     moves, number = int(sum(model.num_states - 1)), len(model.num_states)
     most = min(3, number)
-    draws = {
-        ebm.GibbsWithGradients(): [moves, 2],
-        ebm.DMALA(0.5): [*model.num_states, 2],
-        ebm.PAS(2): [most, *[number] * most, *(n - 1 for n in model.num_states if n > 2), 2],
-    }
-    for sampler, choices in draws.items():
+    others = (n - 1 for n in model.num_states if n > 2)
+    draws = [
+        (ebm.GibbsWithGradients(), [moves, 2]),
+        (ebm.DMALA(0.5), [*model.num_states, 2]),
+        (ebm.PAS(2), [most, *[number] * most, *others, 2]),
+    ]
+    for sampler, choices in draws:
         flow = p[:, None] * matrix_of(monkeypatch, model, sampler, choices)
         np.testing.assert_allclose(flow, flow.T, atol=1e-12, err_msg="detailed balance")
 
@@ -279,7 +281,8 @@ def test_a_graph_is_an_energy_for_numpyro(name):
     # Both say the same of the states of a variable, up to a constant.
     shape = (len(rows), len(model.num_states), -1)
     fields = [np.asarray(m.fields(layers)[0]).reshape(shape) for m in (energy, model)]
-    np.testing.assert_allclose(*(x - x[..., :1] for x in fields), atol=1e-5)
+    one, other = (x - x[..., :1] for x in fields)
+    np.testing.assert_allclose(one, other, atol=1e-5)
     log_z = float(ebm.Exact()(model).log_partition)
     (site,) = energy.names
     log_p = EnergyDistribution(energy, log_z).log_prob(jnp.asarray(rows))
