@@ -10,7 +10,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import log_density
 
 from .. import _checks
-from ..models import AbstractLayeredModel
+from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler, ParallelTempering
 from . import _events
 
@@ -66,7 +66,7 @@ class SamplerBlock(MCMCKernel):
     def __init__(
         self,
         sampler: AbstractSampler,
-        build: Callable[[dict[str, Array]], AbstractLayeredModel],
+        build: Callable[[dict[str, Array]], AbstractNamedModel],
         model: Callable[..., object],
         steps: int = 1,
     ):
@@ -144,7 +144,7 @@ class SamplerBlock(MCMCKernel):
         new = _events.event(model, chain.units).reshape(old.shape).astype(old.dtype)
         return BlockState({name: new}, after)
 
-    def _built(self, model_kwargs: dict[str, object] | None) -> AbstractLayeredModel:
+    def _built(self, model_kwargs: dict[str, object] | None) -> AbstractNamedModel:
         """The model of the site, given all other sites."""
         from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
@@ -153,7 +153,7 @@ class SamplerBlock(MCMCKernel):
         _events.check(model)
         return model
 
-    def _rows(self, model: AbstractLayeredModel, name: str, x: Array) -> Array:
+    def _rows(self, model: AbstractNamedModel, name: str, x: Array) -> Array:
         """The site as rows of states."""
         if x.shape[-1:] != (_events.size(model),):
             raise ValueError(

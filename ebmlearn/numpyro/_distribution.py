@@ -16,7 +16,7 @@ from numpyro.distributions.util import validate_sample
 from .. import _checks
 from .._types import AnyArray
 from ..inference import Exact
-from ..models import AbstractLayeredModel
+from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler, Gibbs, sample
 from . import _events
 from ._exchange import Exchanged, require_exchange
@@ -58,7 +58,7 @@ class EnergyDistribution(Distribution):
 
     def __init__(
         self,
-        model: AbstractLayeredModel,
+        model: AbstractNamedModel,
         log_partition: Literal["exact", "exchange"] | float | Float[AnyArray, "*batch"] | None,
         *,
         sampler: AbstractSampler | None = None,

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from ..inference import Beliefs
-from ..models import AbstractLayeredModel
+from ..models import AbstractNamedModel
 from ..models._base import refuse, require_layers
 from ..samplers._sweep import drawn
 
@@ -36,7 +36,7 @@ def check(model: Any) -> None:
         refuse(model, "have visible units that are all real, or all of finitely many states, to be")
 
 
-def support(model: AbstractLayeredModel) -> Any:
+def support(model: AbstractNamedModel) -> Any:
     """The constraint of a site. Units of several kinds, such as labels beside binary ones, are
     integers up to the last state of each.
     """
@@ -48,12 +48,12 @@ def support(model: AbstractLayeredModel) -> Any:
     return constraints.independent(one(*arguments) if arguments else one, 1)
 
 
-def is_finite(model: AbstractLayeredModel) -> bool:
+def is_finite(model: AbstractNamedModel) -> bool:
     """Whether a site has finitely many states."""
     return all(model.layers[k].finite for k in _held(model))
 
 
-def num_states(model: AbstractLayeredModel) -> Int[np.ndarray, " n"]:
+def num_states(model: AbstractNamedModel) -> Int[np.ndarray, " n"]:
     """How many states each unit of a site has, where these are finitely many."""
     counts = []
     for k in _held(model):
@@ -64,7 +64,7 @@ def num_states(model: AbstractLayeredModel) -> Int[np.ndarray, " n"]:
 
 
 def moments(
-    model: AbstractLayeredModel, beliefs: Beliefs
+    model: AbstractNamedModel, beliefs: Beliefs
 ) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n"]]:
     """The means and the variances of the units of a site."""
     parts = []
@@ -84,12 +84,12 @@ def moments(
     return jnp.concatenate(means, -1), jnp.concatenate(variances, -1)
 
 
-def size(model: AbstractLayeredModel) -> int:
+def size(model: AbstractNamedModel) -> int:
     """How many units a site holds."""
     return sum(model.layers[k].size for k in _held(model))
 
 
-def log_potential(model: AbstractLayeredModel, event: Num[Array, "*batch n"]) -> Array:
+def log_potential(model: AbstractNamedModel, event: Num[Array, "*batch n"]) -> Array:
     """The log-probability of an event, up to log Z. Leading axes broadcast with the model's."""
     shape = jnp.broadcast_shapes(event.shape[:-1], model.batch_shape)
     rows = model.batched(shape)
@@ -99,30 +99,30 @@ def log_potential(model: AbstractLayeredModel, event: Num[Array, "*batch n"]) ->
     return -energies.reshape(shape)
 
 
-def units(model: AbstractLayeredModel, event: Num[Array, "chains n"], key: PRNGKeyArray) -> Any:
+def units(model: AbstractNamedModel, event: Num[Array, "chains n"], key: PRNGKeyArray) -> Any:
     """States of all units, the hidden ones drawn given the visible ones where these are all that
     the event tells.
     """
     layers, held = _layers(model, event), _held(model)
     for k in range(len(layers)):
-        if k not in held:
-            layers[k] = drawn(model, layers, k, key)
+        if k not in held:  # Only models of layers leave units out.
+            layers[k] = drawn(model, layers, k, key)  # pyright: ignore
     return model.decode(layers)
 
 
-def event(model: AbstractLayeredModel, units: Any) -> Num[Array, "chains n"]:
+def event(model: AbstractNamedModel, units: Any) -> Num[Array, "chains n"]:
     """What a site holds of a configuration."""
     leaves = jax.tree.leaves(units)
     return jnp.concatenate([leaves[k] for k in _held(model)], -1)
 
 
-def _held(model: AbstractLayeredModel) -> tuple[int, ...]:
+def _held(model: AbstractNamedModel) -> tuple[int, ...]:
     """The layers that a site holds."""
     return model.seen if model.is_closed else tuple(range(len(model.names)))
 
 
 def _layers(
-    model: AbstractLayeredModel, event: Num[Array, "chains n"]
+    model: AbstractNamedModel, event: Num[Array, "chains n"]
 ) -> list[Float[Array, "chains _"]]:
     """States of all layers as they are inside, zero where the event does not tell them."""
     out, at = [], 0
@@ -135,7 +135,7 @@ def _layers(
     return out
 
 
-def listed(model: AbstractLayeredModel) -> Int[Array, "..."]:
+def listed(model: AbstractNamedModel) -> Int[Array, "..."]:
     """All events, along an axis before those of the batch of the model, which are of length 1."""
     if not is_finite(model):
         raise NotImplementedError("events can be listed only if units have finitely many states.")

@@ -14,7 +14,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
 
 from .. import _checks
-from ..models import AbstractLayeredModel
+from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler, ParallelTempering
 from ..units import _random
 from . import _events
@@ -270,7 +270,7 @@ class ExchangeKernel(MCMCKernel):
         return out
 
     def _draw(
-        self, model: AbstractLayeredModel, data: Num[Array, "*rows n"], key: PRNGKeyArray
+        self, model: AbstractNamedModel, data: Num[Array, "*rows n"], key: PRNGKeyArray
     ) -> Num[Array, "*rows n"]:
         """As many events as there are data."""
         shape = data.shape[:-1]
@@ -293,5 +293,5 @@ class ExchangeKernel(MCMCKernel):
         return _events.event(batched, chain.units).reshape(data.shape).astype(data.dtype)
 
 
-def _total(model: AbstractLayeredModel, events: Array) -> Float[Array, ""]:
+def _total(model: AbstractNamedModel, events: Array) -> Float[Array, ""]:
     return _events.log_potential(model, events).sum()

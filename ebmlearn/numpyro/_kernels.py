@@ -10,7 +10,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel
+from ..models import AbstractNamedModel
 from ..models._base import require_layers, require_single
 from ..models._chains import chain_states
 from ..models._names import by_layer
@@ -271,7 +271,7 @@ def ParallelTemperingKernel(
     return SamplerKernel(ParallelTempering(betas), adapt)
 
 
-def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractLayeredModel, Any]:
+def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractNamedModel, Any]:
     kwargs = dict(kwargs or {})
     clamped = kwargs.pop("clamped", None)
     if len(args) != 1 or kwargs:
@@ -294,13 +294,13 @@ def _split(key: Array) -> tuple[Array, Array]:
     return keys[0, 0], keys[:, 1]
 
 
-def _sites(model: AbstractLayeredModel, units: Any, shape: tuple[int, ...]) -> dict[str, Array]:
+def _sites(model: AbstractNamedModel, units: Any, shape: tuple[int, ...]) -> dict[str, Array]:
     """The units of chains, or of the only one, by the names of their sites."""
     pairs = zip(model.names, jax.tree.leaves(units), strict=True)
     return {name: x.reshape(*shape, x.shape[-1]) for name, x in pairs}
 
 
-def _first_units(model: AbstractLayeredModel, sites: Any, clamped: Any, chains: int) -> Any:
+def _first_units(model: AbstractNamedModel, sites: Any, clamped: Any, chains: int) -> Any:
     """The units that `init_params` names, for each chain; those it does not are drawn."""
     names = list(model.names)
     sites = {} if sites is None else sites
