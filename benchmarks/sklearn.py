@@ -151,5 +151,6 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
     if "digits" in args.tasks:
         out["digits"] = classify(args.seeds)
     if "impute" in args.tasks:
-        out["impute"] = {name: impute(name, args.share, args.seed) for name in args.sets}
+        new = {name: impute(name, args.share, args.seed) for name in args.sets}
+        out["impute"] = out.get("impute", {}) | new
     return {"scikit-learn": importlib.metadata.version("scikit-learn"), **out}
