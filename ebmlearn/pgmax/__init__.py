@@ -46,6 +46,7 @@ from ._nnbm_group import (
 )
 from ._normalisers import NORMALISERS as _NORMALISERS
 from ._rebuild import rebuilt as _rebuilt
+from ._sites import Sites as _Sites
 from ._view import GraphMaker as _GraphMaker
 
 
@@ -57,6 +58,6 @@ _MAKERS["factors"] = _rebuilt
 _SAVED = {
     kind.__name__: kind
     for kind in (
-        FactorGraphModel, _Wires, _Names, _Ids, _Layout, _Kind, _Constants, *_NORMALISERS
+        FactorGraphModel, _Wires, _Names, _Ids, _Layout, _Kind, _Constants, _Sites, *_NORMALISERS
     )
 }  # fmt: skip
