@@ -211,7 +211,7 @@ ERRORS = {
         r"\(4,\)",
     ),
     "groups": (lambda: ebm.LeaveOneOut(groups="pixels"), TypeError, "`groups`", "list", "'pixels'"),
-    "no groups": (lambda: ebm.RandomTargets(groups=[]), ValueError, "`groups`", "none"),
+    "no groups": (lambda: ebm.RandomTargets(groups=[]), ValueError, "`groups`", "got 0"),
     "number": (
         drawn(ebm.TargetCount(7, groups=["pixels"]), GRID),
         ValueError,
@@ -274,7 +274,7 @@ ERRORS = {
         "`queries`",
         "observed",
     ),
-    "own none": (own(lambda n: None), TypeError, "`queries`", "pair", "None"),
+    "own none": (own(lambda n: None), TypeError, "`queries`", "two arrays", "None"),
     "own part": (
         lambda: ebm.MixedTargets([Own(lambda n: None)])(RBM, 3, key=KEY),
         TypeError,
@@ -295,7 +295,13 @@ ERRORS = {
         "observed",
         r"got a list of length 1\.",
     ),
-    "no rows": (entropy(ebm.QueryModel(RBM), ROWS[:0]), ValueError, "`data`", "a row", r"\(0, 4\)"),
+    "no rows": (
+        entropy(ebm.QueryModel(RBM), ROWS[:0]),
+        ValueError,
+        "`data`",
+        "one row",
+        r"\(0, 4\)",
+    ),
     "model": (entropy(3, inference=ebm.BP(2)), TypeError, "`model`", "RBM", "got 3"),
     "sampler of a grid": (
         entropy(GRID, STATES, ebm.Gibbs()),
@@ -376,7 +382,7 @@ def test_bad_groups_of_a_factor_graph(as_pgmax, as_a_user):
     rows = {seen: np.zeros((3, 2), int)}
     check((entropy(graph, rows, ebm.Gibbs()), TypeError, "`model`", "sampler", "FactorGraphModel"))
     empty = {seen: np.zeros((0, 2), int)}
-    check((entropy(ebm.QueryModel(graph, 2), empty), ValueError, "`data`", "a row"))
+    check((entropy(ebm.QueryModel(graph, 2), empty), ValueError, "`data`", "one row"))
 
 
 def test_queries_depend_on_key_and_batch_size():

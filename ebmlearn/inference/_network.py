@@ -36,7 +36,7 @@ class Network(AbstractInference, AbstractFormed):
     def _beliefs(self, problem: Any) -> Beliefs:
         if problem.plain.is_answered:
             raise ValueError(
-                "`observed` must leave at least one unit unobserved, got all observed."
+                "`evidence` and `observed` must leave at least one unit open, got all of them."
             )
         model = problem.model
         plain, own = problem.posed()
