@@ -232,7 +232,7 @@ def test_bad_input():
     start = ebm.Layers(jnp.zeros(2, jnp.float16), None)
     drawn = ebm.sample(model, ebm.Gibbs(), 3, key=KEY, start=start)
     assert drawn.visible.dtype == jnp.float32
-    with pytest.raises(TypeError, match="pseudo-likelihood takes, binary.* got a GaussianRBM"):
+    with pytest.raises(TypeError, match=r"pseudo-likelihood takes, binary.* got a GaussianRBM"):
         ebm.pseudo_log_likelihood(model, np.zeros((1, 2), np.float32))
     with pytest.raises(TypeError, match="finitely many states"):
         ebm.MCMCMLE().init(model, key=KEY)
