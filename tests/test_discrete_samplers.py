@@ -313,7 +313,7 @@ def wrong(x: Any) -> Any:
         (lambda: ebm.EnergyModel(jnp.sum, ebm.Gaussian(2)), TypeError, "binary or categorical"),
         (lambda: ebm.EnergyModel(jnp.sum, wrong({"a": 3})), TypeError, "for 'a'"),
         (lambda: ebm.EnergyModel(lambda x: x, ebm.Binary(2)), ValueError, "one floating-point"),
-        (lambda: ebm.BP(3)(cubic("float32")), TypeError, "take a sampler"),
+        (lambda: ebm.BP(3)(cubic("float32")), TypeError, "use a sampler"),
         (lambda: ebm.DMALA(0.0), ValueError, "`step_size`"),
         (lambda: ebm.PAS(0), ValueError, "`radius`"),
         (lambda: ebm.Gibbs(metropolised=wrong(1)), TypeError, "`metropolised` must be a boolean"),

@@ -25,14 +25,14 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
     of shape `[size]`, categorical ones one-hot of shape `[size, states]`, and returns a number.
     Samplers, annealed importance sampling, [`ebmlearn.SAP`][] and NumPyro work on it.
 
-    Gibbs sampling evaluates the energy for each state of each unit, so that a sweep costs that many
-    evaluations. [`ebmlearn.GibbsWithGradients`][], [`ebmlearn.DMALA`][] and [`ebmlearn.PAS`][] read
-    from the gradient which changes are worth a try, and cost a few evaluations a step.
+    Gibbs sampling evaluates the energy for each state of each unit in every sweep.
+    [`ebmlearn.GibbsWithGradients`][], [`ebmlearn.DMALA`][] and [`ebmlearn.PAS`][] use the gradient
+    to choose which units to change, and need only a few evaluations in every step.
 
     !!! example
 
         ```python
-        def energy(x):  # neighbours on a ring like to agree
+        def energy(x):  # neighbours on a ring tend to agree
             return -jnp.sum(x * jnp.roll(x, 1))
 
         model = ebmlearn.EnergyModel(energy, ebmlearn.Binary(5))
@@ -60,7 +60,7 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
     fixed: tuple[Any, tuple[Any, ...]] = eqx.field(static=True)
     alone: bool = eqx.field(static=True)
     exact: ClassVar[bool] = False
-    hint: ClassVar[str] = "take a sampler, such as `Gibbs()` or `DMALA()`, `SAP` to train it"
+    hint: ClassVar[str] = "use a sampler, such as `Gibbs()` or `DMALA()`, and `SAP` to train it"
 
     def __init__(
         self,
