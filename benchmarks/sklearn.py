@@ -81,7 +81,7 @@ CLIPS = (0.05, 0.02, 0.01, 0.005, 1e-3, 1e-4, 1e-5)
 # and without couplings between the columns.
 SETTINGS = {
     "digits": ((50, 0.02, 50, 10), (100, 0.01, 100, 10)),
-    "adult": ((20, 0.02, 20, 4), (20, 0.01, 30, 4)),
+    "adult": ((20, 0.02, 20, 4),),
 }
 
 

@@ -53,7 +53,7 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         - `couplings`: whether columns are also joined to each other directly
           ([`ebmlearn.SemiRestrictedBM`][]). Use it for columns that exclude each other, such as
           those of a one-hot code.
-        - `learning_rate`: the learning rate of Adam.
+        - `learning_rate`: the learning rate of Adam at the start. It falls to 0 as a cosine.
         - `batch_size`: rows per step.
         - `n_iter`: the number of epochs.
         - `iterations`: the number of message updates for an answer.
@@ -88,13 +88,15 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.data_max_ = np.where(empty, 0.0, most)
         one, two = jax.random.split(jax.random.key(seed(self.random_state)))
         kind = SemiRestrictedBM if self.couplings else RBM
+        size = min(self.batch_size, len(rows))
+        steps = max(1, self.n_iter * (len(rows) // size))
         self.model_ = fit(
             QueryModel(kind.init(rows.shape[1], self.n_components, key=one), self.iterations),
             QueryTraining(RandomTargets(0.5) if self.queries is None else self.queries),
             self._shares(rows),
-            optimizer=optax.adam(self.learning_rate),
+            optimizer=optax.adam(optax.cosine_decay_schedule(self.learning_rate, steps)),
             epochs=self.n_iter,
-            batch_size=min(self.batch_size, len(rows)),
+            batch_size=size,
             key=two,
             progress=bool(self.verbose),
         ).model
