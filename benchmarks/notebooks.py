@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import ebmlearn as ebm
-import ebmlearn.pgmax
-from ebmlearn.pgmax import FactorGraphModel, MatrixBP, RBMFactorGroup
 
 
 class Notebook(NamedTuple):
@@ -30,6 +28,8 @@ class Notebook(NamedTuple):
 def rbm(visible: int, hidden: int, iterations: int) -> Notebook:
     """Maxima of an RBM with Gumbel noise: states, changes of messages and the energy."""
     from pgmax import fgraph, fgroup, infer, vgroup
+
+    from ebmlearn.pgmax import MatrixBP, RBMFactorGroup
 
     rng = np.random.default_rng(0)
     # Weak enough for max-product to converge: where it does not, rounding decides.
@@ -99,6 +99,8 @@ def ising(size: int, iterations: int) -> Notebook:
     """The maximum of an Ising model in a random field: its states and their energy."""
     from pgmax import infer
 
+    from ebmlearn.pgmax import FactorGraphModel
+
     noise = np.random.default_rng(1).gumbel(size=(size, size, 2))
 
     def pgmax() -> Callable[[], Any]:
@@ -131,6 +133,8 @@ def ising(size: int, iterations: int) -> Notebook:
 def grid_mrf(size: int, clones: tuple[int, int, int], iterations: int) -> Notebook:
     """Marginals of the hidden states of noisy contours, and the gradient of the loss in a table."""
     from pgmax import fgraph, fgroup, infer, vgroup
+
+    from ebmlearn.pgmax import FactorGraphModel
 
     rng = np.random.default_rng(2)
     number = sum(clones)
@@ -192,6 +196,8 @@ def deconvolution(images: int, size: int, features: int, width: int, iterations:
     """Features and their places from binary images, with noise on both: the features found."""
     from pgmax import fgraph, fgroup, infer, vgroup
 
+    from ebmlearn.pgmax import FactorGraphModel
+
     rng = np.random.default_rng(3)
     places = size - width + 1
     true = rng.random((features, width, width)) < 0.5
@@ -249,6 +255,8 @@ def sdlp(visible: int, hidden: int, iterations: int) -> Notebook:
     are pairwise factors and where they are one dense group.
     """
     from pgmax import fgraph, fgroup, infer, vgroup
+
+    from ebmlearn.pgmax import RBMFactorGroup
 
     rng = np.random.default_rng(4)
     weights = rng.normal(size=(visible, hidden))
