@@ -80,6 +80,7 @@ from .models import (
     RBM as RBM,
     SemiRestrictedBM as SemiRestrictedBM,
     Stack as Stack,
+    TableModel as TableModel,
     Units as Units,
 )
 from .samplers import (

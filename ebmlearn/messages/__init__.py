@@ -43,6 +43,7 @@ from ._registry import (
     register as register,
     view as view,
 )
+from ._tables import TableMaker, TableView as TableView
 from ._types import Form as Form, Product as Product, Schedule as Schedule, Start as Start
 from ._view import (
     AbstractView as AbstractView,
@@ -55,3 +56,4 @@ from ._view import (
 register("binary", PairwiseMaker())
 register("gaussian binary", GaussianMaker())
 register("grid", GridMaker())
+register("tables", TableMaker())

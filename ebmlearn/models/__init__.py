@@ -23,4 +23,5 @@ from ._rbm import CRBM as CRBM, RBM as RBM
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM
 from ._stack import Stack as Stack
 from ._statistics import Statistics as Statistics
+from ._table_model import ByTable as ByTable, TableModel as TableModel
 from ._turns import AbstractTurns as AbstractTurns

@@ -1,0 +1,223 @@
+"""Elimination of variables one by one, on the host: sums, maxima, marginals and samples."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ._network import aligned, Network, Reduced, reduced
+from ._orders import find_order, Order
+
+
+class Bucket(NamedTuple):
+    """What is joined when a variable is eliminated.
+
+    - `scope`: the variable, then those that its message is about, the next to be eliminated first.
+    - `tables`: the tables that it is the first to be eliminated of.
+    - `children`: the buckets whose messages come here.
+    - `is_summed`: whether the variable is summed over rather than maximised.
+    """
+
+    scope: tuple[int, ...]
+    tables: tuple[int, ...]
+    children: tuple[int, ...]
+    is_summed: bool
+
+
+class Plan(NamedTuple):
+    """The buckets in the order of elimination, and what it costs."""
+
+    buckets: tuple[Bucket, ...]
+    order: Order
+
+
+class TooWide(ValueError):
+    """Tables on the way would be larger than allowed."""
+
+
+def planned(
+    counts: Sequence[int],
+    scopes: Sequence[Sequence[int]],
+    *,
+    maximised: frozenset[int] = frozenset(),
+    most: float = 24.0,
+    seconds: float = 1.0,
+) -> Plan:
+    """The buckets of a network. Variables that are maximised over come last.
+
+    Raises `TooWide` where a table would have more than `2**most` entries.
+    """
+    order = find_order(counts, scopes, last=maximised, seconds=seconds)
+    if order.width > most:
+        raise TooWide(
+            f"elimination needs tables of 2**{order.width:.1f} numbers, and at most 2**{most:g} are"
+            " allowed"
+        )
+    position = np.empty(len(counts), np.int64)
+    position[list(order.variables)] = np.arange(len(counts))
+    at = position.tolist()
+    tables: list[list[int]] = [[] for _ in counts]
+    for k, scope in enumerate(scopes):
+        if scope:
+            tables[min(at[v] for v in scope)].append(k)
+    children: list[list[int]] = [[] for _ in counts]
+    buckets = []
+    below: list[tuple[int, ...]] = []
+    for step, v in enumerate(order.variables):
+        found = {u for k in tables[step] for u in scopes[k]}
+        found.update(u for child in children[step] for u in below[child])
+        found.discard(v)
+        message = tuple(sorted(found, key=at.__getitem__))
+        below.append(message)
+        if message:
+            children[at[message[0]]].append(step)
+        own = tuple(tables[step]), tuple(children[step])
+        buckets.append(Bucket((v, *message), *own, v not in maximised))
+    return Plan(tuple(buckets), order)
+
+
+class Solution:
+    """A network whose variables have been eliminated. `value` is log Z, or the largest
+    log-potential, or the largest after hidden variables were summed out.
+    """
+
+    def __init__(self, network: Network, plan: Plan):
+        self.network, self.plan = network, plan
+        self._messages: list[np.ndarray] = []
+        value = 0.0
+        for table, scope in zip(network.tables, network.scopes, strict=True):
+            if not scope:
+                value += float(table)
+        for bucket in plan.buckets:
+            joint = self._joint(bucket)
+            message = log_sum(joint) if bucket.is_summed else joint.max(0)
+            self._messages.append(message)
+            if not message.ndim:
+                value += float(message)
+        self.value = value
+
+    def marginals(
+        self, of_tables: bool = False
+    ) -> tuple[list[Float[np.ndarray, " _"]], list[Float[np.ndarray, "..."]]]:
+        """The probabilities of the states of each variable, and of the entries of each table if
+        asked for. All variables must be summed over.
+        """
+        network, buckets = self.network, self.plan.buckets
+        variables: list[np.ndarray] = [np.ones(1)] * len(network.counts)
+        tables = [np.ones(()) for _ in network.tables]
+        outer: list[np.ndarray | None] = [None] * len(buckets)
+        for step in reversed(range(len(buckets))):
+            bucket = buckets[step]
+            log_p = self._joint(bucket)
+            above = outer[step]
+            # Alone, messages add up to what normalises the others.
+            log_p += -self._messages[step] if above is None else above[None]
+            outer[step] = None
+            p = np.exp(log_p, out=log_p)
+            variables[bucket.scope[0]] = _kept(p, bucket.scope, bucket.scope[:1])
+            for child in bucket.children:
+                message = buckets[child].scope[1:]
+                with np.errstate(divide="ignore"):
+                    log_own = np.log(_kept(p, bucket.scope, message))
+                sent = self._messages[child]
+                possible = np.isfinite(sent)
+                outer[child] = np.where(possible, log_own - np.where(possible, sent, 0), -np.inf)
+            if of_tables:
+                for k in bucket.tables:
+                    tables[k] = _kept(p, bucket.scope, network.scopes[k])
+        return variables, tables
+
+    def best(self) -> Int[np.ndarray, " variables"]:
+        """The most likely states of the variables that are maximised over; -1 for the others."""
+        return self._walk(1, None)[0]
+
+    def samples(self, number: int, rng: np.random.Generator) -> Int[np.ndarray, "number variables"]:
+        """Independent draws. All variables must be summed over."""
+        return self._walk(number, rng)
+
+    def _walk(
+        self, number: int, rng: np.random.Generator | None
+    ) -> Int[np.ndarray, "number variables"]:
+        """Chooses variables, the last to be eliminated first, given those before."""
+        states = np.full((number, len(self.network.counts)), -1, np.int64)
+        for bucket in reversed(self.plan.buckets):
+            if rng is None and bucket.is_summed:
+                continue
+            v = bucket.scope[0]
+            scores = np.zeros((number, self.network.counts[v]))
+            for scope, table in self._parts(bucket):
+                at = scope.index(v)
+                others = tuple(states[:, u] for u in scope if u != v)
+                scores = scores + np.moveaxis(table, at, -1)[others]
+            if rng is not None:
+                scores = scores + rng.gumbel(size=scores.shape)
+            states[:, v] = scores.argmax(-1)
+        return states
+
+    def _parts(self, bucket: Bucket) -> list[tuple[tuple[int, ...], Float[np.ndarray, "..."]]]:
+        """The tables and messages of a bucket with their scopes."""
+        network, buckets = self.network, self.plan.buckets
+        own = [(network.scopes[k], network.tables[k]) for k in bucket.tables]
+        return own + [(buckets[k].scope[1:], self._messages[k]) for k in bucket.children]
+
+    def _joint(self, bucket: Bucket) -> Float[np.ndarray, "..."]:
+        """The sum of the tables and messages of a bucket, the variable along the first axis."""
+        parts = sorted(self._parts(bucket), key=lambda part: part[1].size)
+        shape = tuple(self.network.counts[v] for v in bucket.scope)
+        out = np.zeros((1,) * len(shape))
+        # Small tables are added up before they meet large ones.
+        for scope, table in parts:
+            more = aligned(table, scope, bucket.scope)
+            if np.broadcast_shapes(out.shape, more.shape) == out.shape:
+                out += more
+            else:
+                out = out + more
+        return out if out.shape == shape else np.broadcast_to(out, shape).copy()
+
+
+def log_sum(x: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "..."]:
+    """The logarithm of the sum of exponentials over the first axis. `x` is overwritten."""
+    top = x.max(0)
+    shift = np.where(np.isfinite(top), top, 0.0)
+    x -= shift
+    total = np.exp(x, out=x).sum(0)
+    with np.errstate(divide="ignore"):
+        return np.log(total) + shift
+
+
+def _kept(
+    p: Float[np.ndarray, "..."], scope: Sequence[int], kept: Sequence[int]
+) -> Float[np.ndarray, "..."]:
+    """Probabilities of some variables, in their order."""
+    gone = tuple(a for a, v in enumerate(scope) if v not in kept)
+    left = [v for v in scope if v in kept]
+    summed = p.sum(gone) if gone else p
+    return np.transpose(summed, [left.index(v) for v in kept])
+
+
+def solve(
+    network: Network,
+    evidence: Int[np.ndarray, " variables"] | None = None,
+    *,
+    maximised: frozenset[int] | None = frozenset(),
+    most: float = 24.0,
+    seconds: float = 1.0,
+) -> tuple[Solution, Reduced]:
+    """Eliminates all variables of a network with evidence.
+
+    **Arguments:**
+
+    - `network`: the tables.
+    - `evidence`: the states of variables, -1 where not known.
+    - `maximised`: the variables to maximise over; None for all. All others are summed over.
+    - `most`: the logarithm to base 2 of the size of the largest table that is allowed.
+    - `seconds`: how long to look for a better order.
+    """
+    small = reduced(network, evidence)
+    every = frozenset(range(len(network.counts)))
+    top = every if maximised is None else frozenset(maximised)
+    plan = planned(
+        small.network.counts, small.network.scopes, maximised=top, most=most, seconds=seconds
+    )
+    return Solution(small.network, plan), small

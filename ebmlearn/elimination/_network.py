@@ -1,0 +1,97 @@
+"""Tables of log-potentials on the host, and what can be left out of them before any sum."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+
+class Network(NamedTuple):
+    """Variables of finitely many states, and tables of log-potentials in float64; minus infinity
+    excludes a configuration.
+    """
+
+    counts: tuple[int, ...]
+    scopes: tuple[tuple[int, ...], ...]
+    tables: tuple[Float[np.ndarray, "..."], ...]
+
+    def score(self, states: Int[np.ndarray, "*rows variables"]) -> Float[np.ndarray, "*rows"]:
+        """The log-potential of configurations."""
+        out = np.zeros(states.shape[:-1])
+        for scope, table in zip(self.scopes, self.tables, strict=True):
+            out = out + table[tuple(states[..., v] for v in scope)]
+        return out
+
+
+class Reduced(NamedTuple):
+    """A network of the states that are possible, and which these are of each variable."""
+
+    network: Network
+    states: tuple[Int[np.ndarray, " _"], ...]
+
+    def restored(self, states: Int[np.ndarray, "*rows variables"]) -> Int[np.ndarray, "*rows n"]:
+        """Configurations of all variables, in the states of the whole network."""
+        parts = [own[states[..., v]] for v, own in enumerate(self.states)]
+        return np.stack(parts, -1).astype(np.int64)
+
+
+def reduced(network: Network, evidence: Int[np.ndarray, " variables"] | None = None) -> Reduced:
+    """The network without states that evidence or tables exclude. What a state needs of its
+    neighbours is looked for until nothing changes.
+
+    Raises `ValueError` if nothing is possible.
+    """
+    counts, scopes, tables = network
+    alive = [np.ones(n, bool) for n in counts]
+    if evidence is not None:
+        for v, state in enumerate(np.asarray(evidence).tolist()):
+            if state >= 0:
+                alive[v] = np.arange(counts[v]) == state
+    joined: list[list[int]] = [[] for _ in counts]
+    for k, scope in enumerate(scopes):
+        for v in scope:
+            joined[v].append(k)
+    possible = [np.isfinite(x) for x in tables]
+    # Tables that exclude nothing tell nothing of their variables.
+    telling = [not x.all() for x in possible]
+    waiting = [k for k, tells in enumerate(telling) if tells]
+    queued = set(waiting)
+    while waiting:
+        k = waiting.pop()
+        queued.discard(k)
+        scope, left = scopes[k], possible[k]
+        for axis, v in enumerate(scope):
+            left = left & _along(alive[v], axis, left.ndim)
+        for axis, v in enumerate(scope):
+            others = tuple(a for a in range(left.ndim) if a != axis)
+            kept = alive[v] & left.any(others)
+            if (kept != alive[v]).any():
+                alive[v] = kept
+                for other in joined[v]:
+                    if other != k and telling[other] and other not in queued:
+                        queued.add(other)
+                        waiting.append(other)
+    if not all(x.any() for x in alive):
+        raise ValueError("no configuration is possible: tables and evidence exclude them all.")
+    states = tuple(np.flatnonzero(x) for x in alive)
+    cut = tuple(
+        table if not scope else table[np.ix_(*(states[v] for v in scope))]
+        for scope, table in zip(scopes, tables, strict=True)
+    )
+    return Reduced(Network(tuple(map(len, states)), scopes, cut), states)
+
+
+def _along(x: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    return x.reshape([-1 if a == axis else 1 for a in range(rank)])
+
+
+def aligned(
+    table: Float[np.ndarray, "..."], scope: Sequence[int], target: Sequence[int]
+) -> Float[np.ndarray, "..."]:
+    """A table with the axes of `target`, of length 1 where its scope has no such variable."""
+    place = {v: a for a, v in enumerate(scope)}
+    axes = [place[v] for v in target if v in place]
+    moved = table.transpose(axes)
+    sizes = iter(moved.shape)
+    return moved.reshape([next(sizes) if v in place else 1 for v in target])

@@ -1,0 +1,519 @@
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from .. import _checks
+from .._sentinels import EXCLUDED, LEAST, LIMIT
+from .._types import AnyArray, Batch
+from ..units import Categorical
+from ._block import Block
+from ._graph import AbstractGraphModel, excludes, scaled_potentials
+from ._groups import (
+    cut_states,
+    cut_units,
+    Groups,
+    joined_states,
+    likelihoods_of,
+    place,
+    rows_of,
+    Sizes,
+)
+from ._problem import whole
+from ._statistics import Statistics
+from ._turns import put, taken, unless_held
+
+
+class TableModel(AbstractGraphModel):
+    """A Markov network: variables of finitely many states, and tables of log-potentials of any few
+    of them,
+
+    $E(x) = -\\sum_k T_k(x_{s_k})$.
+
+    All its variables are one group, `"x"`. Inferences, samplers and learners work on it as on other
+    graphs; [`ebmlearn.Exact`][] eliminates variables where tables stay small. The tables of one
+    shape are kept as one array, so that thousands of them compile as one.
+
+    !!! example
+
+        ```python
+        # A chain of three variables with 2, 3 and 2 states.
+        model = ebmlearn.TableModel([2, 3, 2], [(0, 1), (1, 2)], [jnp.eye(2, 3), jnp.eye(3, 2)])
+        beliefs = ebmlearn.Exact()(model, {"x": jnp.array([1, -1, -1])})  # the first is observed
+        beliefs["x"]  # [3, 3], zero where a variable has no more states
+        beliefs.pairwise[1]  # [3, 2], of the second table
+        ```
+    """
+
+    log_potentials: tuple[Float[Array, "..."], ...]
+    members: tuple[Int[AnyArray, "tables _"], ...]
+    colours: Int[AnyArray, "colours width"]
+    counts: tuple[int, ...] = eqx.field(static=True)
+    places_of_tables: tuple[tuple[int, int], ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        states: Sequence[int],
+        scopes: Sequence[Sequence[int]],
+        log_tables: Sequence[Float[AnyArray, "..."]],
+    ):
+        """**Arguments:**
+
+        - `states`: the number of states of each variable.
+        - `scopes`: for each table the variables that it joins, from 0 on.
+        - `log_tables`: for each table its log-potentials, with one axis for each variable of its
+          scope, in that order. Minus infinity excludes a configuration.
+        """
+        self.counts = _counts(states)
+        scopes, tables = _scoped(scopes, log_tables, self.counts)
+        self.log_potentials, self.members, self.places_of_tables = _stacked(scopes, tables)
+        self.colours = coloured(scopes, len(self.counts))
+
+    @property
+    def scopes(self) -> tuple[tuple[int, ...], ...]:
+        """The variables of each table."""
+        members = [np.asarray(x) for x in self.members]
+        return tuple(tuple(members[k][row].tolist()) for k, row in self.places_of_tables)
+
+    @property
+    def log_tables(self) -> tuple[Float[AnyArray, "..."], ...]:
+        """The log-potentials of each table, in the order of `scopes`."""
+        return self.factors(self.log_potentials).by_table()
+
+    def with_log_tables(self, log_tables: Sequence[Float[AnyArray, "..."]]) -> "TableModel":
+        """The model with other log-potentials.
+
+        **Arguments:**
+
+        - `log_tables`: one array for each table, as for the class itself.
+        """
+        _, tables = _scoped(self.scopes, log_tables, self.counts)
+        values: list[list[Any]] = [[None] * len(x) for x in self.log_potentials]
+        for (k, row), table in zip(self.places_of_tables, tables, strict=True):
+            values[k][row] = table
+        return eqx.tree_at(lambda m: m.log_potentials, self, tuple(map(_stack, values)))
+
+    @property
+    def num_variables(self) -> int:
+        """The number of variables."""
+        return len(self.counts)
+
+    @property
+    def kind(self) -> str:
+        """Tables."""
+        return "tables"
+
+    @property
+    def layers(self) -> tuple[Categorical, ...]:
+        """The variables, all with as many states as the one that has most."""
+        return (Categorical(len(self.counts), max(self.counts)),)
+
+    @property
+    def sizes(self) -> Sizes:
+        return (((len(self.counts),), max(self.counts)),)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """All variables are one group, `x`."""
+        return ("x",)
+
+    @property
+    def num_states(self) -> Int[np.ndarray, " variables"]:
+        return np.asarray(self.counts, np.int64)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the tables."""
+        return self.log_potentials[0].dtype if self.log_potentials else np.dtype(np.float32)
+
+    def project(self) -> "TableModel":
+        """The model itself: its tables may be any numbers."""
+        return self
+
+    def trained(self) -> "TableModel":
+        """True in the place of each array."""
+        return jax.tree.map(lambda _: True, self)
+
+    def tempered(self, beta: float | Float[Array, ""]) -> "TableModel":
+        """The model of $p(x)^\\beta$."""
+        scaled = tuple(scaled_potentials(x, beta) for x in self.log_potentials)
+        return eqx.tree_at(lambda m: m.log_potentials, self, scaled)
+
+    def unary(self) -> tuple[Float[Array, " states"]]:
+        """Zero: what a variable has of its own is a table of one axis."""
+        return (jnp.zeros(sum(self.counts), self.dtype),)
+
+    def blocks(self) -> tuple[Block, ...]:
+        return ()
+
+    def rows(self, data: Batch, name: str = "data") -> Int[AnyArray, "*batch variables"]:
+        """Observed states as one array.
+
+        **Arguments:**
+
+        - `data`: `{"x": states}` with states `[*batch, variables]`, integers or booleans, -1 where
+          not known; or such an array alone.
+
+        **Returns:**
+
+        An array `[*batch, variables]`, -1 where a variable is not observed.
+        """
+        rows = rows_of(data, name, self.sizes, self.num_states, self._index)
+        if _checks.is_concrete(rows) and (np.asarray(rows) >= np.asarray(self.counts)).any():
+            at = np.argwhere(np.asarray(rows) >= np.asarray(self.counts))[0][-1]
+            raise ValueError(
+                f"`{name}` must hold states from 0 to {self.counts[at] - 1} of variable {at}, or -1"
+                f" where not known, got {np.asarray(rows)[..., at].max()}."
+            )
+        return rows
+
+    def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
+        data, parts = likelihoods_of(data, self.sizes, self._index)
+        return data, None if parts is None else self.flattened(parts[0])
+
+    def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Groups:
+        return Groups(cut_units(layers[0], self.sizes), self.group_names)
+
+    def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Groups:
+        return Groups(cut_states(states, self.sizes), self.group_names)
+
+    def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> "ByTable":
+        return ByTable(
+            tuple(blocks),
+            tuple(x.ndim for x in self.log_potentials),
+            self.places_of_tables,
+        )
+
+    def padded(self, flat: Float[Array, "*batch states"]) -> Float[Array, "*batch variables most"]:
+        variable, local = _by_state(self.counts)
+        shape = *flat.shape[:-1], len(self.counts), max(self.counts)
+        return jnp.zeros(shape, flat.dtype).at[..., variable, local].set(flat)
+
+    def flattened(
+        self, padded: Float[Array, "*batch variables most"]
+    ) -> Float[Array, "*batch states"]:
+        variable, local = _by_state(self.counts)
+        return padded[..., variable, local]
+
+    def log_potential(
+        self, states: Int[Array, "*batch variables"], product: Literal["sum", "max"] = "max"
+    ) -> Float[Array, "*batch"]:
+        met = functools.partial(log_potential, self.log_potentials, self.members)
+        flat = jax.vmap(met)(states.reshape(-1, states.shape[-1]))
+        return flat.reshape(states.shape[:-1])
+
+    def features(
+        self, states: Int[Array, " variables"]
+    ) -> tuple[Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
+        units = jax.nn.one_hot(states, max(self.counts), dtype=self.dtype)
+        return units, features(self.log_potentials, self.members, states)
+
+    def energy(self, states: PyTree) -> Float[Array, "*batch"]:
+        """The energy of configurations, infinite where a table excludes one.
+
+        **Arguments:**
+
+        - `states`: `{"x": states}`, or states `[*batch, variables]` alone.
+        """
+        if isinstance(states, Groups):
+            found: Any = states
+            states = joined_states(found.values, self.sizes)
+        rows = jnp.asarray(self.rows(states, "states"))
+        if _checks.is_concrete(rows) and bool((rows < 0).any()):
+            raise ValueError("`states` must hold a state of each variable, got -1.")
+        return _energy(self, rows)
+
+    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
+        out = jnp.zeros((), self.dtype)
+        for potentials, x in zip(self.log_potentials, statistics.pairwise.values, strict=True):
+            out = out - (potentials * x).sum()
+        return out
+
+    def given(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
+        found = functools.partial(given, self.log_potentials, self.members)
+        out = jax.vmap(lambda row: found(row, jnp.zeros(self._wide, self.dtype)))(rows)
+        there = self.padded(jnp.ones(sum(self.counts), bool))
+        return jnp.where(there[None], out, jnp.asarray(LEAST, out.dtype))
+
+    def classes(self) -> Int[AnyArray, "colours width"]:
+        return self.colours
+
+    def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
+        out = jnp.zeros((), q.dtype)
+        for table, members in zip(self.log_potentials, self.members, strict=True):
+            for axis in reversed(range(table.ndim - 1)):
+                p = q[members[:, axis], : table.shape[-1]]
+                p = p.reshape(p.shape[0], *(1,) * (table.ndim - 2), p.shape[1])
+                table = (table * jnp.broadcast_to(p, table.shape)).sum(-1)
+            out = out + table.sum()
+        return out
+
+    @property
+    def site_states(self) -> Int[np.ndarray, " variables"]:
+        return self.num_states
+
+    def turns(self) -> Int[AnyArray, "colours width"]:
+        return self.colours
+
+    def scores(
+        self,
+        rows: Int[Array, "rows variables"],
+        members: Int[Array, " width"],
+        held: Bool[Array, "rows variables"] | None,
+    ) -> Float[Array, "rows width most"]:
+        found = self.given(rows).at[:, members].get(mode="clip")
+        found = jnp.where(found < EXCLUDED / 2, -jnp.inf, found)
+        return unless_held(
+            found, taken(rows, members), None if held is None else taken(held, members)
+        )
+
+    def chosen(
+        self, rows: Int[Array, "rows variables"], members: Int[Array, " width"]
+    ) -> Int[Array, "rows width"]:
+        return taken(rows, members)
+
+    def placed(
+        self,
+        rows: Int[Array, "rows variables"],
+        members: Int[Array, " width"],
+        states: Int[Array, "rows width"],
+    ) -> Int[Array, "rows variables"]:
+        return put(rows, members, states)
+
+    def completed(
+        self, rows: Int[Array, "rows variables"], fixed: Bool[Array, "rows variables"]
+    ) -> Int[Array, "rows variables"]:
+        """The same: no table may exclude what is drawn."""
+        return rows
+
+    @property
+    def determined(self) -> Int[np.ndarray, " 0"]:
+        """None."""
+        return np.zeros(0, np.int32)
+
+    def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        return jnp.log(jnp.asarray(self.counts, self.dtype)).sum()
+
+    def no_chains(self) -> str | None:
+        if any(excludes(x) for x in self.log_potentials):
+            return (
+                "its tables exclude configurations, so that variables may not come past each"
+                " other; take `Exact`, `BP` or `PMP`"
+            )
+        return None
+
+    def no_moves(self) -> str | None:
+        return self.no_chains()
+
+    @property
+    def _wide(self) -> tuple[int, int]:
+        return len(self.counts), max(self.counts)
+
+    def _index(self, group: Any, what: str) -> int:
+        return place(self.group_names, group, what)
+
+
+class ByTable(eqx.Module):
+    """An array for each table of a [`ebmlearn.TableModel`][], which `tables[k]` gives."""
+
+    values: tuple[Float[Array, "..."], ...]
+    ranks: tuple[int, ...] = eqx.field(static=True)
+    places: tuple[tuple[int, int], ...] = eqx.field(static=True)
+
+    def __getitem__(self, table: int) -> Float[AnyArray, "..."]:
+        number = whole(table)
+        if number is None or not -len(self.places) <= number < len(self.places):
+            raise IndexError(f"the index must be from 0 to {len(self.places) - 1}, got {table!r}.")
+        k, row = self.places[number]
+        axis = self.values[k].ndim - self.ranks[k]
+        return self.values[k][(slice(None),) * axis + (row,)]
+
+    def by_table(self) -> tuple[Float[AnyArray, "..."], ...]:
+        """The arrays of all tables."""
+        values = tuple(np.asarray(x) if _checks.is_concrete(x) else x for x in self.values)
+        parts = ByTable(values, self.ranks, self.places)
+        return tuple(parts[k] for k in range(len(self.places)))
+
+
+def strides(shape: Sequence[int]) -> list[int]:
+    """How far apart neighbours along each axis of a table lie."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def met(
+    table: Float[Array, "tables ..."], members: Int[AnyArray, "tables _"], states: Int[Array, " n"]
+) -> Int[Array, " tables"]:
+    """Where in each table, its axes laid out as one, a configuration lies."""
+    own = states[members]
+    at = jnp.zeros(table.shape[0], jnp.int32)
+    for axis, stride in enumerate(strides(table.shape[1:])):
+        at = at + stride * own[:, axis].astype(jnp.int32)
+    return at
+
+
+def log_potential(
+    tables: tuple[Float[Array, "..."], ...],
+    members: tuple[Int[AnyArray, "tables _"], ...],
+    states: Int[Array, " variables"],
+) -> Float[Array, ""]:
+    """The sum of the log-potentials that one configuration meets, minus infinity where one
+    excludes it.
+    """
+    out = jnp.zeros((), tables[0].dtype if tables else jnp.float32)
+    for table, own in zip(tables, members, strict=True):
+        flat = table.reshape(table.shape[0], -1)
+        found = jnp.take_along_axis(flat, met(table, own, states)[:, None], axis=1)[:, 0]
+        out = out + jnp.where(found < EXCLUDED / 2, -jnp.inf, found).sum()
+    return out
+
+
+def features(
+    tables: tuple[Float[Array, "..."], ...],
+    members: tuple[Int[AnyArray, "tables _"], ...],
+    states: Int[Array, " variables"],
+) -> tuple[Float[Array, "..."], ...]:
+    """1 for each log-potential that one configuration meets."""
+    return tuple(
+        jax.nn.one_hot(met(x, own, states), math.prod(x.shape[1:]), dtype=x.dtype).reshape(x.shape)
+        for x, own in zip(tables, members, strict=True)
+    )
+
+
+def given(
+    tables: tuple[Float[Array, "..."], ...],
+    members: tuple[Int[AnyArray, "tables _"], ...],
+    states: Int[Array, " variables"],
+    fields: Float[Array, "variables most"],
+) -> Float[Array, "variables most"]:
+    """Fields with the log-potential of each state of each variable given all others."""
+    for table, own in zip(tables, members, strict=True):
+        flat, shape = table.reshape(table.shape[0], -1), table.shape[1:]
+        at = met(table, own, states)
+        for axis, stride in enumerate(strides(shape)):
+            first = at - stride * states[own[:, axis]].astype(jnp.int32)
+            every = first[:, None] + stride * jnp.arange(shape[axis], dtype=jnp.int32)[None]
+            found = jnp.take_along_axis(flat, every, axis=1)
+            fields = fields.at[own[:, axis], : shape[axis]].add(found)
+    return fields
+
+
+def coloured(scopes: Iterable[Sequence[int]], number: int) -> Int[np.ndarray, "colours width"]:
+    """Variables in classes of which no two share a table: a greedy colouring, in which each table
+    knows the colours of its variables as the bits of a number.
+    """
+    tables: list[list[int]] = [[] for _ in range(number)]
+    size = 0
+    for scope in scopes:
+        for v in scope:
+            tables[v].append(size)
+        size += 1
+    used, colour = [0] * size, np.zeros(number, int)
+    for v in sorted(range(number), key=lambda v: -len(tables[v])):
+        met = 0
+        for k in tables[v]:
+            met |= used[k]
+        free = ~met & (met + 1)
+        colour[v] = free.bit_length() - 1
+        for k in tables[v]:
+            used[k] |= free
+    rows = [np.flatnonzero(colour == c) for c in range(colour.max(initial=-1) + 1)]
+    out = np.full((len(rows), max(map(len, rows), default=0)), number, np.int32)
+    for k, row in enumerate(rows):
+        out[k, : len(row)] = row
+    return out
+
+
+@eqx.filter_jit
+def _energy(model: TableModel, rows: Int[Array, "*batch variables"]) -> Float[Array, "*batch"]:
+    return -model.log_potential(rows)
+
+
+@functools.lru_cache(maxsize=64)
+def _by_state(counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Of each state of each variable, the variable and its number there."""
+    variable = np.repeat(np.arange(len(counts)), counts)
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    return variable, np.arange(len(variable)) - first[variable]
+
+
+def _counts(states: Any) -> tuple[int, ...]:
+    if isinstance(states, int) or not isinstance(states, Iterable):
+        got = _checks.describe(states)
+        raise TypeError(f"`states` must hold the number of states of each variable, got {got}.")
+    found = []
+    for k, n in enumerate(states):
+        number = whole(n)
+        if number is None or number < 1:
+            raise ValueError(f"`states[{k}]` must be a whole number from 1 on, got {n!r}.")
+        found.append(number)
+    if not found:
+        raise ValueError("`states` must hold the number of states of each variable, got none.")
+    return tuple(found)
+
+
+def _scoped(
+    scopes: Any, log_tables: Any, counts: tuple[int, ...]
+) -> tuple[list[tuple[int, ...]], list[Any]]:
+    """Scopes and tables, checked."""
+    scopes, tables = list(scopes), list(log_tables)
+    if len(scopes) != len(tables):
+        raise ValueError(
+            f"`log_tables` must hold one table for each of {len(scopes)} scopes, got {len(tables)}."
+        )
+    found = []
+    for k, scope in enumerate(scopes):
+        numbers = tuple(whole(v) for v in scope)
+        if any(v is None or not 0 <= v < len(counts) for v in numbers):
+            raise ValueError(
+                f"`scopes[{k}]` must hold variables from 0 to {len(counts) - 1}, got"
+                f" {tuple(scope)!r}."
+            )
+        if len(set(numbers)) < len(numbers):
+            raise ValueError(f"`scopes[{k}]` must hold each variable once, got {tuple(scope)!r}.")
+        shape = tuple(counts[v] for v in numbers)  # pyright: ignore
+        if np.shape(tables[k]) != shape:
+            raise ValueError(
+                f"`log_tables[{k}]` must have shape {shape}, the states of variables"
+                f" {tuple(scope)!r}, got {_checks.describe(tables[k])}."
+            )
+        found.append(numbers)
+    return found, tables
+
+
+def _stacked(
+    scopes: list[tuple[int, ...]], tables: list[Any]
+) -> tuple[tuple[Array, ...], tuple[np.ndarray, ...], tuple[tuple[int, int], ...]]:
+    """Tables of one shape as one array, their scopes, and where each table is."""
+    shapes: dict[tuple[int, ...], int] = {}
+    members: list[list[tuple[int, ...]]] = []
+    values: list[list[Any]] = []
+    places = []
+    for scope, table in zip(scopes, tables, strict=True):
+        k = shapes.setdefault(tuple(np.shape(table)), len(shapes))
+        if k == len(values):
+            members.append([])
+            values.append([])
+        places.append((k, len(values[k])))
+        members[k].append(scope)
+        values[k].append(table)
+    arrays = tuple(np.asarray(x, np.int32).reshape(len(x), -1) for x in members)
+    return tuple(map(_stack, values)), arrays, tuple(places)
+
+
+def _stack(tables: list[Any]) -> Float[Array, "tables ..."]:
+    """Tables of one shape. What they exclude is made finite."""
+    known = all(isinstance(x, np.ndarray) for x in tables)
+    array = _checks.parameter("log_tables", np.stack(tables) if known else jnp.stack(tables))
+    if _checks.is_concrete(array):
+        with jax.ensure_compile_time_eval():
+            if bool((jnp.isnan(array) | (array == jnp.inf)).any()):
+                raise ValueError(
+                    "`log_tables` must be finite or minus infinity, got NaN or infinity."
+                )
+    return jnp.clip(array, -LIMIT, LIMIT)
