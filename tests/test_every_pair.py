@@ -83,6 +83,13 @@ def graph(*names):
     return model.with_evidence({x: evidence})
 
 
+def tables():
+    """Variables of 2 and 3 states, and a table of three of them."""
+    scopes = [(0, 1), (2, 1), (0, 3, 2), (1,), (3,)]
+    values = normal(17, (2, 3), (2, 3), (2, 2, 2)) + biases(18, 3, 2)
+    return ebm.TableModel([2, 3, 2, 2], scopes, values)
+
+
 def energy():
     (couplings,) = normal(16, (4, 4))
     return ebm.EnergyModel(lambda x: -x @ couplings @ x - x.sum() * 0.3, ebm.Binary(4))
@@ -113,13 +120,14 @@ MODELS = {
     "pairs": lambda: graph("pairs"),
     "or": lambda: graph("pairs", "or"),
     "pool": lambda: graph("pool"),
+    "tables": tables,
     "energy": energy,
     "crbm": lambda: ebm.CRBM(*normal(11, (3, 2), (3, 2), (2, 2), 3, 2)),
     "query": lambda: ebm.QueryModel(MODELS["rbm"]()),
 }
 BINARY = ("rbm", "dbm", "boltzmann", "semi_restricted")
 # Graphs whose variables can all change alone, and all of them.
-OPEN = ("grid", "pairs")
+OPEN = ("grid", "pairs", "tables")
 GRAPHS = (*OPEN, "channels", "or", "pool")
 INFERENCES = {
     "bp": (ebm.BP(30), (*BINARY, "gaussian", *GRAPHS)),

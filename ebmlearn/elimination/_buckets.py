@@ -41,8 +41,8 @@ def planned(
     scopes: Sequence[Sequence[int]],
     *,
     maximised: frozenset[int] = frozenset(),
-    most: float = 24.0,
-    seconds: float = 1.0,
+    most: float | int = 24,
+    seconds: float | int = 1,
 ) -> Plan:
     """The buckets of a network. Variables that are maximised over come last.
 
@@ -91,7 +91,7 @@ class Solution:
                 value += float(table)
         for bucket in plan.buckets:
             joint = self._joint(bucket)
-            message = log_sum(joint) if bucket.is_summed else joint.max(0)
+            message = log_sum(joint) if bucket.is_summed else np.asarray(joint.max(0))
             self._messages.append(message)
             if not message.ndim:
                 value += float(message)
@@ -183,7 +183,7 @@ def log_sum(x: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "..."]:
     x -= shift
     total = np.exp(x, out=x).sum(0)
     with np.errstate(divide="ignore"):
-        return np.log(total) + shift
+        return np.asarray(np.log(total) + shift)
 
 
 def _kept(
@@ -192,7 +192,7 @@ def _kept(
     """Probabilities of some variables, in their order."""
     gone = tuple(a for a, v in enumerate(scope) if v not in kept)
     left = [v for v in scope if v in kept]
-    summed = p.sum(gone) if gone else p
+    summed = np.asarray(p.sum(gone)) if gone else p
     return np.transpose(summed, [left.index(v) for v in kept])
 
 
@@ -201,8 +201,8 @@ def solve(
     evidence: Int[np.ndarray, " variables"] | None = None,
     *,
     maximised: frozenset[int] | None = frozenset(),
-    most: float = 24.0,
-    seconds: float = 1.0,
+    most: float | int = 24,
+    seconds: float | int = 1,
 ) -> tuple[Solution, Reduced]:
     """Eliminates all variables of a network with evidence.
 

@@ -21,7 +21,7 @@ class Network(NamedTuple):
         out = np.zeros(states.shape[:-1])
         for scope, table in zip(self.scopes, self.tables, strict=True):
             out = out + table[tuple(states[..., v] for v in scope)]
-        return out
+        return np.asarray(out)
 
 
 class Reduced(NamedTuple):

@@ -14,13 +14,14 @@ from ._base import AbstractInference
 from ._beliefs import AbstractDerived, Beliefs
 from ._enumeration import blocks, by_state, CHUNK, pair_maxima, Sides, Table
 from ._gaussian_exact import gaussian_exact, gaussian_statistics
-from ._graph_exact import graph_beliefs, graph_statistics
+from ._graph_exact import graph_beliefs, graph_statistics, way_of
 from ._nonnegative import moment_statistics
 from ._quadrature import exact_moments
 
 
 class Exact(AbstractInference):
-    """Exact inference by enumeration, for small models and for tests of other inferences.
+    """Exact inference: by enumeration, for small models and for tests of other inferences; or by
+    elimination of one variable after the other, for graphs whose tables stay small.
 
     What is enumerated depends on the model:
 
@@ -28,7 +29,10 @@ class Exact(AbstractInference):
       given it. [`ebmlearn.SemiRestrictedBM`][]: the visible units. [`ebmlearn.BoltzmannMachine`][]:
       all units. Memory is one number per configuration.
     - Graphs: all configurations, in bounded memory. With `product="max"` the states of the most
-      likely configuration have probability 1.
+      likely configuration have probability 1. A [`ebmlearn.TableModel`][] or [`ebmlearn.GridMRF`][]
+      with more than 4,096 configurations is eliminated instead: on the host, in float64, in an
+      order that is searched for. A chain or a tree of any length is easy, and so is a grid of any
+      length that is up to twenty binary pixels wide.
     - Nonnegative units: up to four are integrated by quadrature; any number has a formula if no two
       are joined. `residual` is the difference of log Z to a smaller quadrature rule.
     - Gaussian visible units: the hidden units are enumerated; the visible units are a mixture of
@@ -52,10 +56,13 @@ class Exact(AbstractInference):
 
     product: Product = eqx.field(static=True, default="sum")
     _: KW_ONLY
+    method: Literal["enumeration", "elimination"] | None = eqx.field(static=True, default=None)
     max_units: int = eqx.field(static=True, default=24)
 
     def __check_init__(self):
         _checks.choice("product", self.product, get_args(Product))
+        if self.method is not None:
+            _checks.choice("method", self.method, ("enumeration", "elimination"))
         _checks.count("max_units", self.max_units)
         if self.max_units > 30:
             raise ValueError(f"`max_units` must be at most 30, got {self.max_units}.")
@@ -80,6 +87,11 @@ class Exact(AbstractInference):
         """What finds beliefs, and what finds statistics."""
         model = problem.model
         kind, name = model.kind, type(model).__name__
+        if self.method == "elimination" and kind not in messages.graph_kinds():
+            raise ValueError(
+                f'`method="elimination"` needs a graph of tables, got a {name}: write it as a'
+                " `TableModel`."
+            )
         if kind == "binary":
             sides = self._sides(model)
             return (lambda p: _enumerated(p, sides)), (lambda p: _statistics(p, sides))
@@ -95,11 +107,8 @@ class Exact(AbstractInference):
             sizes = tuple(units.size for units in model.layers)
             self._allow(sum(sizes[1:]), model, sizes)
             return real[kind]
-        product, most = self.product, self.max_units
-        return (
-            lambda p: graph_beliefs(p, product, most),
-            lambda p: graph_statistics(p, product, most),
-        )
+        way = way_of(model, self.product, self.method, self.max_units)
+        return (lambda p: graph_beliefs(p, way)), (lambda p: graph_statistics(p, way))
 
     def _sides(self, model: AbstractLayeredModel) -> Sides:
         sizes = tuple(bias.shape[-1] for bias in model.unary())
@@ -281,5 +290,7 @@ def _statistics(problem: Any, sides: Sides) -> Statistics:
 Exact.__init__.__doc__ = """**Arguments:**
 
 - `product`: `"sum"`, `"max"` or `"mixed"`.
-- `max_units`: the largest number of units to enumerate, at most 30; more raise an error.
+- `method`: `"enumeration"` or `"elimination"`. Without it, the faster one is taken.
+- `max_units`: the largest number of units to enumerate, at most 30; more raise an error. For
+  elimination, the largest table has at most `2**max_units` entries of 8 bytes.
 """

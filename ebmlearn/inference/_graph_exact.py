@@ -1,5 +1,5 @@
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,33 +12,82 @@ from ..messages import GraphInstance
 from ..models import AbstractGraphModel, Statistics
 from ..models._problem import each, each_and_mean
 from ._beliefs import AbstractDerived, Beliefs
+from ._graph_elimination import check_width, eliminated
 
 
 # How many configurations are looked at together.
 _CHUNK = 1024
+# Up to so many bits of configurations, listing them on the device is faster.
+_FEW = 12
 
 
 class _Enumerated(AbstractDerived):
-    """What enumeration says of the configurations of factors."""
+    """What is known of the configurations of factors."""
 
     value: Float[Array, "*batch"]
-    product: Literal["sum", "max"] = eqx.field(static=True)
+    way: "Way" = eqx.field(static=True)
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.factors(_factors(problem, self.product))
+        return problem.model.factors(_factors(problem, self.way))
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return self.value
 
 
-def graph_beliefs(problem: Any, product: Literal["sum", "max"], max_units: int) -> Beliefs:
-    """Beliefs by enumerating all configurations of a graph."""
-    _check_size(problem.model, max_units)
-    log_z, marginals = _solved(problem, product)
+class Way(NamedTuple):
+    """How log Z of a graph is found: all configurations are listed, or variables are eliminated
+    with tables of at most `2**most` entries.
+    """
+
+    product: Literal["sum", "max"]
+    eliminates: bool
+    most: int
+
+    def log_z(self, model: Any, instance: GraphInstance) -> Float[Array, ""]:
+        """Log Z of one instance, or its largest log-potential."""
+        if self.eliminates:
+            return eliminated(model, instance, self.product, self.most)[0]
+        return _log_z(model, instance, self.product)
+
+    def solved(
+        self, model: Any, instance: GraphInstance
+    ) -> tuple[Float[Array, ""], Float[Array, " states"]]:
+        """Log Z of one instance, and the probability of each state of each variable."""
+        if self.eliminates:
+            return eliminated(model, instance, self.product, self.most)
+        (unary,) = instance.unary
+        return jax.value_and_grad(lambda u: self.log_z(model, instance._replace(unary=(u,))))(unary)
+
+
+def way_of(
+    model: AbstractGraphModel, product: Literal["sum", "max"], method: str | None, most: int
+) -> Way:
+    """How to find log Z of a graph. Raises `ValueError` if it has too many configurations."""
+    size = math.prod(int(n) for n in model.num_states)
+    tables = model.as_tables() is not None
+    if method == "elimination" and not tables:
+        raise ValueError(
+            f'`method="elimination"` needs tables, got a {type(model).__name__}: write it as a'
+            " `TableModel`."
+        )
+    if method == "elimination" or (method is None and tables and size > 2**_FEW):
+        check_width(model, most)
+        return Way(product, True, most)
+    if size > 2**most:
+        raise ValueError(
+            f"`model` must have at most 2**{most} configurations to enumerate, got {size}: raise"
+            " `max_units`."
+        )
+    return Way(product, False, most)
+
+
+def graph_beliefs(problem: Any, way: Way) -> Beliefs:
+    """Exact beliefs of a graph."""
+    log_z, marginals = _solved(problem, way)
     shape = problem.shape
     return Beliefs(
         problem,
-        _Enumerated(log_z, product),
+        _Enumerated(log_z, way),
         log_odds=problem.model.units((jnp.log(problem.model.padded(marginals)),)),
         # Evidence may leave no configuration.
         converged=jnp.isfinite(log_z),
@@ -48,13 +97,12 @@ def graph_beliefs(problem: Any, product: Literal["sum", "max"], max_units: int) 
 
 
 @eqx.filter_jit
-def graph_statistics(problem: Any, product: Literal["sum", "max"], max_units: int) -> Statistics:
-    """Expected statistics by enumerating all configurations of a graph."""
+def graph_statistics(problem: Any, way: Way) -> Statistics:
+    """Exact expected statistics of a graph."""
     model, shape = problem.model, problem.shape
-    _check_size(model, max_units)
 
     def one(instance: GraphInstance) -> tuple[Any, Any]:
-        marginals, factors = _gradients(model, instance, product)
+        marginals, factors = _gradients(model, instance, way)
         return model.padded(marginals), factors
 
     units, factors = each_and_mean(one, messages.instances(problem), shape, 64)
@@ -68,43 +116,31 @@ def graph_statistics(problem: Any, product: Literal["sum", "max"], max_units: in
     )
 
 
-def _check_size(model: AbstractGraphModel, max_units: int) -> None:
-    size = math.prod(int(n) for n in model.num_states)
-    if size > 2**max_units:
-        raise ValueError(
-            f"`model` must have at most 2**{max_units} configurations to enumerate, got {size}:"
-            " raise `max_units`."
-        )
-
-
 @eqx.filter_jit
-def _solved(problem: Any, product: str) -> tuple[Array, Array]:
+def _solved(problem: Any, way: Way) -> tuple[Array, Array]:
     """Log Z, and the probability of each state of each variable."""
 
     def one(instance: GraphInstance) -> tuple[Array, Array]:
-        (unary,) = instance.unary
-        return jax.value_and_grad(
-            lambda u: _log_z(problem.model, instance._replace(unary=(u,)), product)
-        )(unary)
+        return way.solved(problem.model, instance)
 
     return each(one, messages.instances(problem), problem.shape, 64)
 
 
 @eqx.filter_jit
-def _factors(problem: Any, product: str) -> Any:
+def _factors(problem: Any, way: Way) -> Any:
     def one(instance: GraphInstance) -> Any:
-        return _gradients(problem.model, instance, product)[1]
+        return _gradients(problem.model, instance, way)[1]
 
     return each(one, messages.instances(problem), problem.shape, 64)
 
 
-def _gradients(model: Any, instance: GraphInstance, product: str) -> tuple[Array, Any]:
+def _gradients(model: Any, instance: GraphInstance, way: Way) -> tuple[Array, Any]:
     """The probabilities of states, and of the configurations of factors: the gradient of log Z."""
     (unary,) = instance.unary
 
     def log_z(unary: Array, potentials: Any) -> Float[Array, ""]:
         changed = eqx.tree_at(lambda m: m.log_potentials, model, potentials)
-        return _log_z(changed, instance._replace(unary=(unary,)), product)
+        return way.log_z(changed, instance._replace(unary=(unary,)))
 
     return jax.grad(log_z, argnums=(0, 1))(unary, model.log_potentials)
 

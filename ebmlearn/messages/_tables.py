@@ -13,7 +13,7 @@ from ._types import Form, Product, Schedule, Start
 
 
 # For each stack of tables and each axis, what the tables send to the variables there.
-Messages = tuple[tuple[Float[Array, "tables _"], ...], ...]
+Messages = tuple[tuple[Float[Array, "_ _"], ...], ...]
 
 
 class TableView(AbstractGraphView):
@@ -21,9 +21,9 @@ class TableView(AbstractGraphView):
     each variable.
     """
 
-    tables: tuple[Float[Array, "tables ..."], ...]
-    members: tuple[Int[AnyArray, "tables _"], ...]
-    there: Bool[Array, "variables most"]
+    tables: tuple[Float[Array, "..."], ...]
+    members: tuple[Int[AnyArray, "_ _"], ...]
+    there: Bool[AnyArray, "variables most"]
     damping: Float[AnyArray, ""] | None
     product: Product = eqx.field(static=True)
 
@@ -60,7 +60,7 @@ class TableView(AbstractGraphView):
         self, state: GraphState, instance: GraphInstance
     ) -> tuple[Float[Array, "variables most"]]:
         held = self._held(state.fields, instance)
-        return (jnp.where(self.there, held, jnp.asarray(LEAST, held.dtype)),)
+        return (jnp.where(jnp.asarray(self.there), held, jnp.asarray(LEAST, held.dtype)),)
 
     def given(
         self, states: Int[Array, " variables"], instance: GraphInstance
@@ -131,9 +131,9 @@ class TableView(AbstractGraphView):
         self,
         fields: Float[Array, "variables most"],
         own: Int[AnyArray, "tables _"],
-        sent: tuple[Float[Array, "tables _"], ...],
+        sent: tuple[Float[Array, "_ _"], ...],
         instance: GraphInstance,
-    ) -> list[Float[Array, "tables _"]]:
+    ) -> list[Float[Array, "_ _"]]:
         """The scores of the variables of tables without what these sent. Nothing is taken from
         variables that are held.
         """
@@ -162,7 +162,7 @@ class TableView(AbstractGraphView):
         return out
 
     def _joint(
-        self, table: Float[Array, "tables ..."], cavities: list[Float[Array, "tables _"]]
+        self, table: Float[Array, "tables ..."], cavities: list[Float[Array, "_ _"]]
     ) -> Float[Array, "tables ..."]:
         for axis, cavity in enumerate(cavities):
             table = table + jnp.broadcast_to(_along(cavity, axis, table.ndim), table.shape)
@@ -198,9 +198,8 @@ class TableMaker(AbstractGraphMaker):
         damping: Float[AnyArray, ""] | None,
         beta: Float[AnyArray, ""],
     ) -> TableView:
-        there = model.padded(jnp.ones(sum(model.counts), bool))
         tables = tuple(tempered(x, beta) for x in model.log_potentials)
-        return TableView(tables, model.members, there, damping, product)
+        return TableView(tables, model.members, model.there, damping, product)
 
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool

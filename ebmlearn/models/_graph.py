@@ -58,6 +58,14 @@ class AbstractGraphModel(AbstractTurns):
         about -1e6, what a variable does not have less.
         """
 
+    def as_tables(
+        self,
+    ) -> tuple[tuple[Int[AnyArray, "_ _"], Float[Array, "..."]], ...] | None:
+        """All factors as stacks of tables of one shape: the variables of each, and its
+        log-potentials. None for a graph whose factors are not all tables.
+        """
+        return None
+
     @abc.abstractmethod
     def classes(self) -> Int[AnyArray, "classes width"]:
         """Variables in classes of which no two share a factor. Short rows are filled up with the

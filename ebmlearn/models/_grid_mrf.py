@@ -366,6 +366,22 @@ class GridMRF(AbstractGraphModel):
             parts.append(jnp.pad(flat, wide, constant_values=LEAST))
         return jnp.concatenate(parts, 1)
 
+    def as_tables(
+        self,
+    ) -> tuple[tuple[Int[AnyArray, "_ _"], Float[Array, "..."]], ...]:
+        at = np.arange(math.prod(self.shape), dtype=np.int32).reshape(self.shape)
+        pairs = [np.stack([at[a].ravel(), at[b].ravel()], 1) for a, b in self._ends()]
+        seen = [
+            np.stack([at.ravel(), at.ravel() + (k + 1) * at.size], 1)
+            for k in range(len(self.channels))
+        ]
+        tables = (*self.tables, *self.channel_tables)
+        return tuple(
+            (own, jnp.broadcast_to(table, (len(own), *table.shape)))
+            for own, table in zip(pairs + seen, tables, strict=True)
+            if len(own)
+        )
+
     def classes(self) -> Int[np.ndarray, "classes _"]:
         """Pixels that are no neighbours, then each channel."""
         own, pixels = colours(self.shape), math.prod(self.shape)
@@ -378,7 +394,7 @@ class GridMRF(AbstractGraphModel):
 
     def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
         x, *seen = cut_units(q, self.sizes)
-        pairs = [(x[a], x[b]) for a, b in (ends(self.shape, offset) for offset in OFFSETS)]
+        pairs = [(x[a], x[b]) for a, b in self._ends()]
         pairs += [(x, y) for y in seen]
         tables = (*self.tables, *self.channel_tables)
         return jnp.stack(
@@ -474,6 +490,10 @@ class GridMRF(AbstractGraphModel):
                 "it excludes pairs of states; take `Gibbs`, which draws a pixel with its channels"
             )
         return None
+
+    def _ends(self) -> list[tuple[tuple, tuple]]:
+        """The first and the second ends of the edges of each table."""
+        return [ends(self.shape, offset) for offset in OFFSETS]
 
     def _around(self, x: Int[AnyArray, "rows height width"]) -> Float[Array, "rows height width _"]:
         """The scores of hidden states, without what the channels say."""

@@ -52,16 +52,16 @@ class TableModel(AbstractGraphModel):
     """
 
     log_potentials: tuple[Float[Array, "..."], ...]
-    members: tuple[Int[AnyArray, "tables _"], ...]
+    members: tuple[Int[AnyArray, "_ _"], ...]
     colours: Int[AnyArray, "colours width"]
     counts: tuple[int, ...] = eqx.field(static=True)
     places_of_tables: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
     def __init__(
         self,
-        states: Sequence[int],
+        states: Sequence[int] | Int[np.ndarray, " variables"],
         scopes: Sequence[Sequence[int]],
-        log_tables: Sequence[Float[AnyArray, "..."]],
+        log_tables: Sequence[Float[AnyArray, "..."]] | Float[AnyArray, "tables ..."],
     ):
         """**Arguments:**
 
@@ -238,8 +238,13 @@ class TableModel(AbstractGraphModel):
     def given(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
         found = functools.partial(given, self.log_potentials, self.members)
         out = jax.vmap(lambda row: found(row, jnp.zeros(self._wide, self.dtype)))(rows)
-        there = self.padded(jnp.ones(sum(self.counts), bool))
-        return jnp.where(there[None], out, jnp.asarray(LEAST, out.dtype))
+        there = jnp.broadcast_to(self.there, out.shape)
+        return jnp.where(there, out, jnp.asarray(LEAST, out.dtype))
+
+    def as_tables(
+        self,
+    ) -> tuple[tuple[Int[AnyArray, "_ _"], Float[Array, "..."]], ...]:
+        return tuple(zip(self.members, self.log_potentials, strict=True))
 
     def classes(self) -> Int[AnyArray, "colours width"]:
         return self.colours
@@ -312,6 +317,11 @@ class TableModel(AbstractGraphModel):
         return self.no_chains()
 
     @property
+    def there(self) -> Bool[np.ndarray, "variables most"]:
+        """Which states variables have, of as many as the one that has most."""
+        return np.arange(max(self.counts))[None] < np.asarray(self.counts)[:, None]
+
+    @property
     def _wide(self) -> tuple[int, int]:
         return len(self.counts), max(self.counts)
 
@@ -322,7 +332,7 @@ class TableModel(AbstractGraphModel):
 class ByTable(eqx.Module):
     """An array for each table of a [`ebmlearn.TableModel`][], which `tables[k]` gives."""
 
-    values: tuple[Float[Array, "..."], ...]
+    values: tuple[Float[AnyArray, "..."], ...]
     ranks: tuple[int, ...] = eqx.field(static=True)
     places: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
@@ -359,7 +369,7 @@ def met(
 
 def log_potential(
     tables: tuple[Float[Array, "..."], ...],
-    members: tuple[Int[AnyArray, "tables _"], ...],
+    members: tuple[Int[AnyArray, "_ _"], ...],
     states: Int[Array, " variables"],
 ) -> Float[Array, ""]:
     """The sum of the log-potentials that one configuration meets, minus infinity where one
@@ -375,7 +385,7 @@ def log_potential(
 
 def features(
     tables: tuple[Float[Array, "..."], ...],
-    members: tuple[Int[AnyArray, "tables _"], ...],
+    members: tuple[Int[AnyArray, "_ _"], ...],
     states: Int[Array, " variables"],
 ) -> tuple[Float[Array, "..."], ...]:
     """1 for each log-potential that one configuration meets."""
@@ -387,7 +397,7 @@ def features(
 
 def given(
     tables: tuple[Float[Array, "..."], ...],
-    members: tuple[Int[AnyArray, "tables _"], ...],
+    members: tuple[Int[AnyArray, "_ _"], ...],
     states: Int[Array, " variables"],
     fields: Float[Array, "variables most"],
 ) -> Float[Array, "variables most"]:

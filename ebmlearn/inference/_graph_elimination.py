@@ -1,0 +1,164 @@
+"""Log Z of a graph of tables by elimination on the host, differentiable in the log-potentials."""
+
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import equinox.internal
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .. import elimination
+from .._sentinels import EXCLUDED
+from ..messages import GraphInstance
+from ..models import AbstractGraphModel
+
+
+class _Settings(NamedTuple):
+    counts: tuple[int, ...]
+    product: str
+    most: int
+
+
+def eliminated(
+    model: AbstractGraphModel, instance: GraphInstance, product: str, most: int
+) -> tuple[Float[Array, ""], Float[Array, " states"]]:
+    """Log Z of one instance, or its largest log-potential, and the probabilities of states. The
+    gradient of log Z is the probability of each state and of each entry of a table. Probabilities
+    cannot be differentiated, which raises an error.
+    """
+    listed = model.as_tables()
+    assert listed is not None
+    members = tuple(jnp.asarray(own, jnp.int32) for own, _ in listed)
+    tables = tuple(table for _, table in listed)
+    (unary,) = instance.unary
+    counts = tuple(np.asarray(model.num_states).tolist())
+    clamp = jnp.full(len(counts), -1, jnp.int32) if instance.clamp is None else instance.clamp
+    settings = _Settings(counts, product, most)
+    value, (_, p) = _log_z((tables, unary), members, clamp.astype(jnp.int32), settings)
+    return value, eqx.internal.nondifferentiable_backward(p, name="beliefs of `Exact`")
+
+
+def check_width(model: AbstractGraphModel, most: int) -> None:
+    """Raises `ValueError` if the tables on the way are known to become too large."""
+    listed = model.as_tables()
+    assert listed is not None
+    if any(isinstance(own, jax.core.Tracer) for own, _ in listed):
+        return
+    counts = tuple(np.asarray(model.num_states).tolist())
+    scopes = tuple(tuple(row) for own, _ in listed for row in np.asarray(own).tolist())
+    try:
+        _planned(counts, scopes, most)
+    except elimination.TooWide as error:
+        raise ValueError(
+            f"`model` must be narrow enough: {error}. Raise `max_units`, or take `BP`."
+        ) from None
+
+
+@eqx.filter_custom_vjp
+def _log_z(parameters: Any, members: Any, clamp: Any, settings: _Settings) -> tuple[Any, Any]:
+    return _called(parameters, members, clamp, settings)
+
+
+@_log_z.def_fwd
+def _(perturbed: Any, parameters: Any, members: Any, clamp: Any, settings: _Settings) -> Any:
+    value, marginals = _called(parameters, members, clamp, settings)
+    return (value, marginals), marginals
+
+
+@_log_z.def_bwd
+def _(
+    marginals: Any,
+    cotangent: Any,
+    perturbed: Any,
+    parameters: Any,
+    members: Any,
+    clamp: Any,
+    settings: _Settings,
+) -> Any:
+    of_value, _ = cotangent
+    return jax.tree.map(lambda p: of_value * p, marginals)
+
+
+def _called(parameters: Any, members: Any, clamp: Any, settings: _Settings) -> tuple[Any, Any]:
+    """Log Z and its gradient, from the host."""
+    dtype = parameters[1].dtype
+    like = jax.ShapeDtypeStruct((), dtype), jax.eval_shape(lambda x: x, parameters)
+    solve = functools.partial(_solved, settings)
+    return jax.pure_callback(solve, like, parameters, members, clamp, vmap_method="sequential")
+
+
+def _solved(settings: _Settings, parameters: Any, members: Any, clamp: Any) -> Any:
+    counts, product, most = settings
+    tables, unary = jax.tree.map(lambda x: np.asarray(x, np.float64), parameters)
+    dtype = np.asarray(parameters[1]).dtype
+    network = _network(counts, tables, unary, [np.asarray(x) for x in members])
+    out = np.zeros_like(unary), [np.zeros_like(x) for x in tables]
+    value = _fill(network, np.asarray(clamp), product, most, *out)
+    marginals = tuple(x.astype(dtype) for x in out[1]), out[0].astype(dtype)
+    return np.asarray(value, dtype), marginals
+
+
+def _network(
+    counts: tuple[int, ...], tables: Any, unary: np.ndarray, members: list[np.ndarray]
+) -> elimination.Network:
+    """All tables, and after them the unary scores of each variable."""
+    scopes, parts = [], []
+    for own, stack in zip(members, tables, strict=True):
+        scopes += [tuple(row) for row in own.tolist()]
+        parts += list(np.where(stack < EXCLUDED / 2, -np.inf, stack))
+    scopes += [(v,) for v in range(len(counts))]
+    parts += np.split(np.where(unary < EXCLUDED / 2, -np.inf, unary), np.cumsum(counts)[:-1])
+    return elimination.Network(counts, tuple(scopes), tuple(parts))
+
+
+def _fill(
+    network: elimination.Network,
+    clamp: Int[np.ndarray, " variables"],
+    product: str,
+    most: int,
+    unary: Float[np.ndarray, " states"],
+    tables: list[Float[np.ndarray, "..."]],
+) -> float:
+    """Writes the marginals of all states and tables; returns log Z or the largest log-potential."""
+    try:
+        small = elimination.reduced(network, clamp)
+    except ValueError:
+        return -np.inf
+    plan = _planned(small.network.counts, small.network.scopes, most, product == "max")
+    solution = elimination.Solution(small.network, plan)
+    if not np.isfinite(solution.value):
+        return -np.inf
+    starts = np.concatenate([[0], np.cumsum(network.counts)[:-1]])
+    if product == "max":
+        best = small.restored(solution.best())
+        unary[starts + best] = 1
+        k = 0
+        for stack in tables:
+            for row in stack:
+                row[tuple(best[list(network.scopes[k])])] = 1
+                k += 1
+        return solution.value
+    variables, found = solution.marginals(of_tables=True)
+    for v, p in enumerate(variables):
+        unary[starts[v] + small.states[v]] = p
+    k = 0
+    for stack in tables:
+        for row in stack:
+            scope = network.scopes[k]
+            row[np.ix_(*(small.states[v] for v in scope)) if scope else ()] = found[k]
+            k += 1
+    return solution.value
+
+
+@functools.lru_cache(maxsize=256)
+def _planned(
+    counts: tuple[int, ...],
+    scopes: tuple[tuple[int, ...], ...],
+    most: int,
+    is_max: bool = False,
+) -> elimination.Plan:
+    maximised = frozenset(range(len(counts))) if is_max else frozenset()
+    return elimination.planned(counts, scopes, maximised=maximised, most=most)
