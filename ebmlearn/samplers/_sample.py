@@ -97,33 +97,44 @@ def _run(
     with_info: bool,
 ) -> tuple[Any, Any]:
     warm, main = jax.random.split(key)
+    nothing = None
+    if with_info:
+        like = jax.eval_shape(lambda: sampler.step(model, state, key=key)[1])
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
-    def step(i: Any, carry: Any) -> Any:
-        state, key = carry
-        return sampler.step(model, state, key=jax.random.fold_in(key, i))[0], key
+    # All steps are those of one loop, which is compiled once: before the first sample there are
+    # `burn_in` more, which have the key `warm`. The last step of each sample has the number 0.
+    def one(carry: Any, own: tuple[PRNGKeyArray, Any]) -> Any:
+        key, more = own
 
-    state, _ = _repeated(0, burn_in, step, (state, warm))
+        def step(i: Any, carry: Any) -> Any:
+            state, _ = carry
+            early = i < more
+            number = jnp.where(early, i, (i - more + 1) % thin)
+            chosen = jnp.where(early, warm, key)
+            state, info = sampler.step(model, state, key=jax.random.fold_in(chosen, number))
+            return state, info if with_info else None
 
-    def one(state: Any, key: PRNGKeyArray) -> Any:
-        state, _ = _repeated(1, thin, step, (state, key))
-        state, info = sampler.step(model, state, key=jax.random.fold_in(key, 0))
-        return state, (state.units, info if with_info else None)
+        state, info = _repeated(more + thin, step, carry)
+        return (state, info), (state.units, info)
 
-    _, out = jax.lax.scan(one, state, jax.random.split(main, number))
+    more = jnp.zeros(number, burn_in.dtype).at[0].set(burn_in)
+    _, out = jax.lax.scan(one, (state, nothing), (jax.random.split(main, number), more))
     return out
 
 
-def _repeated(begin: int, end: Any, step: Callable[[Any, Any], Any], carry: Any) -> Any:
+def _repeated(times: Any, step: Callable[[Any, Any], Any], carry: Any) -> Any:
     """`jax.lax.fori_loop` of an unknown length. A GPU asks the host in every round of such a loop
     whether there is another, which takes longer than a small sweep: so rounds are of several steps.
     """
     if jax.default_backend() == "cpu":
-        return jax.lax.fori_loop(begin, end, step, carry)
-    rounds = jnp.maximum(end - begin, 0) // _ROUND
-    rest = begin + rounds * _ROUND
+        return jax.lax.fori_loop(0, times, step, carry)
+    rounds = times // _ROUND
 
     def several(k: Any, carry: Any) -> Any:
-        first = begin + k * _ROUND
+        first = k * _ROUND
         return jax.lax.fori_loop(0, _ROUND, lambda i, x: step(first + i, x), carry)
 
-    return jax.lax.fori_loop(rest, end, step, jax.lax.fori_loop(0, rounds, several, carry))
+    return jax.lax.fori_loop(
+        rounds * _ROUND, times, step, jax.lax.fori_loop(0, rounds, several, carry)
+    )
