@@ -76,8 +76,8 @@ def sample(
     one, two = jax.random.split(_checks.as_key(key))
     state = sampler.init(model, num_chains, key=one, start=start, clamped=clamped)
     number = -(-num_samples // num_chains)
-    lengths = jnp.asarray(burn_in), jnp.asarray(thin)
-    units, infos = _run(sampler, model, state, two, *lengths, number, with_info)
+    steps = jnp.asarray(thin) if _on_cpu() else thin
+    units, infos = _run(sampler, model, state, two, jnp.asarray(burn_in), steps, number, with_info)
     units = jax.tree.map(
         lambda x: x.reshape(math.prod(x.shape[:2]), x.shape[-1])[:num_samples], units
     )
@@ -102,32 +102,44 @@ def _run(
         like = jax.eval_shape(lambda: sampler.step(model, state, key=key)[1])
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
-    # All steps are those of one loop, which is compiled once: before the first sample there are
-    # `burn_in` more, which have the key `warm`. The last step of each sample has the number 0.
-    def one(carry: Any, own: tuple[PRNGKeyArray, Any]) -> Any:
-        key, more = own
+    def steps(times: Any, more: Any, key: PRNGKeyArray, carry: Any) -> Any:
+        """Of so many steps, the first `more` have the key `warm`; the last has the number 0."""
 
         def step(i: Any, carry: Any) -> Any:
-            state, _ = carry
             early = i < more
             number = jnp.where(early, i, (i - more + 1) % thin)
-            chosen = jnp.where(early, warm, key)
-            state, info = sampler.step(model, state, key=jax.random.fold_in(chosen, number))
+            own = jax.random.fold_in(jnp.where(early, warm, key), number)
+            state, info = sampler.step(model, carry[0], key=own)
             return state, info if with_info else None
 
-        state, info = _repeated(more + thin, step, carry)
+        return _repeated(times, step, carry)
+
+    # On a CPU burn-in belongs to the first sample: all steps are those of one loop, which is
+    # compiled once. On a GPU the loop of a sample has a known length.
+    first = burn_in if _on_cpu() else 0
+    start = state, nothing
+    if not _on_cpu():
+        start = steps(burn_in, burn_in, warm, start)
+
+    def one(carry: Any, own: tuple[PRNGKeyArray, Any]) -> Any:
+        key, more = own
+        state, info = steps(more + thin if _on_cpu() else thin, more, key, carry)
         return (state, info), (state.units, info)
 
-    more = jnp.zeros(number, burn_in.dtype).at[0].set(burn_in)
-    _, out = jax.lax.scan(one, (state, nothing), (jax.random.split(main, number), more))
+    more = jnp.zeros(number, burn_in.dtype).at[0].set(first)
+    _, out = jax.lax.scan(one, start, (jax.random.split(main, number), more))
     return out
 
 
+def _on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
+
+
 def _repeated(times: Any, step: Callable[[Any, Any], Any], carry: Any) -> Any:
-    """`jax.lax.fori_loop` of an unknown length. A GPU asks the host in every round of such a loop
-    whether there is another, which takes longer than a small sweep: so rounds are of several steps.
+    """`jax.lax.fori_loop`. A GPU asks the host in every round of a loop of unknown length whether
+    there is another, which takes longer than a small sweep: so rounds are of several steps.
     """
-    if jax.default_backend() == "cpu":
+    if _on_cpu() or isinstance(times, int):
         return jax.lax.fori_loop(0, times, step, carry)
     rounds = times // _ROUND
 
