@@ -10,11 +10,12 @@ from jaxtyping import Array, Float, Int
 from .. import _checks, messages
 from .._sentinels import CLAMPED
 from .._types import AnyArray
-from ..messages import Instance
+from ..messages import graph_kinds, Instance
 from ..models import AbstractLayeredModel, Statistics
 from ..models._problem import each
 from ._base import AbstractInference, check_limits, chunk_of, limited, Limits
 from ._beliefs import AbstractDerived, Beliefs
+from ._graph_mplp import graph_beliefs, graph_statistics
 
 
 class MPLP(AbstractInference):
@@ -42,8 +43,8 @@ class MPLP(AbstractInference):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Binary units."""
-        return ("binary",)
+        """Binary units, and graphs."""
+        return ("binary", *graph_kinds())
 
     @property
     def maximises(self) -> Literal["all"]:
@@ -52,8 +53,10 @@ class MPLP(AbstractInference):
 
     def _beliefs(self, problem: Any) -> Beliefs:
         model = problem.model
-        edges, weights = _edges(model)
         limits = limited(self.iterations, self.tol, model.dtype)
+        if model.kind != "binary":
+            return graph_beliefs(limits, problem)
+        edges, weights = _edges(model)
         log_odds, bound, iterations, residual = _solved(problem, edges, weights, limits)
         return Beliefs(
             problem,
@@ -65,7 +68,10 @@ class MPLP(AbstractInference):
         )
 
     def _statistics(self, problem: Any) -> Statistics:
-        beliefs, model = self._beliefs(problem), problem.model
+        model = problem.model
+        if model.kind != "binary":
+            return graph_statistics(limited(self.iterations, self.tol, model.dtype), problem)
+        beliefs = self._beliefs(problem)
         pairs = tuple(
             x.reshape(-1, *x.shape[-2:]).mean(0) for x in jax.tree.leaves(beliefs.pairwise)
         )
