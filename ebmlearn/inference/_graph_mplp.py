@@ -1,4 +1,4 @@
-"""MPLP on graphs: coordinate descent on the dual of the linear relaxation, all variables at once."""
+"""MPLP on graphs: coordinate descent on the dual of the relaxation, all variables at once."""
 
 from typing import Any
 

@@ -20,11 +20,16 @@ from ._graph_mplp import graph_beliefs, graph_statistics
 
 class MPLP(AbstractInference):
     """Max-product linear programming (Globerson & Jaakkola 2007): coordinate descent on the dual of
-    the linear relaxation of the MAP problem, one edge at a time.
+    the linear relaxation of the MAP problem.
 
     Unlike max-product it always converges, and up to rounding `log_partition` is an upper bound of
-    the largest log-potential. If the relaxation is not tight, beliefs are ties and `decode` may be
-    poor. It is slow, because edges are updated one after another; use it to check other solvers.
+    the largest log-potential, which no sweep raises. If the relaxation is not tight, beliefs are
+    ties and `decode` may be poor.
+
+    In layers of units, edges are updated one after another, which is slow; use it to check other
+    solvers. In graphs, all variables are updated at once, each a part of the way: one divided by
+    the number of variables in its largest factor. A sweep costs as much as one of max-product, and
+    OR, AND or pool factors of many variables need many sweeps.
 
     !!! example
 
@@ -204,5 +209,5 @@ MPLP.__init__.__doc__ = """**Arguments:**
 
 - `iterations`: the largest number of sweeps over all edges.
 - `tol`: stop when no message changes by more than this in a sweep, relative to its size if that is
-  above 1. None makes all sweeps.
+  above 1; in graphs, when none is further than this from where it moves. None makes all sweeps.
 """

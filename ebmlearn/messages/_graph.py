@@ -21,11 +21,13 @@ from ._view import AbstractView, Expected, Told
 
 class GraphInstance(NamedTuple):
     """What may differ between instances of one graph: the unary score of every state of every
-    variable, one after the other, and the states at which variables are held, -1 where free.
+    variable, one after the other, and the states at which variables are held, -1 where free; for
+    mixed-product, the variables over which it maximises.
     """
 
     unary: tuple[Float[Array, " states"]]
     clamp: Int[Array, " variables"] | None
+    outputs: Bool[Array, " variables"] | None = None
 
     def tempered(self, temperature: Float[AnyArray, ""]) -> "GraphInstance":
         """That of the model of $p^{1/T}$."""
@@ -60,9 +62,7 @@ class AbstractGraphView(AbstractView):
         """The messages of all edges, as arrays."""
 
     @abc.abstractmethod
-    def _with_edges(
-        self, edges: PyTree, state: GraphState, instance: GraphInstance
-    ) -> GraphState:
+    def _with_edges(self, edges: PyTree, state: GraphState, instance: GraphInstance) -> GraphState:
         """A state with other messages, and the scores that they add up to."""
 
     @abc.abstractmethod
@@ -115,7 +115,7 @@ class AbstractGraphView(AbstractView):
         """
         share, _ = self._shares(state.fields, instance)
         edges = jax.tree.map(jnp.subtract, self._edges(state), self._spread(share, jnp.subtract))
-        return self._with_edges(edges, state, instance)
+        return self._even(edges, state, instance)
 
     def relaxed(
         self, state: GraphState, instance: GraphInstance
@@ -142,7 +142,14 @@ class AbstractGraphView(AbstractView):
             lambda a, b: (jnp.abs(b - a) / jnp.maximum(jnp.abs(b), 1)).max(initial=0), old, new
         )
         change = jnp.stack([jnp.zeros((), share.dtype), *jax.tree.leaves(far)]).max()
-        return self._with_edges(moved, state, instance), change
+        return self._even(moved, state, instance), change
+
+    def _even(self, edges: PyTree, state: GraphState, instance: GraphInstance) -> GraphState:
+        """A state with messages that are evened: scores are equal without rounding errors."""
+        state = self._with_edges(edges, state, instance)
+        scores, _ = self._shifted(state.fields, instance)
+        even = jnp.where(scores < EXCLUDED / 2, scores, jnp.zeros_like(scores))
+        return state._replace(fields=even)
 
     def _shares(
         self, fields: Float[Array, "..."], instance: GraphInstance
@@ -247,7 +254,8 @@ class AbstractGraphMaker(AbstractMaker):
         held = problem.held
         if held is not None:
             held = problem.flat(jnp.asarray(held).astype(jnp.int32))
-        return GraphInstance((rows,), held)
+        outputs = None if problem.outputs is None else problem.flat(problem.outputs)
+        return GraphInstance((rows,), held, outputs)
 
     def perturbed(
         self, model: Any, units: Any, clamped: Any, noise: tuple[Float[Array, "rows _"], ...]
@@ -274,9 +282,15 @@ class AbstractGraphMaker(AbstractMaker):
         return Told(problem.model.units((temperature * beliefs[0],)))
 
     def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
-        """Raises `ValueError` where log-potentials divided by a temperature are no longer small
-        against what stands for minus infinity.
+        """Raises `ValueError` for mixed-product, and where log-potentials divided by a temperature
+        are no longer small against what stands for minus infinity.
         """
+        if product == "mixed":
+            name = type(model).__name__
+            raise ValueError(
+                f'`product` must be "sum" or "max" for messages of a {name}, got "mixed": take'
+                ' `Exact(product="mixed")`, or `LSSVM` to train it.'
+            )
         if not _checks.is_concrete((model, temperature)) or float(temperature) >= 1:
             return
         with jax.ensure_compile_time_eval():

@@ -342,8 +342,9 @@ class GraphView(AbstractGraphView):
         if layout.is_uniform:
             return fields.reshape(layout.num_variables, layout.max_states)
         slots = self.wires.slots
-        own = self.wires.variable[slots] == jnp.arange(layout.num_variables)[:, None]
-        own = own & (self.wires.local[slots] == jnp.arange(layout.max_states)[None, :])
+        variables = jnp.arange(layout.num_variables, dtype=slots.dtype)[:, None]
+        states = jnp.arange(layout.max_states, dtype=slots.dtype)[None, :]
+        own = (self.wires.variable[slots] == variables) & (self.wires.local[slots] == states)
         return jnp.where(own, fields[slots], jnp.asarray(LEAST, fields.dtype))
 
 
