@@ -347,10 +347,10 @@ def test_lssvm_of_graphs():
     want = [
         (score + (rows[:, 0] != row[0])).max() - score[rows[:, 0] == row[0]].max() for row in seen
     ]
-    learner = ebm.LSSVM(ebm.BP(20, product="max"))
-    gradient, _, info = learner.step(model, None, seen, key=0, epoch=0)
-    assert float(info.loss) == pytest.approx(np.mean(want), abs=1e-4)
-    assert np.isfinite(np.asarray(gradient.log_potentials[0])).all()
+    for inference in (ebm.BP(20, product="max"), ebm.MPLP()):
+        gradient, _, info = ebm.LSSVM(inference).step(model, None, seen, key=0, epoch=0)
+        assert float(info.loss) == pytest.approx(np.mean(want), abs=1e-4)
+        assert np.isfinite(np.asarray(gradient.log_potentials[0])).all()
 
 
 def test_mssvm_of_graphs():

@@ -131,7 +131,7 @@ def _log_z(model: Any, instance: GraphInstance, product: str) -> Float[Array, ""
             held = instance.clamp[None, :]
             allowed = allowed & ((held < 0) | (held == rows)).all(-1)
         own = places.astype(np.int32)
-        if product == "mixed":
+        if instance.outputs is not None:
             own = jnp.where(instance.outputs, own, jnp.zeros_like(own))
         return jnp.where(allowed, scores, nothing), rows @ own
 
