@@ -259,3 +259,16 @@ def test_elimination_refuses_what_is_no_graph():
     with pytest.raises(ValueError, match="needs a graph of tables, got a RBM"):
         ebm.Exact(method="elimination")(rbm)
     assert elimination.__doc__
+
+
+def test_mixed_product_by_both_methods():
+    """Some variables are maximised over, and the others are summed over given the best."""
+    model = random_model(4)
+    outputs = jnp.asarray([[True, False, True, False, False, True], [False] * 5 + [True]])
+    problem = model.problem(None, None).with_outputs(outputs)
+    one, two = (
+        ebm.Exact("mixed", method=method).beliefs_of(problem)
+        for method in ("enumeration", "elimination")
+    )
+    np.testing.assert_allclose(one.log_partition, two.log_partition, atol=1e-5)
+    np.testing.assert_allclose(one["x"], two["x"], atol=1e-6)

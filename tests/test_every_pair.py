@@ -135,7 +135,7 @@ INFERENCES = {
     "mean_field": (ebm.MeanField(30), (*BINARY, *OPEN)),
     "exact": (ebm.Exact(), (*BINARY, "gaussian", "nnbm", *GRAPHS)),
     "exact_max": (ebm.Exact("max"), (*BINARY, *GRAPHS)),
-    "mplp": (ebm.MPLP(), BINARY),
+    "mplp": (ebm.MPLP(), (*BINARY, *GRAPHS)),
     "naive_mean_field": (ebm.NaiveMeanField(), ("nnbm",)),
     "tap": (ebm.TAP(), ("nnbm",)),
     "susp": (ebm.SusP(), ("nnbm",)),

@@ -347,12 +347,48 @@ def test_lssvm_of_graphs():
     want = [
         (score + (rows[:, 0] != row[0])).max() - score[rows[:, 0] == row[0]].max() for row in seen
     ]
-    learner = ebm.LSSVM(ebm.BP(20, product="max"))
+    for inference in (ebm.BP(20, product="max"), ebm.MPLP()):
+        gradient, _, info = ebm.LSSVM(inference).step(model, None, seen, key=0, epoch=0)
+        assert float(info.loss) == pytest.approx(np.mean(want), abs=1e-4)
+        assert np.isfinite(np.asarray(gradient.log_potentials[0])).all()
+
+
+def test_mssvm_of_graphs():
+    """The loss and its slopes by enumeration; what data do not tell differs between rows."""
+    model = graph(pairs((0, 1), (1, 2)), states=3)
+    rows, _ = possible(model)
+    seen = np.array([[0, -1, 1], [2, -1, 0], [-1, -1, 2], [0, 0, 1]], np.int32)
+
+    def loss(model):
+        score, total = -np.asarray(model.energy(jnp.asarray(rows)), np.float64), 0
+        for row in seen:
+            told = row >= 0
+            every = [*itertools.product(range(3), repeat=told.sum())]
+            free = [np.logaddexp.reduce(score[(rows[:, told] == v).all(1)]) for v in every]
+            costs = [(np.array(v) != row[told]).sum() for v in every]
+            total += np.max(np.add(free, costs)) - free[costs.index(0)]
+        return total / len(seen)
+
+    learner = ebm.MSSVM(ebm.Exact("mixed"))
     gradient, _, info = learner.step(model, None, seen, key=0, epoch=0)
-    assert float(info.loss) == pytest.approx(np.mean(want), abs=1e-4)
-    assert np.isfinite(np.asarray(gradient.log_potentials[0])).all()
-    with pytest.raises(TypeError, match="MSSVM"):
+    assert float(info.loss) == pytest.approx(loss(model), abs=1e-5)
+    for place in ((0, 0, 1), (0, 2, 1), (1, 0, 2), (1, 1, 1)):
+        moved = [
+            eqx.tree_at(
+                lambda m: m.log_potentials, model, (model.log_potentials[0].at[place].add(step),)
+            )
+            for step in (1e-2, -1e-2)
+        ]
+        slope = (loss(moved[0]) - loss(moved[1])) / 2e-2
+        assert float(gradient.log_potentials[0][place]) == pytest.approx(slope, abs=1e-3)
+    with pytest.raises(ValueError, match=r'got "mixed": take `Exact\(product="mixed"\)`'):
         ebm.MSSVM(ebm.BP(5, product="mixed")).step(model, None, seen, key=0, epoch=0)
+    with pytest.raises(ValueError, match="needs the variables over which it maximises"):
+        ebm.Exact("mixed")(model)
+    hidden = ebm.MSSVM(ebm.Exact("mixed")).step(
+        labelled(), None, {"label": jnp.zeros((2, 1, 2), int)}, key=0, epoch=0
+    )
+    assert np.isfinite(hidden[2].loss) and hidden[2].loss >= 0
 
 
 @pytest.mark.parametrize(

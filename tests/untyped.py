@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 
-def nd_var_array(num_states: int, shape: tuple[int, ...]) -> Any:
+
+def nd_var_array(num_states: int | np.ndarray, shape: tuple[int, ...]) -> Any:
     """PGMax says that an index gives one variable or a list of them; its factors take the first."""
     from pgmax import vgroup
 

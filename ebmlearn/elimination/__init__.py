@@ -10,5 +10,10 @@ from ._buckets import (
     solve as solve,
     TooWide as TooWide,
 )
-from ._network import Network as Network, Reduced as Reduced, reduced as reduced
+from ._network import (
+    Impossible as Impossible,
+    Network as Network,
+    Reduced as Reduced,
+    reduced as reduced,
+)
 from ._orders import find_order as find_order, Order as Order

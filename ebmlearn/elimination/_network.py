@@ -7,6 +7,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 
+class Impossible(ValueError):
+    """Tables and evidence exclude all configurations."""
+
+
 class Network(NamedTuple):
     """Variables of finitely many states, and tables of log-potentials in float64; minus infinity
     excludes a configuration.
@@ -40,7 +44,7 @@ def reduced(network: Network, evidence: Int[np.ndarray, " variables"] | None = N
     """The network without states that evidence or tables exclude. What a state needs of its
     neighbours is looked for until nothing changes.
 
-    Raises `ValueError` if nothing is possible.
+    Raises `Impossible` if nothing is possible.
     """
     counts, scopes, tables = network
     alive = [np.ones(n, bool) for n in counts]
@@ -73,7 +77,7 @@ def reduced(network: Network, evidence: Int[np.ndarray, " variables"] | None = N
                         queued.add(other)
                         waiting.append(other)
     if not all(x.any() for x in alive):
-        raise ValueError("no configuration is possible: tables and evidence exclude them all.")
+        raise Impossible("no configuration is possible: tables and evidence exclude them all.")
     states = tuple(np.flatnonzero(x) for x in alive)
     cut = tuple(
         table if not scope else table[np.ix_(*(states[v] for v in scope))]

@@ -44,7 +44,9 @@ class Exact(AbstractInference):
     - `product="max"` gives the most likely configuration. `log_partition` is its log-potential, and
       the log-odds of a unit compare the best configurations with the unit at 1 and at 0.
     - `product="mixed"` gives the most likely visible configuration with the hidden units summed out
-      (marginal MAP). It enumerates the side of the visible units.
+      (marginal MAP). It enumerates the side of the visible units. On graphs it serves
+      [`ebmlearn.MSSVM`][], which says which variables are visible, in memory of a number for each
+      configuration.
 
     !!! example
 
@@ -95,8 +97,6 @@ class Exact(AbstractInference):
         if kind == "binary":
             sides = self._sides(model)
             return (lambda p: _enumerated(p, sides)), (lambda p: _statistics(p, sides))
-        if self.product == "mixed":
-            raise ValueError(f'`product="mixed"` needs a bipartite model, got a {name}.')
         real = {
             "gaussian binary": (gaussian_exact, gaussian_statistics),
             "nonnegative": (exact_moments, lambda p: moment_statistics(exact_moments(p))),
@@ -107,6 +107,11 @@ class Exact(AbstractInference):
             sizes = tuple(units.size for units in model.layers)
             self._allow(sum(sizes[1:]), model, sizes)
             return real[kind]
+        if self.product == "mixed" and problem.outputs is None:
+            raise ValueError(
+                f'`product="mixed"` on a {name} needs the variables over which it maximises, which'
+                " `MSSVM` takes from the data, got none."
+            )
         way = way_of(model, self.product, self.method, self.max_units)
         return (lambda p: graph_beliefs(p, way)), (lambda p: graph_statistics(p, way))
 

@@ -35,9 +35,11 @@ def eliminated(
     tables = tuple(table for _, table in listed)
     (unary,) = instance.unary
     counts = tuple(np.asarray(model.num_states).tolist())
-    clamp = jnp.full(len(counts), -1, jnp.int32) if instance.clamp is None else instance.clamp
+    clamp, outputs = instance.clamp, instance.outputs
+    clamp = jnp.full(len(counts), -1, jnp.int32) if clamp is None else clamp.astype(jnp.int32)
+    outputs = jnp.full(len(counts), product == "max") if outputs is None else outputs
     settings = _Settings(counts, product, most)
-    value, (_, p) = _log_z((tables, unary), members, clamp.astype(jnp.int32), settings)
+    value, (_, p) = _log_z((tables, unary), members, (clamp, outputs), settings)
     return value, eqx.internal.nondifferentiable_backward(p, name="beliefs of `Exact`")
 
 
@@ -58,13 +60,13 @@ def check_width(model: AbstractGraphModel, most: int) -> None:
 
 
 @eqx.filter_custom_vjp
-def _log_z(parameters: Any, members: Any, clamp: Any, settings: _Settings) -> tuple[Any, Any]:
-    return _called(parameters, members, clamp, settings)
+def _log_z(parameters: Any, members: Any, given: Any, settings: _Settings) -> tuple[Any, Any]:
+    return _called(parameters, members, given, settings)
 
 
 @_log_z.def_fwd
-def _(perturbed: Any, parameters: Any, members: Any, clamp: Any, settings: _Settings) -> Any:
-    value, marginals = _called(parameters, members, clamp, settings)
+def _(perturbed: Any, parameters: Any, members: Any, given: Any, settings: _Settings) -> Any:
+    value, marginals = _called(parameters, members, given, settings)
     return (value, marginals), marginals
 
 
@@ -75,28 +77,30 @@ def _(
     perturbed: Any,
     parameters: Any,
     members: Any,
-    clamp: Any,
+    given: Any,
     settings: _Settings,
 ) -> Any:
     of_value, _ = cotangent
     return jax.tree.map(lambda p: of_value * p, marginals)
 
 
-def _called(parameters: Any, members: Any, clamp: Any, settings: _Settings) -> tuple[Any, Any]:
+def _called(parameters: Any, members: Any, given: Any, settings: _Settings) -> tuple[Any, Any]:
     """Log Z and its gradient, from the host."""
     dtype = parameters[1].dtype
     like = jax.ShapeDtypeStruct((), dtype), jax.eval_shape(lambda x: x, parameters)
     solve = functools.partial(_solved, settings)
-    return jax.pure_callback(solve, like, parameters, members, clamp, vmap_method="sequential")
+    return jax.pure_callback(solve, like, parameters, members, given, vmap_method="sequential")
 
 
-def _solved(settings: _Settings, parameters: Any, members: Any, clamp: Any) -> Any:
+def _solved(settings: _Settings, parameters: Any, members: Any, given: Any) -> Any:
     counts, product, most = settings
     tables, unary = jax.tree.map(lambda x: np.asarray(x, np.float64), parameters)
     dtype = np.asarray(parameters[1]).dtype
     network = _network(counts, tables, unary, [np.asarray(x) for x in members])
     out = np.zeros_like(unary), [np.zeros_like(x) for x in tables]
-    value = _fill(network, np.asarray(clamp), product, most, *out)
+    clamp, outputs = (np.asarray(x) for x in given)
+    maximised = outputs if product != "sum" else np.zeros(len(counts), bool)
+    value = _fill(network, clamp, frozenset(np.flatnonzero(maximised).tolist()), most, *out)
     marginals = tuple(x.astype(dtype) for x in out[1]), out[0].astype(dtype)
     return np.asarray(value, dtype), marginals
 
@@ -117,31 +121,28 @@ def _network(
 def _fill(
     network: elimination.Network,
     clamp: Int[np.ndarray, " variables"],
-    product: str,
+    maximised: frozenset[int],
     most: int,
     unary: Float[np.ndarray, " states"],
     tables: list[Float[np.ndarray, "..."]],
 ) -> float:
-    """Writes the marginals of all states and tables; returns log Z or the largest log-potential."""
+    """Writes the marginals of all states and tables, given the best states of what is maximised
+    over; returns log Z, or its largest value.
+    """
     try:
         small = elimination.reduced(network, clamp)
-    except ValueError:
+        solution = _solution(small.network, maximised, most)
+        if maximised:
+            best = solution.best()
+            held = [small.states[v][s] if s >= 0 else -1 for v, s in enumerate(best.tolist())]
+            small = elimination.reduced(network, np.where(clamp >= 0, clamp, np.asarray(held)))
+            solution = _solution(small.network, frozenset(), most)
+    except elimination.Impossible:
         return -np.inf
-    plan = _planned(small.network.counts, small.network.scopes, most, product == "max")
-    solution = elimination.Solution(small.network, plan)
     if not np.isfinite(solution.value):
         return -np.inf
-    starts = np.concatenate([[0], np.cumsum(network.counts)[:-1]])
-    if product == "max":
-        best = small.restored(solution.best())
-        unary[starts + best] = 1
-        k = 0
-        for stack in tables:
-            for row in stack:
-                row[tuple(best[list(network.scopes[k])])] = 1
-                k += 1
-        return solution.value
     variables, found = solution.marginals(of_tables=True)
+    starts = np.concatenate([[0], np.cumsum(network.counts)[:-1]])
     for v, p in enumerate(variables):
         unary[starts[v] + small.states[v]] = p
     k = 0
@@ -153,12 +154,18 @@ def _fill(
     return solution.value
 
 
+def _solution(
+    network: elimination.Network, maximised: frozenset[int], most: int
+) -> elimination.Solution:
+    plan = _planned(network.counts, network.scopes, most, maximised)
+    return elimination.Solution(network, plan)
+
+
 @functools.lru_cache(maxsize=256)
 def _planned(
     counts: tuple[int, ...],
     scopes: tuple[tuple[int, ...], ...],
     most: int,
-    is_max: bool = False,
+    maximised: frozenset[int] = frozenset(),
 ) -> elimination.Plan:
-    maximised = frozenset(range(len(counts))) if is_max else frozenset()
     return elimination.planned(counts, scopes, maximised=maximised, most=most)

@@ -1,5 +1,5 @@
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .. import messages
-from ..messages import GraphInstance
+from ..messages import GraphInstance, Product
 from ..models import AbstractGraphModel, Statistics
 from ..models._problem import each, each_and_mean
 from ._beliefs import AbstractDerived, Beliefs
@@ -39,7 +39,7 @@ class Way(NamedTuple):
     with tables of at most `2**most` entries.
     """
 
-    product: Literal["sum", "max"]
+    product: Product
     eliminates: bool
     most: int
 
@@ -59,9 +59,7 @@ class Way(NamedTuple):
         return jax.value_and_grad(lambda u: self.log_z(model, instance._replace(unary=(u,))))(unary)
 
 
-def way_of(
-    model: AbstractGraphModel, product: Literal["sum", "max"], method: str | None, most: int
-) -> Way:
+def way_of(model: AbstractGraphModel, product: Product, method: str | None, most: int) -> Way:
     """How to find log Z of a graph. Raises `ValueError` if it has too many configurations."""
     size = math.prod(int(n) for n in model.num_states)
     tables = model.as_tables() is not None
@@ -153,18 +151,27 @@ def _log_z(model: Any, instance: GraphInstance, product: str) -> Float[Array, ""
     places = np.concatenate([[1], np.cumprod(counts[::-1].astype(np.int64))[:-1]])[::-1]
     nothing = jnp.asarray(-jnp.inf, unary.dtype)
 
-    @jax.checkpoint
-    def part(first: Int[Array, ""]) -> Float[Array, ""]:
+    def listed(first: Int[Array, ""]) -> tuple[Array, Array]:
+        """The scores of a part of the configurations, and the numbers of what they are like with
+        all variables that are summed over at 0.
+        """
         index = first + jnp.arange(min(_CHUNK, total), dtype=jnp.int32)
         rows = index[:, None] // places.astype(np.int32)[None, :] % counts.astype(np.int32)[None, :]
-        scores = model.log_potential(rows, product) + unary[
+        scores = model.log_potential(rows, "max" if product == "max" else "sum") + unary[
             rows + starts.astype(np.int32)[None, :]
         ].sum(-1)
         allowed = index < total
         if instance.clamp is not None:
             held = instance.clamp[None, :]
             allowed = allowed & ((held < 0) | (held == rows)).all(-1)
-        scores = jnp.where(allowed, scores, nothing)
+        own = places.astype(np.int32)
+        if instance.outputs is not None:
+            own = jnp.where(instance.outputs, own, jnp.zeros_like(own))
+        return jnp.where(allowed, scores, nothing), rows @ own
+
+    @jax.checkpoint
+    def part(first: Int[Array, ""]) -> Float[Array, ""]:
+        scores, _ = listed(first)
         if product == "max":
             return _largest(scores)
         top = jax.lax.stop_gradient(scores.max())
@@ -174,8 +181,22 @@ def _log_z(model: Any, instance: GraphInstance, product: str) -> Float[Array, ""
         some = mass > 0
         return jnp.where(some, top + jnp.log(jnp.where(some, mass, jnp.ones_like(mass))), nothing)
 
-    parts = jax.lax.map(part, jnp.arange(0, total, _CHUNK, dtype=jnp.int32))
+    firsts = jnp.arange(0, total, _CHUNK, dtype=jnp.int32)
+    if product == "mixed":
+        scores, number = jax.lax.map(jax.checkpoint(listed), firsts)
+        return _best_sum(scores.reshape(-1), number.reshape(-1), total)
+    parts = jax.lax.map(part, firsts)
     return _largest(parts) if product == "max" else jax.nn.logsumexp(parts)
+
+
+def _best_sum(scores: Float[Array, " n"], of: Int[Array, " n"], size: int) -> Float[Array, ""]:
+    """The largest of the logarithms of sums of exponentials, `of` which each score is a term."""
+    top = jax.lax.stop_gradient(jax.ops.segment_max(scores, of, size))
+    mass = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))[of])
+    log_sums = top + jnp.log(jax.lax.stop_gradient(jax.ops.segment_sum(mass, of, size)))
+    # The terms of the largest sum alone, of which some are nothing.
+    mine = (of == jnp.argmax(log_sums)) & (scores > -jnp.inf)
+    return jax.nn.logsumexp(jnp.where(mine, scores, -jnp.inf), where=mine)
 
 
 def _largest(x: Float[Array, " n"]) -> Float[Array, ""]:

@@ -10,20 +10,26 @@ from jaxtyping import Array, Float, Int
 from .. import _checks, messages
 from .._sentinels import CLAMPED
 from .._types import AnyArray
-from ..messages import Instance
+from ..messages import graph_kinds, Instance
 from ..models import AbstractLayeredModel, Statistics
 from ..models._problem import each
 from ._base import AbstractInference, check_limits, chunk_of, limited, Limits
 from ._beliefs import AbstractDerived, Beliefs
+from ._graph_mplp import graph_beliefs, graph_statistics
 
 
 class MPLP(AbstractInference):
     """Max-product linear programming (Globerson & Jaakkola 2007): coordinate descent on the dual of
-    the linear relaxation of the MAP problem, one edge at a time.
+    the linear relaxation of the MAP problem.
 
     Unlike max-product it always converges, and up to rounding `log_partition` is an upper bound of
-    the largest log-potential. If the relaxation is not tight, beliefs are ties and `decode` may be
-    poor. It is slow, because edges are updated one after another; use it to check other solvers.
+    the largest log-potential, which no sweep raises. If the relaxation is not tight, beliefs are
+    ties and `decode` may be poor.
+
+    In layers of units, edges are updated one after another, which is slow; use it to check other
+    solvers. In graphs, all variables are updated at once, each a part of the way: one divided by
+    the number of variables in its largest factor. A sweep costs as much as one of max-product, and
+    OR, AND or pool factors of many variables need many sweeps.
 
     !!! example
 
@@ -42,8 +48,8 @@ class MPLP(AbstractInference):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Binary units."""
-        return ("binary",)
+        """Binary units, and graphs."""
+        return ("binary", *graph_kinds())
 
     @property
     def maximises(self) -> Literal["all"]:
@@ -52,8 +58,10 @@ class MPLP(AbstractInference):
 
     def _beliefs(self, problem: Any) -> Beliefs:
         model = problem.model
-        edges, weights = _edges(model)
         limits = limited(self.iterations, self.tol, model.dtype)
+        if model.kind != "binary":
+            return graph_beliefs(limits, problem)
+        edges, weights = _edges(model)
         log_odds, bound, iterations, residual = _solved(problem, edges, weights, limits)
         return Beliefs(
             problem,
@@ -65,7 +73,10 @@ class MPLP(AbstractInference):
         )
 
     def _statistics(self, problem: Any) -> Statistics:
-        beliefs, model = self._beliefs(problem), problem.model
+        model = problem.model
+        if model.kind != "binary":
+            return graph_statistics(limited(self.iterations, self.tol, model.dtype), problem)
+        beliefs = self._beliefs(problem)
         pairs = tuple(
             x.reshape(-1, *x.shape[-2:]).mean(0) for x in jax.tree.leaves(beliefs.pairwise)
         )
@@ -198,5 +209,5 @@ MPLP.__init__.__doc__ = """**Arguments:**
 
 - `iterations`: the largest number of sweeps over all edges.
 - `tol`: stop when no message changes by more than this in a sweep, relative to its size if that is
-  above 1. None makes all sweeps.
+  above 1; in graphs, when none is further than this from where it moves. None makes all sweeps.
 """

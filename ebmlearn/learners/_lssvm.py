@@ -51,7 +51,7 @@ class LSSVM(AbstractMemoryless):
         positive = posterior(model, seen, observed, inference, mode=True)
         negative = inference.statistics_of(model.with_cost(seen, self.cost))
         energies = [model.expected_energy(statistics) for statistics in (positive, negative)]
-        lost = model.cost_of(negative.units, seen, self.cost)
+        lost = model.cost_of(model.rival(negative.units, seen), seen, self.cost)
         loss = lost.mean() + energies[0] - energies[1]
         return Phases(positive, negative, loss)
 

@@ -1,11 +1,11 @@
 from dataclasses import KW_ONLY
 
 import equinox as eqx
-import jax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
+from ..messages import graph_kinds
 from ..models import AbstractPlainModel
 from ..models._base import require
 from ._base import (
@@ -28,6 +28,10 @@ class MSSVM(AbstractMemoryless):
     The loss of an instance is $\\max_{\\hat v} [\\Delta(\\hat v, v) - F(\\hat v)] + F(v)$ with the
     free energy $F$. Its maximum, the loss-augmented marginal MAP (eq. (7)), is found by
     mixed-product belief propagation. The hidden units given $\\hat v$ are then exact.
+
+    In a graph, the variables that the data tell are the visible ones, and all others are summed
+    out. Small graphs are trained with `Exact(product="mixed")`; for others take
+    [`ebmlearn.LSSVM`][].
 
     !!! example
 
@@ -55,16 +59,14 @@ class MSSVM(AbstractMemoryless):
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> Phases:
-        # Mixed-product is known of layers alone: `LSSVM` takes graphs.
-        model = require(model, ("binary",), "MSSVM")
+        model = require(model, ("binary", *graph_kinds()), "MSSVM")
         no_gaps(model, observed, self)
         inference = at_epoch(self.inference, epoch, "mixed")
-        (visible,) = seen
         positive = posterior(model, seen, observed, inference)
         negative = inference.statistics_of(model.with_cost(seen, self.cost))
-        rival = jax.tree.leaves(negative.units)[0]
-        lost = self.cost(rival, visible).sum(-1)
-        margin = lost - free_energy(model, (rival,), observed, inference)
+        rival = model.rival(negative.units, seen)
+        lost = model.cost_of(rival, seen, self.cost)
+        margin = lost - free_energy(model, rival, observed, inference)
         loss = (margin + free_energy(model, seen, observed, inference)).mean()
         return Phases(positive, negative, loss)
 
@@ -75,7 +77,8 @@ class MSSVM(AbstractMemoryless):
 
 MSSVM.__init__.__doc__ = """**Arguments:**
 
-- `inference`: one with `product="mixed"`, or a function from the epoch to one.
+- `inference`: one with `product="mixed"`, or a function from the epoch to one. Graphs need
+  `Exact(product="mixed")`.
 - `cost`: a function of states and the truth, both `[batch, visible]`, that returns the cost of each
   unit. The loss $\\\\Delta$ is its sum over the units.
 - `centred`: follow the gradient of the centred energy instead.

@@ -1,7 +1,7 @@
 """What all views of graphs share."""
 
 import abc
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -21,11 +21,13 @@ from ._view import AbstractView, Expected, Told
 
 class GraphInstance(NamedTuple):
     """What may differ between instances of one graph: the unary score of every state of every
-    variable, one after the other, and the states at which variables are held, -1 where free.
+    variable, one after the other, and the states at which variables are held, -1 where free; for
+    mixed-product, the variables over which it maximises.
     """
 
     unary: tuple[Float[Array, " states"]]
     clamp: Int[Array, " variables"] | None
+    outputs: Bool[Array, " variables"] | None = None
 
     def tempered(self, temperature: Float[AnyArray, ""]) -> "GraphInstance":
         """That of the model of $p^{1/T}$."""
@@ -56,6 +58,28 @@ class AbstractGraphView(AbstractView):
         return one_by_one(self, state, instance, number)
 
     @abc.abstractmethod
+    def _edges(self, state: GraphState) -> PyTree:
+        """The messages of all edges, as arrays."""
+
+    @abc.abstractmethod
+    def _with_edges(self, edges: PyTree, state: GraphState, instance: GraphInstance) -> GraphState:
+        """A state with other messages, and the scores that they add up to."""
+
+    @abc.abstractmethod
+    def _spread(self, x: Float[Array, "..."], combine: Callable[[Array, Array], Array]) -> PyTree:
+        """Numbers of all fields in the places of the messages to them. A message that is one
+        number for the states 1 and 0 has those of both, combined.
+        """
+
+    @abc.abstractmethod
+    def _degrees(self) -> AnyArray:
+        """The number of edges of each variable that has fields."""
+
+    @abc.abstractmethod
+    def _widths(self) -> AnyArray:
+        """The number of variables in the largest factor of each variable that has fields."""
+
+    @abc.abstractmethod
     def _log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
         """The sum of the log-potentials that one configuration meets, minus infinity if it breaks a
         factor.
@@ -82,6 +106,61 @@ class AbstractGraphView(AbstractView):
     @abc.abstractmethod
     def _by_field(self, tops: Float[Array, "..."]) -> Float[Array, "..."]:
         """A value of each variable for each of its fields."""
+
+    def evened(self, state: GraphState, instance: GraphInstance) -> GraphState:
+        """Messages less an equal share of what they and the unary scores of a variable add up to.
+        All its states then have the same score, but for excluded ones, and `log_partition` of
+        max-product is a value of the dual of the linear relaxation: an upper bound of the largest
+        log-potential.
+        """
+        share, _ = self._shares(state.fields, instance)
+        edges = jax.tree.map(jnp.subtract, self._edges(state), self._spread(share, jnp.subtract))
+        return self._even(edges, state, instance)
+
+    def relaxed(
+        self, state: GraphState, instance: GraphInstance
+    ) -> tuple[GraphState, Float[Array, ""]]:
+        """One sweep of coordinate descent on that dual, from messages that are evened, and how far
+        they were from where it leads. Max-product only.
+
+        New messages to one variable, evened, minimise the dual while all others stay. All variables
+        do that at once, each a part of the way: one divided by the number of variables in its
+        largest factor. The new dual is at most a mean of those that each variable would reach by
+        itself, because it is convex, so that it never rises.
+        """
+        heard = self.update(state, instance)
+        share, excluded = self._shares(heard.fields, instance)
+        part = self._by_field(1 / jnp.asarray(self._widths(), share.dtype))
+        # What is excluded is said at once.
+        step = jnp.where(excluded, jnp.ones_like(share), jnp.broadcast_to(part, share.shape))
+        old, new = self._edges(state), self._edges(heard)
+        new = jax.tree.map(jnp.subtract, new, self._spread(share, jnp.subtract))
+        moved = jax.tree.map(
+            lambda a, b, part: (1 - part) * a + part * b, old, new, self._spread(step, jnp.maximum)
+        )
+        far = jax.tree.map(
+            lambda a, b: (jnp.abs(b - a) / jnp.maximum(jnp.abs(b), 1)).max(initial=0), old, new
+        )
+        change = jnp.stack([jnp.zeros((), share.dtype), *jax.tree.leaves(far)]).max()
+        return self._even(moved, state, instance), change
+
+    def _even(self, edges: PyTree, state: GraphState, instance: GraphInstance) -> GraphState:
+        """A state with messages that are evened: scores are equal without rounding errors."""
+        state = self._with_edges(edges, state, instance)
+        scores, _ = self._shifted(state.fields, instance)
+        even = jnp.where(scores < EXCLUDED / 2, scores, jnp.zeros_like(scores))
+        return state._replace(fields=even)
+
+    def _shares(
+        self, fields: Float[Array, "..."], instance: GraphInstance
+    ) -> tuple[Float[Array, "..."], Bool[Array, "..."]]:
+        """Scores less the largest of each variable, divided by the number of its edges, zero for
+        states that are excluded; and which are.
+        """
+        scores, _ = self._shifted(fields, instance)
+        excluded = scores < EXCLUDED / 2
+        degrees = self._by_field(jnp.maximum(jnp.asarray(self._degrees(), scores.dtype), 1))
+        return jnp.where(excluded, jnp.zeros_like(scores), scores / degrees), excluded
 
     def change(self, old: GraphState, new: GraphState, instance: GraphInstance) -> Float[Array, ""]:
         """The largest change of a probability between two states."""
@@ -175,7 +254,8 @@ class AbstractGraphMaker(AbstractMaker):
         held = problem.held
         if held is not None:
             held = problem.flat(jnp.asarray(held).astype(jnp.int32))
-        return GraphInstance((rows,), held)
+        outputs = None if problem.outputs is None else problem.flat(problem.outputs)
+        return GraphInstance((rows,), held, outputs)
 
     def perturbed(
         self, model: Any, units: Any, clamped: Any, noise: tuple[Float[Array, "rows _"], ...]
@@ -202,9 +282,15 @@ class AbstractGraphMaker(AbstractMaker):
         return Told(problem.model.units((temperature * beliefs[0],)))
 
     def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
-        """Raises `ValueError` where log-potentials divided by a temperature are no longer small
-        against what stands for minus infinity.
+        """Raises `ValueError` for mixed-product, and where log-potentials divided by a temperature
+        are no longer small against what stands for minus infinity.
         """
+        if product == "mixed":
+            name = type(model).__name__
+            raise ValueError(
+                f'`product` must be "sum" or "max" for messages of a {name}, got "mixed": take'
+                ' `Exact(product="mixed")`, or `LSSVM` to train it.'
+            )
         if not _checks.is_concrete((model, temperature)) or float(temperature) >= 1:
             return
         with jax.ensure_compile_time_eval():

@@ -163,6 +163,24 @@ class GridView(AbstractGraphView):
     def _features(self, states: Int[Array, " variables"]) -> tuple[Float[Array, "..."], ...]:
         return features(self.shape, self.tables, self.emissions, states)
 
+    def _edges(self, state: GraphState) -> Float[Array, "8 height width states"]:
+        return state.rest.sent
+
+    def _with_edges(
+        self, edges: Float[Array, "8 height width states"], state: GraphState, instance: Any
+    ) -> GraphState:
+        return self._state(edges, state.rest.unary)
+
+    def _spread(
+        self, x: Float[Array, "height width states"], combine: Any
+    ) -> Float[Array, "8 height width states"]:
+        """Zero where there is no edge."""
+        joined = jnp.stack([moved(jnp.ones_like(x), at) for at in _DIRECTIONS])
+        return joined * x[None]
+
+    def _widths(self) -> Float[np.ndarray, "height width"]:
+        return np.full(self.shape, 2.0)
+
     # Fields are those of the hidden states alone, on which the channels depend.
     def _places(
         self, clamp: Int[Array, " variables"]

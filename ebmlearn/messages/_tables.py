@@ -77,13 +77,11 @@ class TableView(AbstractGraphView):
         # Added up again, so that a gradient with the messages held fixed is complete.
         scores, top = self._shifted(self._fields(state.rest, instance), instance)
         single = self._reduce(scores, -1)
-        degrees = jnp.zeros(scores.shape[0], scores.dtype)
-        out = top.sum()
+        out = top.sum() + ((1 - self._degrees().astype(scores.dtype)) * single).sum()
         for table, own, sent in zip(self.tables, self.members, state.rest, strict=True):
             joint = self._joint(table, self._less(scores, own, sent, instance))
             out = out + self._reduce(joint.reshape(table.shape[0], -1), -1).sum()
-            degrees = degrees.at[own.reshape(-1)].add(1)
-        return out + ((1 - degrees) * single).sum()
+        return out
 
     def pairwise(
         self, state: GraphState, instance: GraphInstance, temperature: Float[Array, ""]
@@ -101,6 +99,30 @@ class TableView(AbstractGraphView):
 
     def _features(self, states: Int[Array, " variables"]) -> tuple[Float[Array, "..."], ...]:
         return features(self.tables, self.members, states)
+
+    def _edges(self, state: GraphState) -> Messages:
+        return state.rest
+
+    def _with_edges(self, edges: Messages, state: GraphState, instance: Any) -> GraphState:
+        return GraphState((), edges, self._fields(edges, instance))
+
+    def _spread(self, x: Float[Array, "variables most"], combine: Any) -> Messages:
+        return tuple(
+            tuple(x[own[:, axis], :size] for axis, size in enumerate(table.shape[1:]))
+            for table, own in zip(self.tables, self.members, strict=True)
+        )
+
+    def _degrees(self) -> Int[Array, " variables"]:
+        out = jnp.zeros(self.there.shape[0], jnp.int32)
+        for own in self.members:
+            out = out.at[own.reshape(-1)].add(1)
+        return out
+
+    def _widths(self) -> Int[Array, " variables"]:
+        out = jnp.ones(self.there.shape[0], jnp.int32)
+        for own in self.members:
+            out = out.at[own.reshape(-1)].max(own.shape[1])
+        return out
 
     def _places(
         self, clamp: Int[Array, " variables"]

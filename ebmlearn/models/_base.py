@@ -380,10 +380,16 @@ class AbstractPlainModel(AbstractModel):
         """
 
     @abc.abstractmethod
+    def rival(self, units: PyTree, seen: PyTree) -> PyTree:
+        """The visible states that an inference decided for, from the means of its statistics, in
+        the form of `seen`.
+        """
+
+    @abc.abstractmethod
     def cost_of(
-        self, units: PyTree, seen: PyTree, cost: Callable[..., AnyArray]
+        self, rival: PyTree, seen: PyTree, cost: Callable[..., AnyArray]
     ) -> Float[AnyArray, " rows"]:
-        """What visible units cost, from statistics of an inference that maximises."""
+        """What visible states cost where those of `seen` are true."""
 
     @abc.abstractmethod
     def told(self, num_chains: int, start: PyTree, clamped: PyTree) -> PyTree:
@@ -928,11 +934,15 @@ class AbstractLayeredModel(AbstractNamedModel):
         bias = jnp.broadcast_to(self.unary()[0], truth.shape) + extra.astype(truth.dtype)
         return self.with_unary((bias, *self.unary()[1:])).problem(None, None)
 
+    def rival(self, units: PyTree, seen: PyTree) -> tuple[Float[Array, "rows visible"]]:
+        """Those of the first layer."""
+        return (jax.tree.leaves(units)[0],)
+
     def cost_of(
-        self, units: PyTree, seen: PyTree, cost: Callable[..., AnyArray]
+        self, rival: PyTree, seen: PyTree, cost: Callable[..., AnyArray]
     ) -> Float[AnyArray, " rows"]:
-        """What visible units cost."""
-        return cost(jax.tree.leaves(units)[0], seen[0]).sum(-1)
+        """The sum over the visible units."""
+        return cost(rival[0], seen[0]).sum(-1)
 
     def near(self, units: PyTree, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
         """The states that data tell. Of hidden layers, those that a sweep begins with need no

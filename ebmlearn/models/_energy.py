@@ -267,7 +267,11 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         """Raises `TypeError`: no inference finds its maximum."""
         return refuse(self, "be of a kind that an inference maximises")
 
-    def cost_of(self, units: PyTree, seen: PyTree, cost: Callable[..., AnyArray]) -> NoReturn:
+    def rival(self, units: PyTree, seen: PyTree) -> NoReturn:
+        """Raises `TypeError`."""
+        return refuse(self, "be of a kind that an inference maximises")
+
+    def cost_of(self, rival: PyTree, seen: PyTree, cost: Callable[..., AnyArray]) -> NoReturn:
         """Raises `TypeError`."""
         return refuse(self, "be of a kind that an inference maximises")
 

@@ -246,7 +246,7 @@ class AbstractGraphModel(AbstractTurns):
 
     def holding(self, seen: Int[Array, "rows variables"], observed: PyTree) -> GraphProblem:
         """The problem in which all variables in the data are fixed."""
-        return GraphProblem(self, seen)
+        return GraphProblem(self, seen).with_outputs(seen >= 0)
 
     def if_complete(
         self,
@@ -461,15 +461,23 @@ class AbstractGraphModel(AbstractTurns):
         """The graph with what each state of a variable that data tell costs as its likelihood."""
         most = int(self.num_states.max())
         each = [self._costs(jnp.full_like(seen, k), seen, cost) for k in range(most)]
-        return GraphProblem(self).with_likelihood(self.flattened(jnp.stack(each, -1)))
+        problem = GraphProblem(self).with_likelihood(self.flattened(jnp.stack(each, -1)))
+        return problem.with_outputs(seen >= 0)
 
-    def cost_of(
-        self, units: Any, seen: Int[Array, "rows variables"], cost: Callable[..., AnyArray]
-    ) -> Float[Array, " rows"]:
-        """What states cost, of the variables that data tell."""
+    def rival(self, units: Any, seen: Int[Array, "rows variables"]) -> Int[Array, "rows variables"]:
+        """Those of the variables that data tell, -1 for all others."""
         states = [x.argmax(-1).reshape(seen.shape[0], -1) for x in units.values]
         found = jnp.concatenate(states, -1).astype(seen.dtype)
-        return self._costs(found, seen, cost).sum(-1)
+        return jnp.where(seen >= 0, found, jnp.full_like(seen, -1))
+
+    def cost_of(
+        self,
+        rival: Int[Array, "rows variables"],
+        seen: Int[Array, "rows variables"],
+        cost: Callable[..., AnyArray],
+    ) -> Float[Array, " rows"]:
+        """The sum over the variables that data tell."""
+        return self._costs(rival, seen, cost).sum(-1)
 
     def _costs(self, states: Array, seen: Array, cost: Callable[..., AnyArray]) -> Array:
         """What `cost` says of each variable; 0 where data do not tell it."""

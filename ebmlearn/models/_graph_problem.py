@@ -18,15 +18,18 @@ Place = tuple[int, Hashable, tuple[int, ...]]
 
 
 class GraphProblem(AbstractProblem):
-    """A graph with evidence on some of its variables, checked."""
+    """A graph with evidence on some of its variables, checked. `outputs` are the variables over
+    which mixed-product maximises, if they are known: those that training data tell.
+    """
 
     model: Any
     held: Int[AnyArray, "*#batch variables"] | None
     log_likelihood: Float[Array, "*#batch states"] | None
+    outputs: Bool[Array, "*#batch variables"] | None
 
     def __init__(self, model: Any, evidence: Any = None, observed: Any = None):
         self.model = model
-        self.held = self.log_likelihood = None
+        self.held = self.log_likelihood = self.outputs = None
         if observed is not None and evidence is None:
             raise ValueError("`evidence` and `observed` go together, got no `evidence`.")
         if evidence is None:
@@ -62,6 +65,10 @@ class GraphProblem(AbstractProblem):
             lambda p: p.log_likelihood, self, log_likelihood, is_leaf=lambda x: x is None
         )
 
+    def with_outputs(self, outputs: Bool[Array, "*#batch variables"]) -> "GraphProblem":
+        """The same with the variables over which mixed-product maximises."""
+        return eqx.tree_at(lambda p: p.outputs, self, outputs, is_leaf=lambda x: x is None)
+
     def with_rows(self, rows: Int[Array, "*batch variables"]) -> "GraphProblem":
         """The same with other states that are held."""
         return eqx.tree_at(lambda p: p.held, self, rows, is_leaf=lambda x: x is None)
@@ -69,7 +76,11 @@ class GraphProblem(AbstractProblem):
     @property
     def shape(self) -> tuple[int, ...]:
         """The batch shape."""
-        given = {"evidence": self.held, "likelihoods": self.log_likelihood}
+        given = {
+            "evidence": self.held,
+            "likelihoods": self.log_likelihood,
+            "outputs": self.outputs,
+        }
         return _checks.broadcastable(**{k: x.shape[:-1] for k, x in given.items() if x is not None})
 
     @property

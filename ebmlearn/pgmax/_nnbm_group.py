@@ -23,6 +23,7 @@ from ._grid import Grid, grid_for, quadratic
 from ._layout import Kind
 from ._normalisers import NORMALISERS
 from ._rebuild import MAKERS as REBUILDERS
+from ._scopes import SCOPES
 
 
 @jax.tree_util.register_pytree_node_class
@@ -224,6 +225,20 @@ def log_normaliser(
     return out
 
 
+def _scopes(
+    x: Float[Array, " states"], *, shapes: tuple[tuple[int, int], ...], **unused: Any
+) -> Float[Array, " states"]:
+    """Numbers of edges, added up over the edges of a factor: two of a pair, one of a unit."""
+    out, start = [], 0
+    for n, k in shapes:
+        pairs = n * (n - 1) // 2
+        middle, stop = start + 2 * pairs * k, start + 2 * pairs * k + n * k
+        both = x[start:middle].reshape(pairs, 2, k)
+        out += [(both + both[:, ::-1]).ravel(), x[middle:stop]]
+        start = stop
+    return jnp.concatenate(out)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class NNBMFactorGroup(fgroup.FactorGroup):
     """A nonnegative Boltzmann machine on a grid, as one group of a PGMax graph: factors
@@ -404,9 +419,10 @@ def _again(
 
 def register() -> None:
     """Tells PGMax how messages pass, which graphs built before do not know; and the rest of the
-    bridge what normalises beliefs, and how models become graphs.
+    bridge what normalises beliefs, what a factor joins, and how models become graphs.
     """
     REBUILDERS[NNBMFactor] = _again
+    SCOPES[NNBMFactor] = _scopes
     add_type(NNBMFactor, pass_nnbm_fac_to_var_messages)
     NORMALISERS[NNBMFactor] = log_normaliser
     MAKERS["nonnegative"] = quantised

@@ -11,6 +11,7 @@ from .._types import AnyArray
 from ..messages import Product
 from ._layout import Kind, Layout, Wires
 from ._normalisers import NORMALISERS
+from ._scopes import SCOPES
 
 
 class Tables(eqx.Module):
@@ -95,6 +96,13 @@ class Tables(eqx.Module):
     def normaliser(self, k: int, vtof: Float[Array, " _"], product: Product) -> Float[Array, ""]:
         """The sum of log Z over all factors of a kind, given messages towards them."""
         return self._log_z(k, vtof, self.potentials_of(self.layout.kinds[k]), product)
+
+    def over_factors(self, k: int, x: Float[Array, " _"]) -> Float[Array, " _"]:
+        """Numbers of the edges of a kind, for each of their states, added up over the edges of the
+        same factor.
+        """
+        kind = self.layout.kinds[k]
+        return SCOPES[kind.type](x, **self.wires.arguments[k], **kind.arguments())
 
     def potentials_of(self, kind: Kind) -> Float[Array, " _"]:
         """The log-potentials of all factors of a kind."""

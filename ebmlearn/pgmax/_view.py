@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -184,6 +185,40 @@ class GraphView(AbstractGraphView):
     def _features(self, states: Int[Array, " variables"]) -> tuple[Float[Array, "..."], ...]:
         return self.tables.features(states, self.product)
 
+    def _edges(self, state: GraphState) -> tuple[Any, Float[Array, " edge_states"]]:
+        return state.messages, state.rest
+
+    def _with_edges(
+        self, edges: tuple[Any, Any], state: GraphState, instance: GraphInstance
+    ) -> GraphState:
+        return self.state(*edges, instance)
+
+    def _spread(
+        self, x: Float[Array, " states"], combine: Callable[[Array, Array], Array]
+    ) -> tuple[Any, Float[Array, " edge_states"]]:
+        dense = []
+        for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
+            one, two = (combine(x[end + 1], x[end]) for end in (first, second))
+            dense.append(
+                (jnp.broadcast_to(one[:, None], w.shape), jnp.broadcast_to(two[None, :], w.shape))
+            )
+        return tuple(dense), x[self.wires.states]
+
+    def _degrees(self) -> Int[AnyArray, " variables"]:
+        return self.wires.degrees
+
+    def _widths(self) -> Float[Array, " variables"]:
+        variable, dtype = jnp.asarray(self.wires.variable), self.tables.potentials.dtype
+        width = jnp.ones(self.layout.num_variables, dtype)
+        for first, second in self.wires.ends:
+            for end, other in ((first, second), (second, first)):
+                width = width.at[variable[end]].max(2.0 if other.shape[0] else 1.0)
+        for k, kind in enumerate(self.layout.kinds):
+            at = variable[self.wires.states[slice(*kind.messages)]]
+            ones = jnp.ones(at.shape, dtype)
+            width = width.at[at].max(self.tables.over_factors(k, ones))
+        return width
+
     def _places(
         self, clamp: Int[Array, " variables"]
     ) -> tuple[Int[AnyArray, " states"], Int[AnyArray, " states"]]:
@@ -307,8 +342,9 @@ class GraphView(AbstractGraphView):
         if layout.is_uniform:
             return fields.reshape(layout.num_variables, layout.max_states)
         slots = self.wires.slots
-        own = self.wires.variable[slots] == jnp.arange(layout.num_variables)[:, None]
-        own = own & (self.wires.local[slots] == jnp.arange(layout.max_states)[None, :])
+        variables = jnp.arange(layout.num_variables, dtype=slots.dtype)[:, None]
+        states = jnp.arange(layout.max_states, dtype=slots.dtype)[None, :]
+        own = (self.wires.variable[slots] == variables) & (self.wires.local[slots] == states)
         return jnp.where(own, fields[slots], jnp.asarray(LEAST, fields.dtype))
 
 
