@@ -30,7 +30,7 @@ class Report(NamedTuple):
     - `method`: what was used.
     - `is_exact`: whether the answer is exact.
     - `width`: the logarithm to base 2 of the largest table that exact elimination needs.
-    - `quality`: one sentence on how good the answer is.
+    - `quality`: how good the answer is, in words.
     - `seconds`: how long it took.
     """
 
@@ -213,7 +213,8 @@ class _Approximate:
         states = np.asarray(beliefs.decode()["x"])
         left = self.deadline - time.perf_counter()
         if not np.isfinite(self.small.network.score(states)):
-            found = possible(self.small.network, self._marginals(beliefs), max(left / 2, 0.5))
+            # Other states answer nothing, so this may take a little longer than was asked for.
+            found = possible(self.small.network, self._marginals(beliefs), max(left / 2, 5))
             states = states if found is None else found
             left = self.deadline - time.perf_counter()
         states, value = improved(self.small.network, states, max(left, 0.5))
