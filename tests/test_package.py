@@ -17,7 +17,7 @@ import ebmlearn as ebm
 ROOT = Path(__file__).parents[1]
 # Each room may use the rooms before it.
 ROOMS = ["units", "models", "messages", "inference", "samplers", "estimate", "learners", "_fit"]
-ROOMS += ["numpyro", "plotting", "sklearn"]
+ROOMS += ["numpyro", "plotting", "sklearn", "uai"]
 
 
 def run(code: str) -> str:

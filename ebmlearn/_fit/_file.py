@@ -70,7 +70,7 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
         "info": info or {},
     }
     text = json.dumps(header, allow_nan=True).encode() + b"\n"
-    _write(Path(path), MAGIC + text + content)
+    write(path, MAGIC + text + content)
 
 
 def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
@@ -254,9 +254,9 @@ def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
-def _write(path: Path, content: bytes) -> None:
+def write(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file under another name and renames it when it is complete on disk."""
-    temporary = None
+    path, temporary = Path(path), None
     try:
         with tempfile.NamedTemporaryFile(
             dir=path.parent, prefix=f"{TEMPORARY}{path.name}-", delete=False

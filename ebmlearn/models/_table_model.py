@@ -342,7 +342,7 @@ class ByTable(eqx.Module):
             raise IndexError(f"the index must be from 0 to {len(self.places) - 1}, got {table!r}.")
         k, row = self.places[number]
         axis = self.values[k].ndim - self.ranks[k]
-        return self.values[k][(slice(None),) * axis + (row,)]
+        return self.values[k][(slice(None),) * axis + (row, ...)]
 
     def by_table(self) -> tuple[Float[AnyArray, "..."], ...]:
         """The arrays of all tables."""

@@ -38,6 +38,7 @@ from ._inferer import MatrixBP as MatrixBP
 from ._layout import Constants as _Constants, Kind as _Kind, Layout as _Layout, Wires as _Wires
 from ._model import FactorGraphModel as FactorGraphModel
 from ._names import Ids as _Ids, Names as _Names
+from ._networks import from_tables as _from_tables
 from ._nnbm_group import (
     NNBMFactor as NNBMFactor,
     NNBMFactorGroup as NNBMFactorGroup,
@@ -54,6 +55,7 @@ _register_dense()
 _register_nnbm()
 _messages.register("factors", _GraphMaker())
 _MAKERS["factors"] = _rebuilt
+_MAKERS["tables"] = _from_tables
 # What files of models may hold: see `ebmlearn.save`.
 _SAVED = {
     kind.__name__: kind

@@ -19,7 +19,8 @@ class PGMaxGraph(NamedTuple):
     - `graph`: the graph, with the weights of the model.
     - `variables`: its groups of variables, named as the units of the model: `variables.visible` and
       `variables.hidden`, or `variables.x`; of a GridMRF `variables["state"]` and those of channels;
-      of a FactorGraphModel a tuple of groups, in the order of the graph that it was made of.
+      of a TableModel `variables["x"]`; of a FactorGraphModel a tuple of groups, in the order of the
+      graph that it was made of.
     - `evidence`: the biases of the model, for `evidence_updates` of PGMax or `with_evidence` of
       [`ebmlearn.pgmax.FactorGraphModel`][]. Leading axes are those of the model's biases.
     """
@@ -32,8 +33,10 @@ class PGMaxGraph(NamedTuple):
 def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
     """A model as a PGMax graph: blocks of weights between layers become dense groups, couplings
     inside a layer pairwise factors, where they are not zero. The tables of a grid become pairwise
-    factors, a group for each in the order of its log-potentials. A
-    [`ebmlearn.pgmax.FactorGraphModel`][], such as one from a file, becomes its graph again.
+    factors, a group for each in the order of its log-potentials. The tables of a
+    [`ebmlearn.TableModel`][] become factors that list all configurations, a group for each shape,
+    and those of one variable evidence. A [`ebmlearn.pgmax.FactorGraphModel`][], such as one from a
+    file, becomes its graph again.
 
     !!! example
 
@@ -47,8 +50,8 @@ def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
     **Arguments:**
 
     - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without
-      label units, a GridMRF, a FactorGraphModel, or a model of nonnegative units, which is
-      quantised.
+      label units, a GridMRF, a TableModel, a FactorGraphModel, or a model of nonnegative units,
+      which is quantised.
     - `grid`: for nonnegative units, the values of their states; `grid_for(model)` if not given.
     """
     require(model, tuple(MAKERS), "to_pgmax")

@@ -1,0 +1,291 @@
+"""Answers to the tasks: exact where variables can be eliminated, else by belief propagation."""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from .. import _checks
+from ..elimination import Network, planned, Reduced, reduced, Solution
+from ..inference import Beliefs, BP
+from ..models import TableModel
+from ._answers import Answer, Task, TASKS
+from ._search import improved, possible
+
+
+# Seconds for each number of a table that is eliminated: a sum, and the marginals beside.
+_PER_NUMBER = 5e-8
+# Dampings to try, one after the other until messages converge.
+_DAMPINGS = (0.2, 0.6, 0.9)
+_TOLERANCE = 1e-5
+
+
+class Report(NamedTuple):
+    """How an answer was found.
+
+    - `method`: what was used.
+    - `is_exact`: whether the answer is exact.
+    - `width`: the logarithm to base 2 of the largest table that exact elimination needs.
+    - `quality`: how good the answer is, in words.
+    - `seconds`: how long it took.
+    """
+
+    method: str
+    is_exact: bool
+    width: float
+    quality: str
+    seconds: float
+
+    def __str__(self) -> str:
+        kind = "exact" if self.is_exact else "approximate"
+        return (
+            f"{self.method}: {kind}, width {self.width:.1f} bits, {self.seconds:.1f} s."
+            f" {self.quality}"
+        )
+
+
+def answer(
+    task: Task,
+    network: Network,
+    evidence: Int[np.ndarray, " variables"] | None = None,
+    query: Sequence[int] = (),
+    *,
+    seconds: float | int = 20,
+    memory: float | int = 25,
+) -> tuple[Answer, Report]:
+    """Answers one of the tasks of the UAI competitions. The answer is exact if variables can be
+    eliminated within the limits. Otherwise belief propagation approximates it, and for `MAP` a
+    local search improves what it finds.
+
+    **Arguments:**
+
+    - `task`: `"PR"`, log10 of the partition function; `"MAR"`, the marginals of all variables;
+      `"MAP"`, the most likely states of all variables; `"MMAP"`, those of the variables of a query,
+      the others summed out.
+    - `network`: the tables, as [`ebmlearn.uai.read_network`][] or [`ebmlearn.uai.to_network`][]
+      return them.
+    - `evidence`: the state of each variable, -1 where it is not observed.
+    - `query`: the variables of the query, for `"MMAP"` only.
+    - `seconds`: about how long it may take.
+    - `memory`: the logarithm to base 2 of the size of the largest table that is allowed.
+
+    **Returns:**
+
+    The answer, and a report that says how it was found and how good it is.
+    """
+    _checks.choice("task", task, TASKS)
+    if (task == "MMAP") != bool(len(query)):
+        wanted = "hold variables" if task == "MMAP" else "be empty"
+        raise ValueError(f"`query` must {wanted} for {task}, got {tuple(query)!r}.")
+    began = time.perf_counter()
+    small = _reduced(network, evidence)
+    maximised = {"MAP": range(len(network.counts)), "MMAP": query}.get(task, ())
+    solution, width = _eliminated(small.network, frozenset(maximised), seconds, memory)
+    if solution is not None:
+        found = _exact(task, solution, small, network.counts, query)
+        method, quality = "elimination", _value_of(task, solution.value)
+    else:
+        search = _Approximate(small, network.counts, began + seconds, memory)
+        found, method, quality = search.answer(task, tuple(query))
+    took = time.perf_counter() - began
+    return found, Report(method, solution is not None, width, quality, took)
+
+
+def _reduced(network: Network, evidence: Int[np.ndarray, " variables"] | None) -> Reduced:
+    """The network of the states that are possible. Tables have no axes for variables that have only
+    one of them: NumPy's arrays have few axes, and with much evidence most are of this kind.
+    """
+    small, states = reduced(network, evidence)
+    scopes, tables = [], []
+    for scope, table in zip(small.scopes, small.tables, strict=True):
+        kept = tuple(v for v in scope if small.counts[v] > 1)
+        scopes.append(kept)
+        tables.append(table.reshape([small.counts[v] for v in kept]))
+    return Reduced(Network(small.counts, tuple(scopes), tuple(tables)), states)
+
+
+def _eliminated(
+    network: Network, maximised: frozenset[int], seconds: float | int, memory: float | int
+) -> tuple[Solution | None, float]:
+    """The network with all variables eliminated, or None where that costs too much; and the width
+    of the order.
+    """
+    plan = planned(
+        network.counts, network.scopes, maximised=maximised, most=math.inf, seconds=seconds / 10
+    )
+    width, work = plan.order.width, plan.order.work
+    if width > memory or work > memory + 3 or 2.0**work * _PER_NUMBER > seconds:
+        return None, width
+    return Solution(network, plan), width
+
+
+def _exact(
+    task: Task, solution: Solution, small: Reduced, counts: tuple[int, ...], query: Sequence[int]
+) -> Answer:
+    if task == "PR":
+        return Answer(task, log10_partition=solution.value / math.log(10))
+    if task == "MAR":
+        return Answer(task, marginals=_whole(solution.marginals()[0], small, counts))
+    states = small.restored(np.maximum(solution.best(), 0))
+    return Answer("MAP", states=states) if task == "MAP" else _of_query(states, query)
+
+
+def _of_query(states: Int[np.ndarray, " variables"], query: Sequence[int]) -> Answer:
+    variables = tuple(sorted(query))
+    return Answer("MMAP", states=states[list(variables)], variables=variables)
+
+
+def _whole(
+    marginals: Sequence[Float[np.ndarray, " _"]], small: Reduced, counts: tuple[int, ...]
+) -> tuple[Float[np.ndarray, " _"], ...]:
+    """Probabilities of all states, of those that are possible."""
+    out = []
+    for p, states, number in zip(marginals, small.states, counts, strict=True):
+        whole = np.zeros(number)
+        whole[states] = p / p.sum()
+        out.append(whole)
+    return tuple(out)
+
+
+def _value_of(task: Task, value: float) -> str:
+    what = "the value" if task in ("MAP", "MMAP") else "Z"
+    return f"log10 of {what}: {value / math.log(10):.6g}."
+
+
+class _Approximate:
+    """Belief propagation on a network, and what follows it, until a deadline."""
+
+    def __init__(
+        self, small: Reduced, counts: tuple[int, ...], deadline: float, memory: float | int
+    ):
+        self.small, self.counts, self.deadline, self.memory = small, counts, deadline, memory
+        # Messages are in float32: the largest entries of tables are kept apart.
+        tops = [float(x.max()) for x in small.network.tables]
+        self.constant = sum(tops)
+        shifted = [np.asarray(x - top) for x, top in zip(small.network.tables, tops, strict=True)]
+        own = small.network
+        self.model = TableModel(own.counts, own.scopes, shifted)
+
+    def answer(self, task: Task, query: tuple[int, ...]) -> tuple[Answer, str, str]:
+        """The answer, the method, and how good it is."""
+        return {"PR": self._pr, "MAR": self._mar, "MAP": self._map, "MMAP": self._mmap}[task](query)
+
+    def _pr(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
+        beliefs, said = self._propagated("sum", share=1.0)
+        value = (float(beliefs.log_partition) + self.constant) / math.log(10)
+        return Answer("PR", log10_partition=value), "belief propagation", said
+
+    def _mar(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
+        beliefs, said = self._propagated("sum", share=1.0)
+        whole = _whole(self._marginals(beliefs), self.small, self.counts)
+        return Answer("MAR", marginals=whole), "belief propagation", said
+
+    def _map(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
+        states, value, said = self._best()
+        said = f"{said} {_value_of('MAP', value)}"
+        found = Answer("MAP", states=self.small.restored(states))
+        return found, "max-product and local search", said
+
+    def _mmap(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
+        """Of the joint maximum, and of states fixed one part after the other by their marginals,
+        the better one, if the others can be summed out.
+        """
+        # The last quarter of the time is for the sums that compare the two.
+        self.deadline -= (self.deadline - time.perf_counter()) / 4
+        decimated, said = self._decimated(query)
+        joint, _, _ = self._best()
+        candidates = [decimated, np.where(_in(query, len(joint)), joint, -1)]
+        values = [self._value_given(states) for states in candidates]
+        best = int(np.argmax(values))
+        states = self.small.restored(np.maximum(candidates[best], 0))
+        if np.isfinite(values[best]):
+            said = f"{said} {_value_of('MMAP', values[best])}"
+        name = ("sum-product, variables fixed in turn", "max-product and local search")[best]
+        return _of_query(states, query), name, said
+
+    def _best(self) -> tuple[Int[np.ndarray, " variables"], float, str]:
+        """Likely states, their value, and what messages did."""
+        beliefs, said = self._propagated("max", share=0.4)
+        states = np.asarray(beliefs.decode()["x"])
+        left = self.deadline - time.perf_counter()
+        if not np.isfinite(self.small.network.score(states)):
+            # Other states answer nothing, so this may take a little longer than was asked for.
+            found = possible(self.small.network, self._marginals(beliefs), max(left / 2, 5))
+            states = states if found is None else found
+            left = self.deadline - time.perf_counter()
+        states, value = improved(self.small.network, states, max(left, 0.5))
+        if not np.isfinite(value):
+            said = f"{said} No configuration was found that tables allow."
+        return states, value, said
+
+    def _decimated(self, query: tuple[int, ...]) -> tuple[Int[np.ndarray, " variables"], str]:
+        """States of the query: the surest half is fixed, and messages are passed again."""
+        states = np.full(len(self.model.counts), -1)
+        open_, said = list(query), ""
+        while open_:
+            beliefs, told = self._propagated("sum", share=0.2, evidence=states)
+            said = said or told
+            marginals = self._marginals(beliefs)
+            open_.sort(key=lambda v: -float(marginals[v].max()))
+            sure = sum(float(marginals[v].max()) > 0.99 for v in open_)
+            number = max(1, sure, len(open_) // 2)
+            for v in open_[:number]:
+                states[v] = int(marginals[v].argmax())
+            open_ = open_[number:]
+        return states, said
+
+    def _value_given(self, states: Int[np.ndarray, " variables"]) -> float:
+        """The value of states of the query, minus infinity where it cannot be computed."""
+        try:
+            small = _reduced(self.small.network, states)
+        except ValueError:
+            return -math.inf
+        left = max(self.deadline - time.perf_counter(), 1.0)
+        solution, _ = _eliminated(small.network, frozenset(), left, self.memory)
+        return -math.inf if solution is None else solution.value
+
+    def _propagated(
+        self,
+        product: str,
+        share: float,
+        evidence: Int[np.ndarray, " variables"] | None = None,
+    ) -> tuple[Beliefs, str]:
+        """Beliefs of messages that converged, or of those that changed least, within a share of the
+        time that is left; and what they did.
+        """
+        given = None if evidence is None else {"x": jnp.asarray(evidence, jnp.int32)}
+        end = time.perf_counter() + share * (self.deadline - time.perf_counter())
+        best: Beliefs | None = None
+        used = 0.0
+        iterations = 200
+        for damping in _DAMPINGS:
+            began = time.perf_counter()
+            bp = BP(iterations, product=product, damping=damping, tol=_TOLERANCE)  # pyright: ignore
+            beliefs = bp(self.model, given)
+            residual = float(beliefs.residual)
+            if best is None or residual < float(best.residual):
+                best, used = beliefs, damping
+            now = time.perf_counter()
+            if bool(beliefs.converged) or now + 2 * (now - began) > end:
+                break
+            iterations *= 2
+        assert best is not None
+        state = "converged" if bool(best.converged) else "did not converge"
+        return best, (
+            f"Messages {state} in {int(best.iterations)} sweeps with damping {used:g}: they last"
+            f" changed probabilities by {float(best.residual):.1e}."
+        )
+
+    def _marginals(self, beliefs: Beliefs) -> list[Float[np.ndarray, " _"]]:
+        rows = np.asarray(beliefs["x"], np.float64)
+        return [row[:n] for row, n in zip(rows, self.model.counts, strict=True)]
+
+
+def _in(members: Sequence[int], number: int) -> np.ndarray:
+    out = np.zeros(number, bool)
+    out[list(members)] = True
+    return out

@@ -1,0 +1,248 @@
+"""Models as tables, and tables as models."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TYPE_CHECKING
+
+import numpy as np
+
+from .._sentinels import EXCLUDED
+from ..elimination import Network
+from ..models import AbstractModel, GridMRF, RBM, TableModel
+from ..models._base import require, require_single
+from ..models._lattice import ends, OFFSETS
+
+
+if TYPE_CHECKING:
+    from ..pgmax import FactorGraphModel
+
+
+def to_tables(model: AbstractModel) -> TableModel:
+    """A model of discrete units as tables. Configurations have the same energy, and variables come
+    in the order of the layers or groups: those of an RBM are the visible units, then the hidden
+    ones.
+
+    **Arguments:**
+
+    - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without
+      label units, a GridMRF, or a FactorGraphModel.
+    """
+    require(model, tuple(_MAKERS), "uai.to_tables")
+    require_single(model)
+    return _MAKERS[model.kind](model)
+
+
+def to_network(model: AbstractModel | Network) -> Network:
+    """The tables of a model in float64, on the host.
+
+    **Arguments:**
+
+    - `model`: a model that [`ebmlearn.uai.to_tables`][] takes.
+    """
+    if isinstance(model, Network):
+        return model
+    tables = to_tables(model)
+    arrays = [np.asarray(x, np.float64) for x in tables.log_tables]
+    excluded = tuple(np.asarray(np.where(x < EXCLUDED / 2, -np.inf, x)) for x in arrays)
+    return Network(tables.counts, tables.scopes, excluded)
+
+
+class AsRBM(NamedTuple):
+    """A network as an RBM.
+
+    - `rbm`: the RBM.
+    - `visible`: the variables of the network that are its visible units, in their order.
+    - `hidden`: those that are its hidden units.
+    - `constant`: the log-potential of a configuration is `constant - rbm.energy(visible, hidden)`,
+      so log Z of the network is `constant` plus that of the RBM.
+    """
+
+    rbm: RBM
+    visible: tuple[int, ...]
+    hidden: tuple[int, ...]
+    constant: float
+
+
+def to_rbm(model: AbstractModel | Network) -> AsRBM:
+    """A network of binary variables as an RBM, if its tables join no more than two variables and
+    these have two sides. Pairs without a table get a weight of 0.
+
+    **Arguments:**
+
+    - `model`: a model that [`ebmlearn.uai.to_tables`][] takes, or a network as
+      [`ebmlearn.uai.read_network`][] returns it.
+
+    **Returns:**
+
+    The RBM, which variables are its units, and a constant. Variable 0 is visible.
+    """
+    network = to_network(model)
+    for v, states in enumerate(network.counts):
+        if states != 2:
+            _refuse("an RBM", f"two states of each variable, got {states} of variable {v}")
+    for k, (scope, table) in enumerate(zip(network.scopes, network.tables, strict=True)):
+        if len(scope) > 2:
+            _refuse("an RBM", f"tables of one or two variables, got {len(scope)} in table {k}")
+        if not np.isfinite(table).all():
+            _refuse("an RBM", f"tables that exclude nothing, got a zero in table {k}")
+    side = _sides(network)
+    number = len(network.counts)
+    bias, weights, constant = np.zeros(number), np.zeros((number, number)), 0.0
+    for scope, table in zip(network.scopes, network.tables, strict=True):
+        constant += float(table.flat[0])
+        if len(scope) == 1:
+            bias[scope[0]] += table[1] - table[0]
+        elif scope:
+            first, second = scope
+            bias[first] += table[1, 0] - table[0, 0]
+            bias[second] += table[0, 1] - table[0, 0]
+            mixed = table[1, 1] - table[1, 0] - table[0, 1] + table[0, 0]
+            weights[first, second] += mixed
+            weights[second, first] += mixed
+    visible, hidden = np.flatnonzero(side == 0), np.flatnonzero(side == 1)
+    # As JAX reads numbers of Python: in its default dtype.
+    arrays = (weights[np.ix_(visible, hidden)], bias[visible], bias[hidden])
+    return AsRBM(RBM(*arrays), tuple(visible.tolist()), tuple(hidden.tolist()), constant)
+
+
+def to_grid_mrf(model: AbstractModel | Network, shape: tuple[int, int]) -> GridMRF:
+    """A network as a grid of pixels without channels, if pixels are joined to their eight
+    neighbours at most and all pairs of one direction have the same table.
+
+    **Arguments:**
+
+    - `model`: a model that [`ebmlearn.uai.to_tables`][] takes, or a network as
+      [`ebmlearn.uai.read_network`][] returns it. Its variables are the pixels, row by row.
+    - `shape`: the height and the width of the grid.
+    """
+    network = to_network(model)
+    pixels = np.arange(len(network.counts))
+    states = network.counts[0]
+    if pixels.size != shape[0] * shape[1]:
+        _refuse("a GridMRF", f"as many variables as `shape` has pixels, got {pixels.size}")
+    if set(network.counts) != {states}:
+        _refuse("a GridMRF", f"one number of states, got {sorted(set(network.counts))}")
+    biases = np.zeros((pixels.size, states))
+    pairs: dict[tuple[int, int], np.ndarray] = {}
+    for k, (scope, table) in enumerate(zip(network.scopes, network.tables, strict=True)):
+        if len(scope) == 2:
+            ordered = (scope[0], scope[1]) if scope[0] < scope[1] else (scope[1], scope[0])
+            own = table if ordered == scope else table.T
+            pairs[ordered] = pairs.get(ordered, 0) + own
+        elif len(scope) == 1:
+            biases[scope[0]] += table
+        else:
+            _refuse("a GridMRF", f"tables of one or two variables, got {len(scope)} in table {k}")
+    if not _all_close(biases):
+        _refuse("a GridMRF", "the same table for each variable alone, got different ones")
+    grid, tables = pixels.reshape(shape), []
+    for offset in OFFSETS:
+        first, second = (grid[at].reshape(-1).tolist() for at in ends(shape, offset))
+        nothing = np.zeros((states, states))
+        met = [pairs.pop(pair, nothing) for pair in zip(first, second, strict=True)]
+        if not _all_close(met):
+            _refuse("a GridMRF", f"one table for all pixels and those {offset} away, got different")
+        tables.append(met[0] if met else nothing)
+    if pairs:
+        _refuse("a GridMRF", f"tables of neighbours, got one of variables {next(iter(pairs))}")
+    return GridMRF(*tables, shape=shape, bias=biases[0])
+
+
+def to_factor_graph(model: AbstractModel) -> "FactorGraphModel":
+    """A model as a graph of PGMax, whose factors list all configurations. Its variables are one
+    group, in the order of [`ebmlearn.uai.to_tables`][]. Tables of one variable become evidence.
+
+    **Arguments:**
+
+    - `model`: a model that [`ebmlearn.uai.to_tables`][] takes.
+    """
+    from ..pgmax import FactorGraphModel, to_pgmax
+
+    graph, _, evidence = to_pgmax(to_tables(model))
+    return FactorGraphModel(graph).with_evidence(evidence)
+
+
+def _binary(model: Any) -> TableModel:
+    """Layers of binary units."""
+    biases = [np.asarray(x) for x in model.unary()]
+    starts = np.cumsum([0, *(len(x) for x in biases)]).tolist()
+    scopes, tables = [], []
+    for start, bias in zip(starts, biases, strict=False):
+        scopes += [(start + k,) for k in range(len(bias))]
+        tables += list(np.stack([np.zeros_like(bias), bias], -1))
+    for first, second, weights, _ in model.blocks():
+        values = np.asarray(weights)
+        if first == second:
+            i, j = np.nonzero(np.triu(values, 1))
+        else:
+            i, j = (x.reshape(-1) for x in np.indices(values.shape))
+        pairs = np.zeros((len(i), 2, 2), values.dtype)
+        pairs[:, 1, 1] = values[i, j]
+        scopes += list(
+            zip((starts[first] + i).tolist(), (starts[second] + j).tolist(), strict=True)
+        )
+        tables += list(pairs)
+    return TableModel([2] * starts[-1], scopes, tables)
+
+
+def _graph(model: Any) -> TableModel:
+    """Graphs that list their tables, and what variables have of their own."""
+    scopes: list[tuple[int, ...]] = []
+    tables: list[np.ndarray] = []
+    (unary,) = model.unary()
+    for v, own in enumerate(np.split(np.asarray(unary), np.cumsum(model.num_states)[:-1])):
+        if own.any():
+            scopes.append((v,))
+            tables.append(own)
+    for members, stack in model.as_tables():
+        scopes += map(tuple, np.asarray(members).tolist())
+        tables += list(np.asarray(stack))
+    return TableModel(model.num_states, scopes, tables)
+
+
+def _factors(model: Any) -> TableModel:
+    from ..pgmax._networks import to_tables
+
+    return to_tables(model)
+
+
+# How each kind of model becomes tables.
+_MAKERS: dict[str, Callable[[Any], TableModel]] = {
+    "tables": lambda model: model,
+    "binary": _binary,
+    "grid": _graph,
+    "factors": _factors,
+}
+
+
+def _sides(network: Network) -> np.ndarray:
+    """0 or 1 for each variable, different for those that a table joins. What is joined to nothing
+    is on side 0.
+    """
+    around: list[list[int]] = [[] for _ in network.counts]
+    for scope in network.scopes:
+        if len(scope) == 2:
+            around[scope[0]].append(scope[1])
+            around[scope[1]].append(scope[0])
+    side = np.full(len(network.counts), -1)
+    for v in range(len(side)):
+        if side[v] >= 0:
+            continue
+        side[v], waiting = 0, [v]
+        while waiting:
+            u = waiting.pop()
+            for w in around[u]:
+                if side[w] == side[u]:
+                    _refuse("an RBM", f"two sides, got an odd cycle through variables {u} and {w}")
+                if side[w] < 0:
+                    side[w] = 1 - side[u]
+                    waiting.append(w)
+    return side
+
+
+def _all_close(tables: Any) -> bool:
+    """Whether tables are the same but for rounding."""
+    return not len(tables) or np.allclose(tables, np.asarray(tables)[:1], rtol=1e-5, atol=1e-6)
+
+
+def _refuse(what: str, wanted: str) -> None:
+    raise ValueError(f"`model` must have {wanted.replace(', got', f' to become {what}, got', 1)}.")
