@@ -85,6 +85,7 @@ from .models import (
 from .samplers import (
     AbstractSampler as AbstractSampler,
     adapt_ladder as adapt_ladder,
+    adapt_trajectory as adapt_trajectory,
     autocorrelation_time as autocorrelation_time,
     DMALA as DMALA,
     Gibbs as Gibbs,
@@ -95,6 +96,8 @@ from .samplers import (
     sample as sample,
     singular_values as singular_values,
     TemperedTransitions as TemperedTransitions,
+    Trajectory as Trajectory,
+    TrajectoryTempering as TrajectoryTempering,
 )
 from .units import (
     AbstractUnits as AbstractUnits,
