@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import nonnegative
 import numpy as np
+import optax
 import oracle
 import pytest
 from transitions import draws_of, drift, looped, probabilities, SMALL, transition_matrix
@@ -286,12 +287,34 @@ def test_errors(name):
     errors.check(BAD[name])
 
 
+def clusters(rows=400):
+    """Four patterns of ten units with a little noise."""
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 2, (4, 10))
+    noise = rng.random((rows, 10)) < 0.03
+    return (patterns[rng.integers(0, 4, rows)] ^ noise).astype(np.float32)
+
+
 def swap_rates(model, trajectory):
     sampler = ebm.TrajectoryTempering(trajectory)
     options: dict[str, Any] = dict(key=KEY, num_chains=50, burn_in=100, with_info=True)
     _, info = ebm.sample(model, sampler, 10_000, **options)
     tried = np.asarray(info.tried).sum(0)
     return np.asarray(info.swapped).sum((0, 2))[tried > 0] / tried[tried > 0] / 50
+
+
+def trained(learner, folder=None, epochs=40, **options):
+    return ebm.fit(
+        ebm.RBM.init(10, 6, key=1),
+        learner,
+        clusters(),
+        optimizer=optax.adam(0.02),
+        epochs=epochs,
+        batch_size=50,
+        checkpoint=folder,
+        progress=False,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "semi_restricted"])
@@ -314,6 +337,27 @@ def test_fields_of_means(units):
     np.testing.assert_allclose(found, units.mean(field), rtol=1e-4)
 
 
+def test_fit_records_a_trajectory(tmp_path):
+    """From the base-rate model to the last, neighbours swapping at about the same rate; bit for bit
+    the same after a stop.
+    """
+    whole = trained(ebm.CD(1), trajectory=12)
+    found = whole.trajectory
+    assert found is not None and 3 <= len(found) < 12
+    assert not np.asarray(found[0].weights).any()
+    assert eqx.tree_equal(found[-1], whole.last)
+    rates = swap_rates(whole.last, found)
+    assert (rates[:-1] > 0.1).all() and (rates[:-1] < 0.6).all()
+    # It changes nothing else.
+    assert eqx.tree_equal(trained(ebm.CD(1)).last, whole.last)
+    folder = str(tmp_path / "run")
+    trained(ebm.CD(1), folder, epochs=13, trajectory=12)
+    again = trained(ebm.CD(1), folder, trajectory=12).trajectory
+    assert eqx.tree_equal(again, found)
+    with pytest.raises(ValueError, match="`trajectory` 12, got 13"):
+        trained(ebm.CD(1), folder, trajectory=13)
+
+
 def test_a_trajectory_is_trimmed_and_refined():
     """Models that crowd at the start, and a gap before the last."""
     given = ebm.Trajectory([bimodal(x) for x in (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.7)], 10)
@@ -325,6 +369,38 @@ def test_a_trajectory_is_trimmed_and_refined():
     assert (np.diff(strengths) > 0.04).all() and (np.diff(strengths) < 0.4).all()
     rates = swap_rates(found[-1], found)
     assert (rates > 0.15).all() and rates.min() < 0.7
+
+
+def test_a_full_trajectory_is_told():
+    with pytest.warns(UserWarning, match="trajectory is full"):
+        found = trained(ebm.CD(1), trajectory=2).trajectory
+    assert found is not None and len(found) == 2
+
+
+def test_learning_grows_the_trajectory(tmp_path):
+    model = ebm.RBM.init(10, 6, key=1)
+
+    def learner():
+        start = ebm.Trajectory.start(model, clusters(), capacity=10)
+        return ebm.SAP(ebm.TrajectoryTempering(start), num_chains=50)
+
+    fitted = trained(learner())
+    found = fitted.trajectory
+    assert found is not None and 3 <= len(found) <= 10
+    assert eqx.tree_equal(found[-1], fitted.last)
+    rates = swap_rates(fitted.last, found)
+    assert (rates[:-1] > 0.1).all() and (rates[:-1] < 0.6).all()
+    exact = ebm.Exact()
+
+    def likelihood(model):
+        return float(ebm.log_likelihood(model, clusters(), exact(model).log_partition).mean())
+
+    assert likelihood(fitted.last) > likelihood(found[0]) + 1
+    folder = str(tmp_path / "run")
+    trained(learner(), folder, epochs=13)
+    assert eqx.tree_equal(trained(learner(), folder).trajectory, found)
+    with pytest.raises(ValueError, match="`trajectory` must be None"):
+        trained(learner(), trajectory=5)
 
 
 def test_growing_keeps_replicas_and_their_numbers():
@@ -347,3 +423,21 @@ def test_growing_keeps_replicas_and_their_numbers():
     np.testing.assert_array_equal(np.sort(new.walker, axis=0), np.arange(4)[:, None] * [1, 1, 1])
     full = eqx.tree_at(lambda s: s.trajectory.count, low, jnp.asarray(4, jnp.int32))
     assert eqx.tree_equal(followed(full, models[1]), full)
+
+
+def test_kernel_for_numpyro():
+    from numpyro.infer import MCMC
+
+    from ebmlearn.numpyro import TrajectoryTemperingKernel
+
+    model = bimodal(0.5)
+    kernel = TrajectoryTemperingKernel(ebm.Trajectory([bimodal(0.0), bimodal(0.25), model], 4))
+    options: dict[str, Any] = dict(num_warmup=50, num_samples=500, num_chains=20)
+    mcmc = MCMC(kernel, **options, chain_method="vectorized", progress_bar=False)
+    mcmc.run(KEY, model, extra_fields=("swap_rates", "potential_energy"))
+    rates = np.asarray(mcmc.get_extra_fields()["swap_rates"])[-1]
+    assert np.isnan(rates[0]) and (rates[1:] > 0.05).all() and (rates[1:] < 1).all()
+    x = np.asarray(mcmc.get_samples()["visible"])
+    np.testing.assert_allclose(x.mean(), ebm.Exact()(model).visible.mean(), atol=0.05)
+    with pytest.raises(ValueError, match="'betas'"):
+        mcmc.run(KEY, model, extra_fields=("betas",))
