@@ -86,6 +86,7 @@ from .models import (
 from .samplers import (
     AbstractSampler as AbstractSampler,
     adapt_ladder as adapt_ladder,
+    adapt_trajectory as adapt_trajectory,
     autocorrelation_time as autocorrelation_time,
     DMALA as DMALA,
     Gibbs as Gibbs,
@@ -96,6 +97,8 @@ from .samplers import (
     sample as sample,
     singular_values as singular_values,
     TemperedTransitions as TemperedTransitions,
+    Trajectory as Trajectory,
+    TrajectoryTempering as TrajectoryTempering,
 )
 from .units import (
     AbstractUnits as AbstractUnits,

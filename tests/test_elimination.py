@@ -43,7 +43,7 @@ def listed(network, evidence):
 def whole(values, states, counts):
     """Probabilities of all states from those of the states that are possible."""
     out = np.zeros(counts)
-    out[np.ix_(*states)] = values
+    out[np.ix_(*states)] = values.reshape([len(x) for x in states])
     return out
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import optax
 import pytest
 from pgmax import fgraph, fgroup, vgroup
-from transitions import Outcomes, RANDOM
+from transitions import looped, Outcomes, RANDOM
 
 import ebmlearn as ebm
 from ebmlearn.pgmax import FactorGraphModel
+from ebmlearn.samplers import _trajectory_tempering
 from ebmlearn.units import _random
 
 
@@ -131,7 +132,7 @@ def matrix_of(monkeypatch, model, sampler, choices, replicas=1):
     state = sampler.init(model, chains, key=KEY, start=jnp.asarray(starts[:, 0]))
     if replicas > 1:
         stacked = jnp.asarray(starts.transpose(1, 0, 2))
-        state = type(state)(stacked, None, state.steps, state.walker, state.rising, state.trips)
+        state = eqx.tree_at(lambda s: s.replicas, state, stacked)
     draws = Outcomes(np.tile(outcomes, (len(every), 1)))
     for name in RANDOM:
         monkeypatch.setattr(_random, name, getattr(draws, name))
@@ -189,6 +190,13 @@ def test_tempering_leaves_the_distribution_as_it_is(monkeypatch, name):
     draws = [*np.repeat(sites(model), 2), 2]
     matrix = matrix_of(monkeypatch, model, sampler, draws, replicas=2)
     both = np.outer(possible(model, 0.4)[1], p).ravel()
+    np.testing.assert_allclose(both @ matrix, both, atol=1e-12)
+    # The same with another model in the place of a temperature.
+    monkeypatch.setattr(_trajectory_tempering, "each", looped)
+    trajectory = ebm.Trajectory([model.tempered(0.4), model])
+    sampler = ebm.TrajectoryTempering(trajectory)
+    draws = [2, *sites(model) * 2]
+    matrix = matrix_of(monkeypatch, model, sampler, draws, replicas=2)
     np.testing.assert_allclose(both @ matrix, both, atol=1e-12)
 
 

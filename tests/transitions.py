@@ -1,6 +1,7 @@
 """The whole transition matrix of a sampler, from all outcomes of what the code itself draws."""
 
 import itertools
+import operator
 
 import equinox as eqx
 import jax
@@ -159,6 +160,14 @@ class Outcomes:
             out.append(np.asarray(self.choose(left, noise)))
             left[np.arange(len(left)), out[-1]] = -np.inf
         return jnp.asarray(np.stack(out, 1))
+
+
+def looped(function, *arrays):
+    """In place of `jax.vmap`, so that outcomes of draws can be told."""
+    number = jax.tree.leaves(arrays[0])[0].shape[0]
+    one = [jax.tree.map(operator.itemgetter(k), arrays) for k in range(number)]
+    out = [function(*x) for x in one]
+    return jax.tree.map(lambda *x: jnp.stack(x), *out)
 
 
 def transition_matrix(monkeypatch, model, sampler, choices, replicas=1):

@@ -4,6 +4,7 @@ import equinox as eqx
 import numpy as np
 
 from ..learners import StepInfo
+from ..samplers import Trajectory
 
 
 Stopped = Literal["epochs", "patience", "callback", "interrupted", "diverged"]
@@ -57,6 +58,8 @@ class Fitted(eqx.Module):
     - `best_step`: the number of steps after which `model` was taken.
     - `stopped`: why the run ended: `"epochs"`, `"patience"`, `"callback"`, `"interrupted"`, or in
       [`ebmlearn.fit_many`][] `"diverged"`.
+    - `trajectory`: the [`ebmlearn.Trajectory`][] that `fit` recorded, or that of the learner's
+      sampler; None if there is none. It ends at `last`.
     """
 
     model: Any
@@ -66,6 +69,7 @@ class Fitted(eqx.Module):
     best_epoch: int
     best_step: int
     stopped: Stopped
+    trajectory: Trajectory | None = None
 
 
 def means_of(x: np.ndarray) -> np.ndarray:

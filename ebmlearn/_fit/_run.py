@@ -14,6 +14,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from .. import _checks
 from ..learners import StepInfo
 from ..messages import Form
+from ..samplers._trajectory_tempering import is_full, trajectory_in
 from ._checkpoint import Keeper
 from ._data import Arrays, Batches, Feed
 from ._history import EpochReport, Fitted, History, Record, Stopped
@@ -242,6 +243,12 @@ class Run:
     def fitted(self, stopped: Stopped) -> Fitted:
         last = self._counted(self.state)
         _, best, facts = self._judged()
+        chains = self.state.recorder, self.state.learner
+        if is_full(chains):
+            warnings.warn(
+                "The trajectory is full, and the last two models rarely swap: give it more room.",
+                stacklevel=3,
+            )
         return Fitted(
             model=self.training.model(best),
             last=self.training.model(last),
@@ -250,6 +257,7 @@ class Run:
             best_epoch=facts["best_epoch"],
             best_step=facts["best_step"],
             stopped=stopped,
+            trajectory=trajectory_in(chains, self.training.model(last)),
         )
 
     def _judged(self) -> _Now:

@@ -17,6 +17,7 @@ from ..learners._base import only
 from ..messages import Form
 from ._data import Feed
 from ._program import Program
+from ._recorder import recorded
 
 
 class Training(eqx.Module):
@@ -63,6 +64,7 @@ class TrainState(eqx.Module):
     learner: PyTree
     step: Int[Array, ""]
     fault: Int[Array, " 2"]
+    recorder: PyTree = None
 
 
 def start(
@@ -212,9 +214,15 @@ def step(
         average = jax.tree.map(
             lambda a, p: a + (1 - decay).astype(p.dtype) * (p - a), average, parameters
         )
+    recorder = state.recorder
+    if recorder is not None:
+        # The two keys above are those of 0 and 1.
+        extra = jax.random.fold_in(jax.random.fold_in(key, state.step), 2)
+        recorder = recorded(recorder, model, state.step, extra)
     # Zero times a number that is not finite is NaN, and all other sums are 0.
     pairs = zip(jax.tree.leaves(gradient), jax.tree.leaves(parameters), strict=True)
     finite = jnp.stack([jnp.isfinite((0 * g + 0 * p).sum()) for g, p in pairs])
     here = jnp.stack([state.step, jnp.argmin(finite).astype(jnp.int32)])
     fault = jnp.where(finite.all(), state.fault, here)
-    return TrainState(parameters, average, optimizer, learner, state.step + 1, fault), info
+    new = TrainState(parameters, average, optimizer, learner, state.step + 1, fault, recorder)
+    return new, info

@@ -29,7 +29,9 @@ class Network(NamedTuple):
 
 
 class Reduced(NamedTuple):
-    """A network of the states that are possible, and which these are of each variable."""
+    """A network of the states that are possible, and which these are of each variable. Tables have
+    no axes for variables of one state.
+    """
 
     network: Network
     states: tuple[Int[np.ndarray, " _"], ...]
@@ -79,11 +81,13 @@ def reduced(network: Network, evidence: Int[np.ndarray, " variables"] | None = N
     if not all(x.any() for x in alive):
         raise Impossible("no configuration is possible: tables and evidence exclude them all.")
     states = tuple(np.flatnonzero(x) for x in alive)
-    cut = tuple(
-        table if not scope else table[np.ix_(*(states[v] for v in scope))]
-        for scope, table in zip(scopes, tables, strict=True)
-    )
-    return Reduced(Network(tuple(map(len, states)), scopes, cut), states)
+    left, cut = [], []
+    for scope, table in zip(scopes, tables, strict=True):
+        small = table[np.ix_(*(states[v] for v in scope))] if scope else table
+        # NumPy's arrays have few axes, and with much evidence most variables have one state.
+        left.append(tuple(v for v in scope if len(states[v]) > 1))
+        cut.append(small.reshape([len(states[v]) for v in left[-1]]))
+    return Reduced(Network(tuple(map(len, states)), tuple(left), tuple(cut)), states)
 
 
 def _along(x: np.ndarray, axis: int, rank: int) -> np.ndarray:

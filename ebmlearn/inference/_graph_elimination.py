@@ -149,7 +149,9 @@ def _fill(
     for stack in tables:
         for row in stack:
             scope = network.scopes[k]
-            row[np.ix_(*(small.states[v] for v in scope)) if scope else ()] = found[k]
+            states = [small.states[v] for v in scope]
+            own = found[k].reshape([len(x) for x in states])
+            row[np.ix_(*states) if scope else ()] = own
             k += 1
     return solution.value
 

@@ -15,6 +15,7 @@ from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ..models._base import require_chains
 from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
 from ..samplers._base import share_accepted
+from ..samplers._trajectory_tempering import followed
 from ._base import (
     AbstractContrastive,
     as_schedule,
@@ -35,10 +36,18 @@ class SAP(AbstractContrastive):
     other sampler works too, for instance [`ebmlearn.ParallelTempering`][]. It converges almost
     surely if the learning rate decreases as $a / (b + t)$: see [`ebmlearn.robbins_monro`][].
 
+    The trajectory of [`ebmlearn.TrajectoryTempering`][] grows with training: when the model and the
+    one before it swap in less than about 0.3 of all cases, the model joins the trajectory. A step
+    then costs about `2 * capacity` sweeps of all chains, from the first step on, where Gibbs
+    sampling costs one. [`ebmlearn.fit`][] returns the trajectory.
+
     !!! example
 
         ```python
         ebmlearn.SAP(ebmlearn.Gibbs(), num_chains=100)
+
+        trajectory = ebmlearn.Trajectory.start(rbm, data, capacity=16)
+        ebmlearn.SAP(ebmlearn.TrajectoryTempering(trajectory), num_chains=100)
         ```
     """
 
@@ -84,6 +93,7 @@ class SAP(AbstractContrastive):
             0, self.steps - 1, lambda i, s: self.sampler.step(model, s, key=keys[i])[0], state
         )
         state, info = self.sampler.step(model, state, key=keys[-1])
+        state = followed(state, model)
         positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
         negative = particles(model, state.units)
         return Phases(positive, negative, nothing(model), share_accepted(info)), state

@@ -354,6 +354,12 @@ class AbstractPlainModel(AbstractModel):
         """
 
     @abc.abstractmethod
+    def independent(self: Plain, seen: PyTree, observed: PyTree) -> Plain:
+        """A model of the same shape that is easy to sample, for a trajectory to start from: its
+        units are independent and those that data tell have their means, if parameters say so.
+        """
+
+    @abc.abstractmethod
     def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
         """Log Z of independent units in the fields `base`: that of `between` at $\\beta = 0$."""
 
@@ -968,6 +974,26 @@ class AbstractLayeredModel(AbstractNamedModel):
             (1 - beta) * start + beta * end for start, end in zip(base, self.unary(), strict=True)
         ]
         return self.tempered(beta).with_unary(tuple(biases))
+
+    def independent(
+        self: Layered,
+        seen: Sequence[Float[Array, "rows _"]],
+        observed: Bool[Array, "rows _"] | None,
+    ) -> Layered:
+        """The model without weights whose visible units have the means of the data, to which two
+        rows at the mean of units in no field are added.
+        """
+        biases = list(self.unary())
+        for k, x in zip(self.seen, seen, strict=True):
+            units = self.layers[k]
+            there = jnp.ones(x.shape, bool)
+            if observed is not None and k == self.seen[0]:
+                there = jnp.repeat(observed, x.shape[-1] // units.size, axis=-1)
+            total = jnp.where(there, x, jnp.zeros_like(x)).sum(0)
+            rows = there.sum(0).astype(x.dtype)
+            biases[k] = units.natural((total + 2 * units.mean(jnp.zeros_like(total))) / (rows + 2))
+        weights = tuple(jnp.zeros_like(block.weights) for block in self.blocks())
+        return self.remade(self.layers, weights, tuple(biases))
 
     def energies(self, layers: States) -> Float[Array, " rows"]:
         """The energy of internal states of all layers."""

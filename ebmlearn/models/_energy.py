@@ -201,6 +201,10 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         units = self.units_of[0] if self.alone else dict(zip(self.names, self.layers, strict=True))
         return EnergyModel(_Between(self.function, base, beta), units)
 
+    def independent(self, seen: PyTree, observed: PyTree) -> "EnergyModel":
+        """The model itself: its parameters may mean anything."""
+        return self
+
     def energies(self, layers: States) -> Float[Array, " rows"]:
         return jax.vmap(lambda x: self._of_one(x))(list(layers))
 

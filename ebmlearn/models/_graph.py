@@ -442,6 +442,10 @@ class AbstractGraphModel(AbstractTurns):
         """The model of $p(x)^\\beta$: `base` is zero, so that all that is possible is as likely."""
         return self.tempered(beta)
 
+    def independent(self: Graph, seen: PyTree, observed: PyTree) -> Graph:
+        """The graph at an infinite temperature: all that is possible is as likely."""
+        return self.tempered(0.0)
+
     def near(self, units: Any, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
         """States of variables drawn from their probabilities, each by itself: those that data tell
         have one state.

@@ -15,4 +15,5 @@ from ._kernels import (
     ParallelTemperingKernel as ParallelTemperingKernel,
     SamplerKernel as SamplerKernel,
     TemperedTransitionsKernel as TemperedTransitionsKernel,
+    TrajectoryTemperingKernel as TrajectoryTemperingKernel,
 )

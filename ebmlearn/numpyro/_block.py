@@ -11,7 +11,7 @@ from numpyro.infer.util import log_density
 
 from .. import _checks
 from ..models import AbstractNamedModel
-from ..samplers import AbstractSampler, ParallelTempering
+from ..samplers import AbstractSampler
 from . import _events
 
 
@@ -73,14 +73,15 @@ class SamplerBlock(MCMCKernel):
         """**Arguments:**
 
         - `sampler`: [`ebmlearn.Gibbs`][], [`ebmlearn.GibbsWithGradients`][] or
-          [`ebmlearn.TemperedTransitions`][]. [`ebmlearn.ParallelTempering`][] does not work here,
-          because the other blocks do not know its replicas.
+          [`ebmlearn.TemperedTransitions`][]. Samplers with replicas, such as
+          [`ebmlearn.ParallelTempering`][], do not work here, because the other blocks do not know
+          them.
         - `build`: a function from a dictionary of the values of all other sites to the model. If
           the site has batch axes the model may have one, of as many instances.
         - `model`: the NumPyro model, which the other blocks have too.
         - `steps`: how many steps of the sampler make one of the block.
         """
-        if not isinstance(sampler, AbstractSampler) or isinstance(sampler, ParallelTempering):
+        if not isinstance(sampler, AbstractSampler) or sampler.has_replicas:
             raise TypeError(
                 "`sampler` must be a sampler without replicas, such as `Gibbs()`, got"
                 f" {_checks.describe(sampler)}."

@@ -15,7 +15,7 @@ from numpyro.infer.util import initialize_model
 
 from .. import _checks
 from ..models import AbstractNamedModel
-from ..samplers import AbstractSampler, ParallelTempering
+from ..samplers import AbstractSampler
 from ..units import _random
 from . import _events
 
@@ -133,8 +133,8 @@ class ExchangeKernel(MCMCKernel):
         if not callable(model):
             got = _checks.describe(model)
             raise TypeError(f"`model` must be a NumPyro model, a function, got {got}.")
-        wrong = sampler is not None and not isinstance(sampler, AbstractSampler)
-        if wrong or isinstance(sampler, ParallelTempering):
+        given = sampler is not None
+        if given and (not isinstance(sampler, AbstractSampler) or sampler.has_replicas):
             raise TypeError(
                 "`sampler` must be None or a sampler without replicas, such as `Gibbs()`, got"
                 f" {_checks.describe(sampler)}."

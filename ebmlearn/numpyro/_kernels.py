@@ -20,6 +20,8 @@ from ..samplers import (
     GibbsWithGradients,
     ParallelTempering,
     TemperedTransitions,
+    Trajectory,
+    TrajectoryTempering,
 )
 from ..samplers._adaptation import Ladder, ladder_of, with_ladder
 from ..samplers._base import share_accepted
@@ -33,8 +35,9 @@ class KernelState(NamedTuple):
     - `potential_energy`: the energy of the model.
     - `accept_prob`: the share of proposals that the last step accepted, or of swaps; NaN where it
       made none.
-    - `swap_rates`, `betas`: of parallel tempering, the share of swaps made between each pair of
-      neighbouring temperatures since they were last moved, and the inverse temperatures.
+    - `swap_rates`: of samplers with replicas, the share of swaps made between each pair of
+      neighbours, in parallel tempering since the temperatures were last moved.
+    - `betas`: of parallel tempering, the inverse temperatures.
     """
 
     z: dict[str, Array]
@@ -46,13 +49,19 @@ class KernelState(NamedTuple):
 
     @property
     def swap_rates(self) -> Float[Array, "..."]:
-        """The share of swaps made between each pair of neighbouring temperatures."""
+        """The share of swaps made between each pair of neighbouring replicas."""
         return self._for_each(self._swapping("swap_rates").rates)
 
     @property
     def betas(self) -> Float[Array, "..."]:
         """The inverse temperatures."""
-        return self._for_each(self._swapping("betas").betas)
+        betas = self._swapping("betas").betas
+        if betas is None:
+            raise ValueError(
+                "`extra_fields` must not hold 'betas' for a sampler without temperatures: only"
+                " `ParallelTempering` has them."
+            )
+        return self._for_each(betas)
 
     def _for_each(self, x: Float[Array, " _"]) -> Float[Array, "..."]:
         return jnp.broadcast_to(x, (*self.rng_key.shape, *x.shape))
@@ -61,7 +70,7 @@ class KernelState(NamedTuple):
         if self.ladder is None:
             raise ValueError(
                 f"`extra_fields` must not hold {name!r} for a sampler without swaps: only"
-                " `ParallelTempering` has it."
+                " `ParallelTempering` and `TrajectoryTempering` have it."
             )
         return self.ladder
 
@@ -183,8 +192,8 @@ class SamplerKernel(MCMCKernel):
         text = f"energy {float(jnp.mean(state.potential_energy)):.3g}"
         accepted = float(jnp.mean(state.accept_prob))
         if state.ladder is not None:
-            rates = state.ladder.rates
-            return text if jnp.isnan(rates).any() else f"{text}, least swaps {rates.min():.0%}"
+            least = float(jnp.nanmin(state.ladder.rates))
+            return text if math.isnan(least) else f"{text}, least swaps {least:.0%}"
         return text if math.isnan(accepted) else f"{text}, accepted {accepted:.0%}"
 
 
@@ -269,6 +278,25 @@ def ParallelTemperingKernel(
     - `adapt`: whether they are moved during warm-up, as for [`ebmlearn.numpyro.SamplerKernel`][].
     """
     return SamplerKernel(ParallelTempering(betas), adapt)
+
+
+def TrajectoryTemperingKernel(trajectory: Trajectory) -> SamplerKernel:
+    """[`ebmlearn.TrajectoryTempering`][] for NumPyro. The samples are those of the model that is
+    passed to `run`.
+
+    !!! example
+
+        ```python
+        kernel = TrajectoryTemperingKernel(ebmlearn.Trajectory([first, second, rbm]))
+        mcmc = MCMC(kernel, num_warmup=400, num_samples=1000)
+        mcmc.run(jax.random.key(0), rbm, extra_fields=("swap_rates",))
+        ```
+
+    **Arguments:**
+
+    - `trajectory`: models of the shape of the sampled one, the easiest first.
+    """
+    return SamplerKernel(TrajectoryTempering(trajectory))
 
 
 def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractNamedModel, Any]:

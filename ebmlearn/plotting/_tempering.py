@@ -10,18 +10,18 @@ from matplotlib.ticker import MaxNLocator
 
 from .. import _checks
 from .._types import AnyArray
-from ..samplers import ParallelTemperingInfo
+from ..samplers import TemperingInfo
 from ._axes import numbers, on
 
 
 def swaps(
-    info: ParallelTemperingInfo,
+    info: TemperingInfo,
     betas: Real[AnyArray, " betas"] | Sequence[float | int] | None = None,
     *,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws the share of accepted swaps between each two neighbouring temperatures of parallel
-    tempering. The lowest share limits how fast replicas move along the ladder.
+    """Draws the share of accepted swaps between each two neighbouring replicas of parallel or
+    trajectory tempering. The lowest share limits how fast replicas move.
 
     !!! example
 
@@ -38,8 +38,9 @@ def swaps(
 
     **Arguments:**
 
-    - `info`: the info of the steps of [`ebmlearn.ParallelTempering`][], stacked along a leading
-      axis, as `jax.lax.scan` returns it.
+    - `info`: the info of the steps of [`ebmlearn.ParallelTempering`][] or
+      [`ebmlearn.TrajectoryTempering`][], stacked along a leading axis, as `jax.lax.scan` returns
+      it.
     - `betas`: the inverse temperatures, as labels; by default the pairs are numbered.
     - `ax`: the axes to draw on; a new figure by default.
 
@@ -73,18 +74,18 @@ def swaps(
 
 
 def walkers(
-    walker: Int[AnyArray, "steps betas *chains"],
+    walker: Int[AnyArray, "steps places *chains"],
     *,
     chain: int = 0,
     follow: Sequence[int] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws the path of each replica along the ladder.
+    """Draws the path of each replica along the ladder or the trajectory.
 
     **Arguments:**
 
-    - `walker`: the `walker` of the state of parallel tempering after each step, `[steps, betas]` or
-      `[steps, betas, chains]`.
+    - `walker`: the `walker` of the state of the sampler after each step, `[steps, places]` or
+      `[steps, places, chains]`.
     - `chain`: the index of the chain, if there are several.
     - `follow`: the replicas to draw in full colour, by their place at the start; all by default.
     - `ax`: the axes to draw on; a new figure by default.
@@ -127,7 +128,7 @@ def walkers(
     return ax
 
 
-def round_trips(info: ParallelTemperingInfo, *, ax: Axes | None = None) -> Axes:
+def round_trips(info: TemperingInfo, *, ax: Axes | None = None) -> Axes:
     """Draws the number of replicas that have moved from the hot end to the cold end.
 
     **Arguments:**
@@ -153,9 +154,9 @@ def round_trips(info: ParallelTemperingInfo, *, ax: Axes | None = None) -> Axes:
 
 def _steps(info: Any) -> tuple[np.ndarray, np.ndarray]:
     """Which pairs were tried, `[steps, pairs]`, and swapped, `[steps, pairs, chains]`."""
-    if not isinstance(info, ParallelTemperingInfo):
+    if not isinstance(info, TemperingInfo):
         got = type(info).__name__
-        raise TypeError(f"`info` must be that of parallel tempering, got {got}.")
+        raise TypeError(f"`info` must be that of parallel or trajectory tempering, got {got}.")
     if np.ndim(info.tried) != 2:
         got = _checks.describe(np.asarray(info.tried))
         raise ValueError(f"`info` must hold several steps, `tried` [steps, pairs], got {got}.")

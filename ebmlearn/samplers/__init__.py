@@ -10,6 +10,7 @@ from ._diagnostics import (
     singular_values as singular_values,
 )
 from ._dmala import DMALA as DMALA, DMALAInfo as DMALAInfo
+from ._exchange import TemperingInfo as TemperingInfo
 from ._gibbs import Gibbs as Gibbs, GibbsInfo as GibbsInfo
 from ._gwg import (
     GibbsWithGradients as GibbsWithGradients,
@@ -17,7 +18,6 @@ from ._gwg import (
 )
 from ._parallel_tempering import (
     ParallelTempering as ParallelTempering,
-    ParallelTemperingInfo as ParallelTemperingInfo,
     ParallelTemperingState as ParallelTemperingState,
 )
 from ._pas import PAS as PAS, PASInfo as PASInfo
@@ -26,4 +26,10 @@ from ._sample import sample as sample
 from ._tempered import (
     TemperedTransitions as TemperedTransitions,
     TemperedTransitionsInfo as TemperedTransitionsInfo,
+)
+from ._trajectory import Trajectory as Trajectory
+from ._trajectory_adaptation import adapt_trajectory as adapt_trajectory
+from ._trajectory_tempering import (
+    TrajectoryTempering as TrajectoryTempering,
+    TrajectoryTemperingState as TrajectoryTemperingState,
 )

@@ -10,6 +10,7 @@ from .. import _checks
 from ..models import AbstractPlainModel
 from ._base import AbstractSampler
 from ._parallel_tempering import ParallelTempering
+from ._trajectory_tempering import TrajectoryTempering
 
 
 def adapt_ladder(
@@ -75,10 +76,10 @@ def _respaced(betas: Any, refused: Any, xp: Any) -> Any:
 class Ladder(eqx.Module):
     """The inverse temperatures of chains, adapted while they run: how often swaps of each pair were
     tried and made since they were last placed, and how many steps are done of those in which they
-    move.
+    move. Without temperatures, only swaps are counted.
     """
 
-    betas: Float[Array, " betas"]
+    betas: Float[Array, " betas"] | None
     tried: Float[Array, " pairs"]
     swapped: Float[Array, " pairs"]
     step: Int[Array, ""]
@@ -93,18 +94,21 @@ class Ladder(eqx.Module):
         """After a step. The temperatures are placed anew after an eighth, a quarter, half and all
         of the steps in which they may move, so that each round is as long as all before.
         """
-        dtype = self.betas.dtype
+        dtype = self.tried.dtype
         tried = self.tried + info.tried.astype(dtype) * info.swapped.shape[1]
         swapped = self.swapped + info.swapped.sum(1).astype(dtype)
         new = Ladder(self.betas, tried, swapped, self.step + 1, self.length)
+        if self.betas is None:
+            return new
         ends = jnp.stack([self.length // 8, self.length // 4, self.length // 2, self.length])
         due = (jnp.broadcast_to(new.step, (4,)) == ends).any() & (self.length >= _SHORTEST)
-        return jax.tree.map(lambda a, b: jnp.where(due, a, b), new._placed(), new)
+        placed = new._placed(self.betas)
+        return jax.tree.map(lambda a, b: jnp.where(due, a, b), placed, new)
 
-    def _placed(self) -> "Ladder":
+    def _placed(self, old: Float[Array, " betas"]) -> "Ladder":
         refused = 1 - self.swapped / jnp.maximum(self.tried, 1)
-        betas = _respaced(self.betas, refused, jnp)
-        betas = betas.at[0].set(self.betas[0]).at[-1].set(1)
+        betas = _respaced(old, refused, jnp)
+        betas = betas.at[0].set(old[0]).at[-1].set(1)
         none = jnp.zeros_like(self.tried)
         return Ladder(betas, none, none, self.step, self.length)
 
@@ -117,17 +121,20 @@ def ladder_of(sampler: AbstractSampler, length: int, dtype: DTypeLike) -> Ladder
     """The ladder of a sampler whose replicas swap, to be adapted in so many steps; None of any
     other.
     """
-    if not isinstance(sampler, ParallelTempering):
+    if isinstance(sampler, ParallelTempering):
+        number, betas = len(sampler.betas), jnp.asarray(sampler.betas, dtype)
+    elif isinstance(sampler, TrajectoryTempering):
+        number, betas = sampler.trajectory.capacity, None
+    else:
         return None
-    betas = jnp.asarray(sampler.betas, dtype)
-    none = jnp.zeros(len(sampler.betas) - 1, dtype)
+    none = jnp.zeros(number - 1, dtype)
     steps = jnp.zeros((), jnp.int32)
     return Ladder(betas, none, none, steps, jnp.asarray(length, jnp.int32))
 
 
 def with_ladder(sampler: AbstractSampler, ladder: Ladder | None) -> AbstractSampler:
     """The sampler with the inverse temperatures of a ladder."""
-    if ladder is None:
+    if ladder is None or ladder.betas is None:
         return sampler
     return eqx.tree_at(lambda s: s.betas, sampler, tuple(ladder.betas))
 

@@ -40,9 +40,15 @@ class AbstractSampler(eqx.Module):
         ```
 
     [`ebmlearn.sample`][] does this in a loop.
+
+    A sampler that `has_replicas` keeps other chains beside those of the model. A step of one that
+    `renews` begins by drawing the layers that can be summed out, so that their old states do not
+    matter.
     """
 
     independent: ClassVar[bool] = False
+    has_replicas: ClassVar[bool] = False
+    renews: ClassVar[bool] = False
 
     def init(
         self,

@@ -1,5 +1,5 @@
 from dataclasses import KW_ONLY
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -35,6 +35,7 @@ class Gibbs(AbstractChains):
     beta: float | Float[Array, ""] = 1.0
     _: KW_ONLY
     metropolised: bool = eqx.field(static=True, default=False)
+    renews: ClassVar[bool] = True
 
     def __check_init__(self):
         _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")

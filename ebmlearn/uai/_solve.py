@@ -82,7 +82,7 @@ def answer(
         wanted = "hold variables" if task == "MMAP" else "be empty"
         raise ValueError(f"`query` must {wanted} for {task}, got {tuple(query)!r}.")
     began = time.perf_counter()
-    small = _reduced(network, evidence)
+    small = reduced(network, evidence)
     maximised = {"MAP": range(len(network.counts)), "MMAP": query}.get(task, ())
     solution, width = _eliminated(small.network, frozenset(maximised), seconds, memory)
     if solution is not None:
@@ -93,19 +93,6 @@ def answer(
         found, method, quality = search.answer(task, tuple(query))
     took = time.perf_counter() - began
     return found, Report(method, solution is not None, width, quality, took)
-
-
-def _reduced(network: Network, evidence: Int[np.ndarray, " variables"] | None) -> Reduced:
-    """The network of the states that are possible. Tables have no axes for variables that have only
-    one of them: NumPy's arrays have few axes, and with much evidence most are of this kind.
-    """
-    small, states = reduced(network, evidence)
-    scopes, tables = [], []
-    for scope, table in zip(small.scopes, small.tables, strict=True):
-        kept = tuple(v for v in scope if small.counts[v] > 1)
-        scopes.append(kept)
-        tables.append(table.reshape([small.counts[v] for v in kept]))
-    return Reduced(Network(small.counts, tuple(scopes), tuple(tables)), states)
 
 
 def _eliminated(
@@ -241,7 +228,7 @@ class _Approximate:
     def _value_given(self, states: Int[np.ndarray, " variables"]) -> float:
         """The value of states of the query, minus infinity where it cannot be computed."""
         try:
-            small = _reduced(self.small.network, states)
+            small = reduced(self.small.network, states)
         except ValueError:
             return -math.inf
         left = max(self.deadline - time.perf_counter(), 1.0)

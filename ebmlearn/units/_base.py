@@ -90,6 +90,10 @@ class AbstractUnits(eqx.Module):
         """The variance of the internal state."""
 
     @abc.abstractmethod
+    def natural(self, mean: Float[Array, "... _"]) -> Float[Array, "... _"]:
+        """The field in which the internal state has this mean: the reverse of `mean`."""
+
+    @abc.abstractmethod
     def log_normaliser(self, field: Float[Array, "... _"]) -> Float[Array, "..."]:
         """$\\log \\sum_x e^{f \\cdot x - E_0(x)}$ over the states of all units."""
 

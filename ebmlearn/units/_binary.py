@@ -106,6 +106,10 @@ class Binary(AbstractNumberedUnits):
         """$p (1 - p)$."""
         return jax.nn.sigmoid(field) * jax.nn.sigmoid(-field)
 
+    def natural(self, mean: Float[Array, "... n"]) -> Float[Array, "... n"]:
+        """The log-odds."""
+        return jnp.log(mean / (1 - mean))
+
     def log_normaliser(self, field: Float[Array, "... n"]) -> Float[Array, "..."]:
         """$\\sum \\log(1 + e^f)$."""
         return jax.nn.softplus(field).sum(-1)

@@ -125,6 +125,10 @@ class Categorical(AbstractNumberedUnits):
         p = self.mean(field)
         return p * (1 - p)
 
+    def natural(self, mean: Float[Array, "... _"]) -> Float[Array, "... _"]:
+        """The logarithms of the probabilities."""
+        return jnp.log(mean)
+
     def log_normaliser(self, field: Float[Array, "... _"]) -> Float[Array, "..."]:
         """$\\sum \\log \\sum_s e^{f_s}$."""
         return jax.nn.logsumexp(self._by_unit(field), axis=-1).sum(-1)

@@ -86,6 +86,10 @@ class Gaussian(AbstractRealUnits):
         """$\\sigma^2$."""
         return jnp.exp(2 * self._over(self.log_scale, field))
 
+    def natural(self, mean: Float[Array, "... n"]) -> Float[Array, "... n"]:
+        """$m / \\sigma^2$."""
+        return mean / self.variance(mean)
+
     def log_normaliser(self, field: Float[Array, "... n"]) -> Float[Array, "..."]:
         """$\\sum \\tfrac12 (\\sigma f)^2 - o^2 / 2 \\sigma^2 + \\log \\sqrt{2 \\pi} \\sigma$."""
         log_scale, origin = self._over(self.log_scale, field), self._over(self.origin, field)

@@ -1,6 +1,7 @@
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PRNGKeyArray
 
@@ -90,6 +91,16 @@ class Nonnegative(AbstractRealUnits):
     def variance(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
         """The variance of a truncated normal distribution."""
         return self._moments(field).variance
+
+    def natural(self, mean: Float[Array, "... n"]) -> Float[Array, "... n"]:
+        """By Newton's method, which converges from any start: the mean is convex in the field."""
+
+        def step(_: Array | int, field: Array) -> Array:
+            return field + (mean - self.mean(field)) / self.variance(field)
+
+        # Right for small means, of an exponential distribution, and large ones, of a normal one.
+        start = mean * self._over(mean) - 1 / mean
+        return jax.lax.fori_loop(0, 20, step, start)
 
     def log_normaliser(self, field: Float[Array, "... n"]) -> Float[Array, "..."]:
         """$\\sum \\log \\int_0^\\infty e^{f x - r x^2 / 2} dx$."""

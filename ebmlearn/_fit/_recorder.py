@@ -1,0 +1,47 @@
+"""The trajectory that `fit` records."""
+
+from typing import Any
+
+import jax
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from .. import _checks
+from .._types import Batch
+from ..samplers import Trajectory, TrajectoryTempering, TrajectoryTemperingState
+from ..samplers._trajectory_tempering import followed
+
+
+# Chains that measure how often neighbours swap, and how many steps of training lie between their
+# steps.
+CHAINS = 20
+EVERY = 10
+
+
+def recorder(
+    trajectory: int | Trajectory, model: Any, batch: Batch, key: PRNGKeyArray
+) -> TrajectoryTemperingState:
+    """Chains on a trajectory that starts at the base-rate model, or on one that goes on."""
+    if not isinstance(trajectory, Trajectory):
+        if not isinstance(trajectory, int) or isinstance(trajectory, bool):
+            got = _checks.describe(trajectory)
+            raise TypeError(
+                "`trajectory` must be the number of models there is room for, or a `Trajectory`,"
+                f" got {got}."
+            )
+        _checks.count("trajectory", trajectory, 2)
+        trajectory = Trajectory.start(model, batch, trajectory)
+    return TrajectoryTempering(trajectory).init(model, CHAINS, key=key)
+
+
+def recorded(
+    state: TrajectoryTemperingState, model: PyTree, step: Int[Array, ""], key: PRNGKeyArray
+) -> TrajectoryTemperingState:
+    """After a step of training. Every few steps, two steps of the chains try all pairs once."""
+    sampler = TrajectoryTempering(state.trajectory)
+
+    def run(state: TrajectoryTemperingState) -> TrajectoryTemperingState:
+        for own in jax.random.split(key):
+            state, _ = sampler.step(model, state, key=own)
+        return followed(state, model)
+
+    return jax.lax.cond(step % EVERY == 0, run, lambda state: state, state)

@@ -1,0 +1,110 @@
+"""What samplers of several replicas share: exchanges, and where replicas have been."""
+
+import dataclasses
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from ..models import AbstractPlainModel
+from ..units import _random
+from ._base import start_chains
+
+
+State = TypeVar("State", bound="AbstractTemperingState")
+
+
+class TemperingInfo(NamedTuple):
+    """For each chain: the energy of the sampled model; for each pair of neighbouring replicas,
+    whether a swap was tried (every second step) and accepted; and the number of round trips so far.
+    """
+
+    energy: Float[Array, " chains"]
+    tried: Bool[Array, " pairs"]
+    swapped: Float[Array, "pairs chains"]
+    trips: Int[Array, " chains"]
+
+
+class AbstractTemperingState(eqx.Module):
+    """The state of chains that have several replicas each, `replicas` of shape
+    `[places, chains, n]`. The last place is that of the sampled model.
+    """
+
+    replicas: eqx.AbstractVar[PyTree]
+    clamped: eqx.AbstractVar[PyTree]
+    steps: eqx.AbstractVar[Int[Array, ""]]
+    walker: eqx.AbstractVar[Int[Array, "places chains"]]
+    rising: eqx.AbstractVar[Bool[Array, "places chains"]]
+    trips: eqx.AbstractVar[Int[Array, " chains"]]
+
+    @property
+    def units(self) -> PyTree:
+        """The chains of the sampled model."""
+        return jax.tree.map(lambda x: x[-1], self.replicas)
+
+
+def start_replicas(
+    model: AbstractPlainModel,
+    number: int,
+    num_chains: int,
+    key: PRNGKeyArray,
+    start: Any,
+    clamped: Any,
+) -> dict[str, Any]:
+    """The fields of the state before the first step. All replicas of a chain begin at `start`, or
+    each at its own draw.
+    """
+    keys = jax.random.split(key, number)
+    states = [start_chains(model, num_chains, keys[k], start, clamped) for k in range(number)]
+    shape = (number, num_chains)
+    return {
+        "replicas": jax.tree.map(lambda *x: jnp.stack(x), *[state.units for state in states]),
+        "clamped": states[0].clamped,
+        "steps": jnp.zeros((), jnp.int32),
+        "walker": jnp.broadcast_to(jnp.arange(number, dtype=jnp.int32)[:, None], shape),
+        "rising": jnp.zeros(shape, bool).at[0].set(True),
+        "trips": jnp.zeros(num_chains, jnp.int32),
+    }
+
+
+def is_tried(pairs: int, steps: Int[Array, ""]) -> Bool[Array, " pairs"]:
+    """Which pairs of neighbours a step tries to swap: even and odd ones in turn."""
+    return jnp.arange(pairs, dtype=jnp.int32) % 2 == steps % 2
+
+
+def exchanged(
+    log_ratio: Float[Array, "pairs chains"], tried: Bool[Array, " pairs"], key: PRNGKeyArray
+) -> tuple[Float[Array, "pairs chains"], Int[Array, "places chains"]]:
+    """Which neighbours swap, and from which place each place is then filled."""
+    swapped = _random.accept(log_ratio, key) * tried[:, None].astype(log_ratio.dtype)
+    up = jnp.pad(swapped, ((0, 1), (0, 0))).astype(jnp.int32)
+    down = jnp.pad(swapped, ((1, 0), (0, 0))).astype(jnp.int32)
+    places = jnp.arange(log_ratio.shape[0] + 1, dtype=jnp.int32)
+    return swapped, places[:, None] + up - down
+
+
+def moved(x: Array, source: Int[Array, "places chains"]) -> Array:
+    """An array `[places, chains, ...]` after an exchange."""
+    index = source.reshape(*source.shape, *[1] * (x.ndim - 2))
+    return jnp.take_along_axis(x, jnp.broadcast_to(index, x.shape), axis=0)
+
+
+def advanced(
+    state: State,
+    replicas: PyTree,
+    source: Int[Array, "places chains"],
+    first: Int[Array, ""] | int = 0,
+) -> State:
+    """The state after a step that made an exchange, whose first place in use is `first`."""
+    rising = moved(state.rising, source)
+    trips = state.trips + rising[-1].astype(jnp.int32)
+    return dataclasses.replace(
+        state,
+        replicas=replicas,
+        steps=state.steps + 1,
+        walker=moved(state.walker, source),
+        rising=rising.at[-1].set(False).at[first].set(True),
+        trips=trips,
+    )
