@@ -15,7 +15,7 @@ def numpyro() -> str:
     lines = [
         "`SamplerKernel(Gibbs())` inside `MCMC` against plain `sample`, after compilation"
         f" (`python -m benchmarks numpyro`; {machine(result)}, medians of"
-        f" {result['arguments']['repeats']} rounds in one run, beside other work):",
+        f" {result['arguments']['repeats']} rounds in one run):",
         "",
         "| model | chains | sweeps | `MCMC` | `sample` | ratio |",
         "|---|---|---|---|---|---|",
@@ -43,6 +43,31 @@ def numpyro() -> str:
         f" {row['ess_a_second_with_compilation']:,.0f} |"
         for row in result["against_numpyro"]
     ]
+    return "\n".join(lines)
+
+
+def samplers() -> str:
+    """Samplers of binary units."""
+    result = _read("samplers")
+    of = result["arguments"]
+    lines = [
+        "Effective draws of samplers of binary units, the fewest of those of the energy and of the"
+        " distance to a random configuration. An evaluation is a pass over all weights: of the"
+        " energy, of its gradient, or a sweep. The Ising model is a torus with couplings of"
+        f" {of['coupling']}, the RBM was trained on stochastically binarised MNIST for"
+        f" {of['epochs']} epochs of PCD-5. {of['chains']} chains of {of['steps']:,} steps, after as"
+        f" many that do not count (`python -m benchmarks samplers --steps {of['steps']} --burn-in"
+        f" {of['burn_in']}`; {machine(result)}, seed {of['seed']}):",
+        "",
+        "| model | sampler | effective draws a second | for each evaluation | accepted |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        share = f"{row['accepted']:.2f}" if row["accepted"] == row["accepted"] else ""
+        lines.append(
+            f"| {row['model']} | {row['sampler']} | {row['per_second']:,.0f} |"
+            f" {row['per_evaluation']:.1e} | {share} |"
+        )
     return "\n".join(lines)
 
 

@@ -525,6 +525,7 @@ TABLES = {
         pgmax,
         _hosts_report.notebooks,
         _hosts_report.numpyro,
+        _hosts_report.samplers,
         _hosts_report.calibration,
         precision,
         compiling,

@@ -221,7 +221,13 @@ class TableMaker(AbstractGraphMaker):
         beta: Float[AnyArray, ""],
     ) -> TableView:
         tables = tuple(tempered(x, beta) for x in model.log_potentials)
-        return TableView(tables, model.members, model.there, damping, product)
+        return TableView(
+            tables=tables,
+            members=model.members,
+            there=model.there,
+            damping=damping,
+            product=product,
+        )
 
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool

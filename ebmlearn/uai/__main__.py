@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument(
         "--memory",
         type=float,
-        default=25.0,
+        default=28.0,
         help="log2 of the largest table that elimination may use",
     )
     given = parser.parse_args()

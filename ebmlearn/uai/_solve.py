@@ -55,7 +55,7 @@ def answer(
     query: Sequence[int] = (),
     *,
     seconds: float | int = 20,
-    memory: float | int = 25,
+    memory: float | int = 28,
 ) -> tuple[Answer, Report]:
     """Answers one of the tasks of the UAI competitions. The answer is exact if variables can be
     eliminated within the limits. Otherwise belief propagation approximates it, and for `MAP` a
