@@ -18,13 +18,12 @@ from ..learners import AbstractLearner
 from ..learners._base import Metric
 from ..models import AbstractModel
 from ..samplers import Trajectory
-from ..samplers._trajectory_tempering import trajectory_in
 from ._checkpoint import Checkpoint, Keeper
 from ._data import Arrays, Batches, source
 from ._file import checksum
 from ._history import EpochReport, Fitted
 from ._progress import Bar
-from ._recorder import recorder
+from ._recorder import recorder, trajectory_in
 from ._run import Run, Validation
 from ._state import start, Training
 

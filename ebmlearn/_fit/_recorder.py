@@ -7,8 +7,9 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Batch
+from ..models import AbstractModel
 from ..samplers import Trajectory, TrajectoryTempering, TrajectoryTemperingState
-from ..samplers._trajectory_tempering import followed
+from ..samplers._trajectory_tempering import followed, RATE
 
 
 # Chains that measure how often neighbours swap, and how many steps of training lie between their
@@ -45,3 +46,26 @@ def recorded(
         return followed(state, model)
 
     return jax.lax.cond(step % EVERY == 0, run, lambda state: state, state)
+
+
+def trajectory_in(tree: PyTree, model: AbstractModel) -> Trajectory | None:
+    """The trajectory of a sampler's state that a pytree holds, ending at a model; None if it holds
+    none.
+    """
+    found = _states_in(tree)
+    return found[0].trajectory.ending(model) if found else None
+
+
+def is_full(tree: PyTree) -> bool:
+    """Whether a pytree holds the state of a trajectory that had no room to grow."""
+    return any(
+        len(state.trajectory) == state.trajectory.capacity and bool(state.rates[-1] < RATE)
+        for state in _states_in(tree)
+    )
+
+
+def _states_in(tree: PyTree) -> list[TrajectoryTemperingState]:
+    def is_state(x: Any) -> bool:
+        return isinstance(x, TrajectoryTemperingState)
+
+    return [x for x in jax.tree.leaves(tree, is_leaf=is_state) if is_state(x)]

@@ -14,11 +14,11 @@ from jaxtyping import PRNGKeyArray, PyTree
 from .. import _checks
 from ..learners import StepInfo
 from ..messages import Form
-from ..samplers._trajectory_tempering import is_full, trajectory_in
 from ._checkpoint import Keeper
 from ._data import Arrays, Batches, Feed
 from ._history import EpochReport, Fitted, History, Record, Stopped
 from ._progress import Bar
+from ._recorder import is_full, trajectory_in
 from ._state import advance, compiled, Training, TrainState
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..models import AbstractModel, AbstractPlainModel
+from ..models import AbstractPlainModel
 from ._base import AbstractChains, AbstractSampler, ChainState
 from ._exchange import (
     AbstractTemperingState,
@@ -222,29 +222,6 @@ def followed(state: PyTree, model: AbstractPlainModel) -> PyTree:
 
     due = (state.rates[-1] < RATE) & (state.trajectory.count < state.trajectory.capacity)
     return jax.lax.cond(due, grown, lambda state: state, state)
-
-
-def trajectory_in(tree: PyTree, model: AbstractModel) -> Trajectory | None:
-    """The trajectory of a sampler's state that a pytree holds, ending at a model; None if it holds
-    none.
-    """
-    found = _states_in(tree)
-    return found[0].trajectory.ending(model) if found else None
-
-
-def is_full(tree: PyTree) -> bool:
-    """Whether a pytree holds the state of a trajectory that had no room to grow."""
-    return any(
-        len(state.trajectory) == state.trajectory.capacity and bool(state.rates[-1] < RATE)
-        for state in _states_in(tree)
-    )
-
-
-def _states_in(tree: PyTree) -> list[TrajectoryTemperingState]:
-    def is_state(x: Any) -> bool:
-        return isinstance(x, TrajectoryTemperingState)
-
-    return [x for x in jax.tree.leaves(tree, is_leaf=is_state) if is_state(x)]
 
 
 TrajectoryTempering.__init__.__doc__ = """**Arguments:**
