@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .. import elimination
+from .. import _checks, elimination
 from .._sentinels import EXCLUDED
 from ..messages import GraphInstance
 from ..models import AbstractGraphModel
@@ -47,7 +47,7 @@ def check_width(model: AbstractGraphModel, most: int) -> None:
     """Raises `ValueError` if the tables on the way are known to become too large."""
     listed = model.as_tables()
     assert listed is not None
-    if any(isinstance(own, jax.core.Tracer) for own, _ in listed):
+    if not _checks.is_concrete([own for own, _ in listed]):
         return
     counts = tuple(np.asarray(model.num_states).tolist())
     scopes = tuple(tuple(row) for own, _ in listed for row in np.asarray(own).tolist())
