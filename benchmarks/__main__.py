@@ -25,6 +25,7 @@ NAMES = (
     "sklearn",
     "speed",
     "structure",
+    "uai",
     "upstream",
 )
 
