@@ -86,23 +86,44 @@ def _(
 
 def _called(parameters: Any, members: Any, given: Any, settings: _Settings) -> tuple[Any, Any]:
     """Log Z and its gradient, from the host."""
-    dtype = parameters[1].dtype
-    like = jax.ShapeDtypeStruct((), dtype), jax.eval_shape(lambda x: x, parameters)
-    solve = functools.partial(_solved, settings)
-    return jax.pure_callback(solve, like, parameters, members, given, vmap_method="sequential")
+    dtype = np.dtype(parameters[1].dtype)
+    like = jax.eval_shape(lambda x: _packed((x[1].sum(), x)), parameters)
+    solve = functools.partial(_solved, settings, dtype)
+    out = jax.pure_callback(
+        solve, like, _packed(parameters), members, given, vmap_method="sequential"
+    )
+    return jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, dtype), out)
 
 
-def _solved(settings: _Settings, parameters: Any, members: Any, given: Any) -> Any:
+def _packed(tree: Any) -> Any:
+    """Numbers as integers of 32 bits, two of them along a last axis for a number of 64 bits: where
+    only a part of a program uses float64, callbacks would turn it into float32.
+    """
+    return jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, jnp.uint32), tree)
+
+
+def _host(x: Any, dtype: np.dtype) -> np.ndarray:
+    """What was packed, on the host."""
+    bits = np.ascontiguousarray(np.asarray(x))
+    return bits.view(dtype) if dtype.itemsize == 4 else bits.view(dtype)[..., 0]
+
+
+def _bits(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The reverse of `_host`."""
+    values = np.asarray(x, dtype)
+    shape = values.shape if dtype.itemsize == 4 else (*values.shape, 2)
+    return values.reshape(-1).view(np.uint32).reshape(shape)
+
+
+def _solved(settings: _Settings, dtype: np.dtype, parameters: Any, members: Any, given: Any) -> Any:
     counts, product, most = settings
-    tables, unary = jax.tree.map(lambda x: np.asarray(x, np.float64), parameters)
-    dtype = np.asarray(parameters[1]).dtype
+    tables, unary = jax.tree.map(lambda x: _host(x, dtype).astype(np.float64), parameters)
     network = _network(counts, tables, unary, [np.asarray(x) for x in members])
     out = np.zeros_like(unary), [np.zeros_like(x) for x in tables]
     clamp, outputs = (np.asarray(x) for x in given)
     maximised = outputs if product != "sum" else np.zeros(len(counts), bool)
     value = _fill(network, clamp, frozenset(np.flatnonzero(maximised).tolist()), most, *out)
-    marginals = tuple(x.astype(dtype) for x in out[1]), out[0].astype(dtype)
-    return np.asarray(value, dtype), marginals
+    return jax.tree.map(lambda x: _bits(x, dtype), (np.asarray(value), (tuple(out[1]), out[0])))
 
 
 def _network(
