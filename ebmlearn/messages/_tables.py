@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._sentinels import LEAST
 from .._types import AnyArray
-from ..models._table_model import features, given, log_potential
+from ..models._tables import features, given, log_potential
 from ._graph import AbstractGraphMaker, AbstractGraphView, GraphInstance, GraphState, tempered
 from ._types import Form, Product, Schedule, Start
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._sentinels import EXCLUDED
+from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..units import _random
 from ._base import no_features, refuse, States
@@ -58,13 +58,13 @@ class AbstractGraphModel(AbstractTurns):
         about -1e6, what a variable does not have less.
         """
 
+    @abc.abstractmethod
     def as_tables(
         self,
     ) -> tuple[tuple[Int[AnyArray, "_ _"], Float[Array, "..."]], ...] | None:
         """All factors as stacks of tables of one shape: the variables of each, and its
         log-potentials. None for a graph whose factors are not all tables.
         """
-        return None
 
     @abc.abstractmethod
     def classes(self) -> Int[AnyArray, "classes width"]:
@@ -552,6 +552,16 @@ class _Energy(eqx.Module):
 def scaled_potentials(x: Float[Array, "..."], beta: Any) -> Float[Array, "..."]:
     """Log-potentials times `beta`; what they exclude stays excluded."""
     return jnp.where(x < EXCLUDED / 2, x, jnp.asarray(beta, x.dtype) * x)
+
+
+def potentials(name: str, x: Any) -> Float[Array, "..."]:
+    """Log-potentials, checked. What they exclude is made finite."""
+    array = _checks.parameter(name, x)
+    if _checks.is_concrete(array):
+        with jax.ensure_compile_time_eval():
+            if bool((jnp.isnan(array) | (array == jnp.inf)).any()):
+                raise ValueError(f"`{name}` must be finite or minus infinity, got NaN or infinity.")
+    return jnp.clip(array, -LIMIT, LIMIT)
 
 
 def excludes(x: Float[AnyArray, "..."]) -> bool:

@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
 from .. import _checks
-from .._sentinels import EXCLUDED, LEAST, LIMIT
+from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray, Batch, Key
 from ..units import Categorical
 from ._base import gaussian, refuse
 from ._block import Block
-from ._graph import AbstractGraphModel, excludes, scaled_potentials
+from ._graph import AbstractGraphModel, excludes, potentials, scaled_potentials
 from ._groups import (
     cut_states,
     cut_units,
@@ -109,18 +109,18 @@ class GridMRF(AbstractGraphModel):
         """
         tables = {"down": down, "right": right, "diagonal": diagonal, "antidiagonal": antidiagonal}
         self.down, self.right, self.diagonal, self.antidiagonal = (
-            _table(name, x) for name, x in tables.items()
+            potentials(name, x) for name, x in tables.items()
         )
         if bias is None:
             bias = jnp.zeros(self.down.shape[:1], self.down.dtype)
-        self.bias = _table("bias", bias)
+        self.bias = potentials("bias", bias)
         emissions = {} if emissions is None else emissions
         if not isinstance(emissions, Mapping):
             got = _checks.describe(emissions)
             raise TypeError(f"`emissions` must be a dictionary from names to tables, got {got}.")
         self.channels = tuple(emissions)
         self.channel_tables = tuple(
-            _table(f"emissions[{name!r}]", x) for name, x in emissions.items()
+            potentials(f"emissions[{name!r}]", x) for name, x in emissions.items()
         )
         self.shape = tuple(shape) if isinstance(shape, list) else shape  # pyright: ignore
         if not isinstance(learned, Iterable):
@@ -542,13 +542,3 @@ def _converted(channel: Any, x: Any, dtype: Any) -> Float[Array, "..."]:
         raise TypeError(
             f"`emissions[{channel!r}]` must be an array of floats, got {got}."
         ) from error
-
-
-def _table(name: str, x: Any) -> Float[Array, "..."]:
-    """A table of log-potentials. What is excluded is made finite."""
-    array = _checks.parameter(name, x)
-    if _checks.is_concrete(array):
-        with jax.ensure_compile_time_eval():
-            if bool((jnp.isnan(array) | (array == jnp.inf)).any()):
-                raise ValueError(f"`{name}` must be finite or minus infinity, got NaN or infinity.")
-    return jnp.clip(array, -LIMIT, LIMIT)

@@ -1,5 +1,4 @@
 import functools
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -10,11 +9,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
-from .._sentinels import EXCLUDED, LEAST, LIMIT
+from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray, Batch
 from ..units import Categorical
 from ._block import Block
-from ._graph import AbstractGraphModel, excludes, scaled_potentials
+from ._graph import AbstractGraphModel, excludes, potentials, scaled_potentials
 from ._groups import (
     cut_states,
     cut_units,
@@ -27,7 +26,8 @@ from ._groups import (
 )
 from ._problem import whole
 from ._statistics import Statistics
-from ._turns import put, taken, unless_held
+from ._tables import features, given, log_potential
+from ._turns import coloured, put, taken, unless_held
 
 
 class TableModel(AbstractGraphModel):
@@ -73,7 +73,11 @@ class TableModel(AbstractGraphModel):
         self.counts = _counts(states)
         scopes, tables = _scoped(scopes, log_tables, self.counts)
         self.log_potentials, self.members, self.places_of_tables = _stacked(scopes, tables)
-        self.colours = coloured(scopes, len(self.counts))
+        joined: list[list[tuple[int, int]]] = [[] for _ in self.counts]
+        for k, scope in enumerate(scopes):
+            for v in scope:
+                joined[v].append((k, k))
+        self.colours = coloured(joined)
 
     @property
     def scopes(self) -> tuple[tuple[int, ...], ...]:
@@ -231,8 +235,8 @@ class TableModel(AbstractGraphModel):
 
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
         out = jnp.zeros((), self.dtype)
-        for potentials, x in zip(self.log_potentials, statistics.pairwise.values, strict=True):
-            out = out - (potentials * x).sum()
+        for table, x in zip(self.log_potentials, statistics.pairwise.values, strict=True):
+            out = out - (table * x).sum()
         return out
 
     def given(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
@@ -351,94 +355,6 @@ class ByTable(eqx.Module):
         return tuple(parts[k] for k in range(len(self.places)))
 
 
-def strides(shape: Sequence[int]) -> list[int]:
-    """How far apart neighbours along each axis of a table lie."""
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-
-def met(
-    table: Float[Array, "tables ..."], members: Int[AnyArray, "tables _"], states: Int[Array, " n"]
-) -> Int[Array, " tables"]:
-    """Where in each table, its axes laid out as one, a configuration lies."""
-    own = states[members]
-    at = jnp.zeros(table.shape[0], jnp.int32)
-    for axis, stride in enumerate(strides(table.shape[1:])):
-        at = at + stride * own[:, axis].astype(jnp.int32)
-    return at
-
-
-def log_potential(
-    tables: tuple[Float[Array, "..."], ...],
-    members: tuple[Int[AnyArray, "_ _"], ...],
-    states: Int[Array, " variables"],
-) -> Float[Array, ""]:
-    """The sum of the log-potentials that one configuration meets, minus infinity where one
-    excludes it.
-    """
-    out = jnp.zeros((), tables[0].dtype if tables else jnp.float32)
-    for table, own in zip(tables, members, strict=True):
-        flat = table.reshape(table.shape[0], -1)
-        found = jnp.take_along_axis(flat, met(table, own, states)[:, None], axis=1)[:, 0]
-        out = out + jnp.where(found < EXCLUDED / 2, -jnp.inf, found).sum()
-    return out
-
-
-def features(
-    tables: tuple[Float[Array, "..."], ...],
-    members: tuple[Int[AnyArray, "_ _"], ...],
-    states: Int[Array, " variables"],
-) -> tuple[Float[Array, "..."], ...]:
-    """1 for each log-potential that one configuration meets."""
-    return tuple(
-        jax.nn.one_hot(met(x, own, states), math.prod(x.shape[1:]), dtype=x.dtype).reshape(x.shape)
-        for x, own in zip(tables, members, strict=True)
-    )
-
-
-def given(
-    tables: tuple[Float[Array, "..."], ...],
-    members: tuple[Int[AnyArray, "_ _"], ...],
-    states: Int[Array, " variables"],
-    fields: Float[Array, "variables most"],
-) -> Float[Array, "variables most"]:
-    """Fields with the log-potential of each state of each variable given all others."""
-    for table, own in zip(tables, members, strict=True):
-        flat, shape = table.reshape(table.shape[0], -1), table.shape[1:]
-        at = met(table, own, states)
-        for axis, stride in enumerate(strides(shape)):
-            first = at - stride * states[own[:, axis]].astype(jnp.int32)
-            every = first[:, None] + stride * jnp.arange(shape[axis], dtype=jnp.int32)[None]
-            found = jnp.take_along_axis(flat, every, axis=1)
-            fields = fields.at[own[:, axis], : shape[axis]].add(found)
-    return fields
-
-
-def coloured(scopes: Iterable[Sequence[int]], number: int) -> Int[np.ndarray, "colours width"]:
-    """Variables in classes of which no two share a table: a greedy colouring, in which each table
-    knows the colours of its variables as the bits of a number.
-    """
-    tables: list[list[int]] = [[] for _ in range(number)]
-    size = 0
-    for scope in scopes:
-        for v in scope:
-            tables[v].append(size)
-        size += 1
-    used, colour = [0] * size, np.zeros(number, int)
-    for v in sorted(range(number), key=lambda v: -len(tables[v])):
-        met = 0
-        for k in tables[v]:
-            met |= used[k]
-        free = ~met & (met + 1)
-        colour[v] = free.bit_length() - 1
-        for k in tables[v]:
-            used[k] |= free
-    rows = [np.flatnonzero(colour == c) for c in range(colour.max(initial=-1) + 1)]
-    out = np.full((len(rows), max(map(len, rows), default=0)), number, np.int32)
-    for k, row in enumerate(rows):
-        out[k, : len(row)] = row
-    return out
-
-
 @eqx.filter_jit
 def _energy(model: TableModel, rows: Int[Array, "*batch variables"]) -> Float[Array, "*batch"]:
     return -model.log_potential(rows)
@@ -517,13 +433,6 @@ def _stacked(
 
 
 def _stack(tables: list[Any]) -> Float[Array, "tables ..."]:
-    """Tables of one shape. What they exclude is made finite."""
+    """Tables of one shape."""
     known = all(isinstance(x, np.ndarray) for x in tables)
-    array = _checks.parameter("log_tables", np.stack(tables) if known else jnp.stack(tables))
-    if _checks.is_concrete(array):
-        with jax.ensure_compile_time_eval():
-            if bool((jnp.isnan(array) | (array == jnp.inf)).any()):
-                raise ValueError(
-                    "`log_tables` must be finite or minus infinity, got NaN or infinity."
-                )
-    return jnp.clip(array, -LIMIT, LIMIT)
+    return potentials("log_tables", np.stack(tables) if known else jnp.stack(tables))

@@ -92,3 +92,27 @@ def unless_held(
     number = jnp.broadcast_to(jnp.arange(scores.shape[-1], dtype=own.dtype), scores.shape)
     other = number != jnp.broadcast_to(own[..., None], scores.shape)
     return jnp.where(other & jnp.broadcast_to(held[..., None], scores.shape), -jnp.inf, scores)
+
+
+def coloured(joined: list[list[tuple[int, int]]]) -> Int[np.ndarray, "colours width"]:
+    """Variables in classes of which no two depend on each other: a greedy colouring. Each variable
+    has pairs of numbers of sides: one that it is on, and the one that it depends on, which is the
+    same for a factor whose variables all depend on each other. A side knows the colours of its
+    variables as the bits of a number.
+    """
+    number = len(joined)
+    used = [0] * (1 + max((max(pair) for pairs in joined for pair in pairs), default=-1))
+    colour = np.zeros(number, int)
+    for v in sorted(range(number), key=lambda v: -len(joined[v])):
+        met = 0
+        for _, other in joined[v]:
+            met |= used[other]
+        free = ~met & (met + 1)
+        colour[v] = free.bit_length() - 1
+        for own, _ in joined[v]:
+            used[own] |= free
+    rows = [np.flatnonzero(colour == c) for c in range(colour.max(initial=-1) + 1)]
+    out = np.full((len(rows), max(map(len, rows), default=0)), number, np.int32)
+    for k, row in enumerate(rows):
+        out[k, : len(row)] = row
+    return out

@@ -150,6 +150,10 @@ class FactorGraphModel(AbstractGraphModel):
         instance = GraphInstance(self.unary(), None)
         return jax.vmap(lambda row: view.given(row, instance))(rows)
 
+    def as_tables(self) -> None:
+        """None: factors may be logical, or dense groups."""
+        return
+
     def classes(self) -> Int[AnyArray, "classes width"]:
         return self.sites.turns
 

@@ -13,6 +13,7 @@ from pgmax import factor
 from .. import _checks
 from .._types import AnyArray
 from ..models._graph import excludes
+from ..models._turns import coloured
 from ._layout import Layout, Wires
 
 
@@ -154,9 +155,7 @@ def _depth(
 def _coloured(
     layout: Layout, wires: Wires, variable: np.ndarray, number: int
 ) -> Int[np.ndarray, "turns width"]:
-    """Variables in classes of which no two share a factor: a greedy colouring, in which each factor
-    knows the colours of its variables as the bits of a number.
-    """
+    """Variables in classes of which no two share a factor."""
     factors: list[list[tuple[int, int]]] = [[] for _ in range(number)]
     size = 0
     edge_variable = np.zeros(layout.num_edges, np.int64)
@@ -178,18 +177,4 @@ def _coloured(
             for v in variable[np.asarray(end)].tolist():
                 factors[v].append((size + own, size + 1 - own))
         size += 2
-    used = [0] * size
-    colour = np.zeros(number, int)
-    for v in sorted(range(number), key=lambda v: -len(factors[v])):
-        taken = 0
-        for _, other in factors[v]:
-            taken |= used[other]
-        free = ~taken & (taken + 1)
-        colour[v] = free.bit_length() - 1
-        for own, _ in factors[v]:
-            used[own] |= free
-    rows = [np.flatnonzero(colour == c) for c in range(colour.max(initial=-1) + 1)]
-    out = np.full((len(rows), max(map(len, rows), default=0)), number, np.int32)
-    for k, row in enumerate(rows):
-        out[k, : len(row)] = row
-    return out
+    return coloured(factors)
