@@ -17,3 +17,4 @@ from ._network import (
     reduced as reduced,
 )
 from ._orders import find_order as find_order, Order as Order
+from ._search import Found as Found, likely_states as likely_states, possible as possible

@@ -54,14 +54,23 @@ def planned(
             f"elimination needs tables of 2**{order.width:.1f} numbers, and at most 2**{most:g} are"
             " allowed"
         )
-    position = np.empty(len(counts), np.int64)
-    position[list(order.variables)] = np.arange(len(counts))
-    at = position.tolist()
-    tables: list[list[int]] = [[] for _ in counts]
+    return bucketed(scopes, order, maximised)
+
+
+def bucketed(
+    scopes: Sequence[Sequence[int]],
+    order: Order,
+    maximised: frozenset[int] | None = frozenset(),
+) -> Plan:
+    """The buckets of an order, which has all variables of the scopes. All variables are maximised
+    over if `maximised` is None.
+    """
+    at = {v: step for step, v in enumerate(order.variables)}
+    tables: list[list[int]] = [[] for _ in at]
     for k, scope in enumerate(scopes):
         if scope:
             tables[min(at[v] for v in scope)].append(k)
-    children: list[list[int]] = [[] for _ in counts]
+    children: list[list[int]] = [[] for _ in at]
     buckets = []
     below: list[tuple[int, ...]] = []
     for step, v in enumerate(order.variables):
@@ -73,7 +82,8 @@ def planned(
         if message:
             children[at[message[0]]].append(step)
         own = tuple(tables[step]), tuple(children[step])
-        buckets.append(Bucket((v, *message), *own, v not in maximised))
+        is_summed = maximised is not None and v not in maximised
+        buckets.append(Bucket((v, *message), *own, is_summed))
     return Plan(tuple(buckets), order)
 
 
@@ -148,8 +158,10 @@ class Solution:
             scores = np.zeros((number, self.network.counts[v]))
             for scope, table in self._parts(bucket):
                 at = scope.index(v)
-                others = tuple(states[:, u] for u in scope if u != v)
-                scores = scores + np.moveaxis(table, at, -1)[others]
+                # The axis of the variable and the last one change places.
+                others = [states[:, u] for u in scope]
+                others[at] = others[-1]
+                scores = scores + table.swapaxes(at, -1)[tuple(others[:-1])]
             if rng is not None:
                 scores = scores + rng.gumbel(size=scores.shape)
             states[:, v] = scores.argmax(-1)
@@ -169,7 +181,7 @@ class Solution:
         # Small tables are added up before they meet large ones.
         for scope, table in parts:
             more = aligned(table, scope, bucket.scope)
-            if np.broadcast_shapes(out.shape, more.shape) == out.shape:
+            if all(a >= b for a, b in zip(out.shape, more.shape, strict=True)):
                 out += more
             else:
                 out = out + more

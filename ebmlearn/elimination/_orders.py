@@ -48,12 +48,7 @@ def find_order(
     - `seed`: of the ties.
     """
     rng = np.random.default_rng(seed)
-    around: list[set[int]] = [set() for _ in counts]
-    for scope in scopes:
-        for v in scope:
-            around[v].update(scope)
-    for v, near in enumerate(around):
-        near.discard(v)
+    around = neighbours(len(counts), scopes)
     bits = [math.log2(n) for n in counts]
     began = time.perf_counter()
     best: Order | None = None
@@ -70,6 +65,84 @@ def find_order(
             break
     assert best is not None
     return best
+
+
+def find_part(
+    bits: Sequence[float],
+    around: Sequence[set[int]],
+    most: float | int,
+    ranks: Sequence[float],
+    jitter: Sequence[float],
+    held: Sequence[int] = (),
+) -> Order:
+    """An order of a part of the variables whose tables have at most `2**most` entries if the others
+    are fixed. The variable of the smallest table is eliminated next; if that is too large, the one
+    of the highest rank among it and its neighbours is fixed.
+
+    **Arguments:**
+
+    - `bits`: the logarithm to base 2 of the number of states of each variable. Variables of one
+      state are left out.
+    - `around`: the neighbours of each variable.
+    - `most`: the logarithm to base 2 of the size of the largest table.
+    - `ranks`: which variables are fixed first: those of higher rank.
+    - `jitter`: factors of the sizes by which variables are compared.
+    - `held`: variables that are fixed in any case.
+    """
+    near = [set(x) for x in around]
+    size = [bits[v] + sum(bits[u] for u in near[v]) for v in range(len(near))]
+    done = [b == 0 for b in bits]
+    stamp = [0] * len(near)
+    order, width, work = [], 0.0, 0.0
+    heap: list[tuple[float, int, int]] = []
+
+    def changed(variables: Iterable[int]) -> None:
+        for u in variables:
+            stamp[u] += 1
+            heapq.heappush(heap, (size[u] * jitter[u], u, stamp[u]))
+
+    def removed(v: int) -> set[int]:
+        done[v] = True
+        for u in near[v]:
+            near[u].discard(v)
+            size[u] -= bits[v]
+        return near[v]
+
+    for v in held:
+        removed(v)
+    changed(v for v in range(len(near)) if not done[v])
+    while heap:
+        _, v, version = heapq.heappop(heap)
+        if done[v] or version != stamp[v]:
+            continue
+        if size[v] > most:
+            fixed = max((v, *near[v]), key=ranks.__getitem__)
+            changed(removed(fixed))
+            if fixed != v:
+                changed((v,))
+            continue
+        order.append(v)
+        width, work = max(width, size[v]), work + 2.0 ** size[v]
+        own = removed(v)
+        for u in own:
+            new = own - near[u]
+            new.discard(u)
+            if new:
+                near[u] |= new
+                size[u] += sum(bits[w] for w in new)
+        changed(own)
+    return Order(tuple(order), width, math.log2(max(work, 1.0)))
+
+
+def neighbours(number: int, scopes: Iterable[Sequence[int]]) -> list[set[int]]:
+    """The variables that share a table with each variable."""
+    around: list[set[int]] = [set() for _ in range(number)]
+    for scope in scopes:
+        for v in scope:
+            around[v].update(scope)
+    for v, near in enumerate(around):
+        near.discard(v)
+    return around
 
 
 def _end_to_end(around: list[set[int]]) -> list[int]:

@@ -10,11 +10,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .. import _checks
-from ..elimination import Network, planned, Reduced, reduced, Solution
+from ..elimination import likely_states, Network, planned, Reduced, reduced, Solution
 from ..inference import Beliefs, BP
 from ..models import TableModel
 from ._answers import Answer, Task, TASKS
-from ._search import improved, possible
 
 
 # Seconds for each number of a table that is eliminated: a sum, and the marginals beside.
@@ -196,18 +195,16 @@ class _Approximate:
 
     def _best(self) -> tuple[Int[np.ndarray, " variables"], float, str]:
         """Likely states, their value, and what messages did."""
-        beliefs, said = self._propagated("max", share=0.4)
-        states = np.asarray(beliefs.decode()["x"])
+        both, said = [], ""
+        for product in ("sum", "max"):
+            beliefs, said = self._propagated(product, share=0.15)
+            both.append(self._marginals(beliefs))
+        mean = [(p / p.sum() + q / q.sum()) / 2 for p, q in zip(*both, strict=True)]
         left = self.deadline - time.perf_counter()
-        if not np.isfinite(self.small.network.score(states)):
-            # Other states answer nothing, so this may take a little longer than was asked for.
-            found = possible(self.small.network, self._marginals(beliefs), max(left / 2, 5))
-            states = states if found is None else found
-            left = self.deadline - time.perf_counter()
-        states, value = improved(self.small.network, states, max(left, 0.5))
-        if not np.isfinite(value):
+        found = likely_states(self.small.network, mean, max(left, 0.5))
+        if not np.isfinite(found.value):
             said = f"{said} No configuration was found that tables allow."
-        return states, value, said
+        return found.states, found.value, said
 
     def _decimated(self, query: tuple[int, ...]) -> tuple[Int[np.ndarray, " variables"], str]:
         """States of the query: the surest half is fixed, and messages are passed again."""
