@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._sentinels import CLAMPED
 from .._types import AnyArray
@@ -14,7 +14,7 @@ from ._edge import hard, log_product, odds, ODDS_LIMIT, odds_serve, soft, split,
 from ._kernel import Block as EdgeBlock, Rule, serves, sweep
 from ._registry import AbstractMaker
 from ._types import Form, Product, Schedule, Start
-from ._view import AbstractView, Expected, Told
+from ._view import AbstractView, Expected, LEANING, Told
 
 
 # The sweeps of a kernel after which it is asked whether there are more, where these are of so few
@@ -106,8 +106,31 @@ class PairwiseView(AbstractView):
                 message = jnp.zeros_like(w) if start == "centred" else -w
             single = first == second or self._in_place
             messages.append((message,) if single else (message, message))
+        return self._begun(messages, [] if start == "centred" else messages, instance)
+
+    def leaning(self, instance: Instance, key: PRNGKeyArray, sign: Float[Array, ""]) -> State:
+        keys = jax.random.split(key, len(instance.unary))
+        lean = [
+            sign * jax.random.uniform(k, u.shape, u.dtype, -LEANING, LEANING)
+            for k, u in zip(keys, instance.unary, strict=True)
+        ]
+        messages = []
+        for (first, second), w in zip(self.edges, self.weights, strict=True):
+            pair = [
+                jnp.broadcast_to(x, w.shape) for x in (_column(lean[first]), _row(lean[second]))
+            ]
+            if self.form == "odds":
+                pair = [jnp.exp(x) for x in pair]
+            if first == second:
+                pair = pair[:1]
+            elif self._in_place:
+                pair = [pair[first % 2]]  # towards the even layer
+            messages.append(tuple(pair))
+        return self._begun(messages, messages, instance)
+
+    def _begun(self, messages: list, sent: list, instance: Instance) -> State:
+        """Messages, and the log-odds that those of `sent` add up to."""
         layers = range(len(instance.unary))
-        sent = [] if start == "centred" else messages
         fields = tuple(self._field(layer, sent, instance) for layer in layers)
         for k in range(len(messages)):
             if self._is_plugged(k):
@@ -151,6 +174,16 @@ class PairwiseView(AbstractView):
         """The log-odds of every unit."""
         layers = range(len(state.fields))
         return tuple(self._held(layer, list(state.fields), instance) for layer in layers)
+
+    def mixture(
+        self, beliefs: tuple[Float[Array, "parts _"], ...], log_weights: Float[Array, " parts"]
+    ) -> tuple[Float[Array, " _"], ...]:
+        own = log_weights[:, None]
+        return tuple(
+            jax.nn.logsumexp(own + jax.nn.log_sigmoid(x), axis=0)
+            - jax.nn.logsumexp(own + jax.nn.log_sigmoid(-x), axis=0)
+            for x in beliefs
+        )
 
     def resume(self, state: State, instance: Instance) -> State:
         """Messages of another instance, with what they add up to here."""
@@ -580,6 +613,9 @@ class PairwiseMaker(AbstractMaker):
         return PairwiseView(model.blocks(), sizes, product, form, schedule, damping, beta)
 
     def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
+        """Nothing is beyond these messages."""
+
+    def check_starts(self, model: Any) -> None:
         """Nothing is beyond these messages."""
 
     def fits(

@@ -57,6 +57,10 @@ class AbstractMaker(abc.ABC):
         """Raises `ValueError` for settings that these messages do not support."""
 
     @abc.abstractmethod
+    def check_starts(self, model: Any) -> None:
+        """Raises `ValueError` if these messages cannot combine several starts."""
+
+    @abc.abstractmethod
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
     ) -> bool | Bool[AnyArray, ""]:

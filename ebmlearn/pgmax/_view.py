@@ -199,6 +199,8 @@ class GraphView(AbstractGraphView):
         dense = []
         for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
             one, two = (combine(x[end + 1], x[end]) for end in (first, second))
+            if self.form == "odds":
+                one, two = jnp.exp(one), jnp.exp(two)
             dense.append(
                 (jnp.broadcast_to(one[:, None], w.shape), jnp.broadcast_to(two[None, :], w.shape))
             )
