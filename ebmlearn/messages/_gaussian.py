@@ -384,6 +384,22 @@ class GaussianMaker(AbstractMaker):
         """There is one form only."""
         return False
 
+    def tables(self, model: Any) -> NoReturn:
+        """Raises: real units have no tables."""
+        return refuse(model, "have units of finitely many states")
+
+    def rows(self, model: Any, instance: GaussianInstance) -> NoReturn:
+        """Raises: real units have no tables."""
+        return refuse(model, "have units of finitely many states")
+
+    def scored(self, scores: Any, instance: GaussianInstance) -> NoReturn:
+        """Raises: real units have no tables."""
+        raise NotImplementedError
+
+    def expected(self, model: Any, members: Any, p: Any, joint: Any) -> NoReturn:
+        """Raises: real units have no tables."""
+        return refuse(model, "have units of finitely many states")
+
     def takes_turns(self, model: Any) -> bool:
         return True
 

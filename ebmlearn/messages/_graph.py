@@ -323,6 +323,39 @@ class AbstractGraphMaker(AbstractMaker):
     def check_starts(self, model: Any) -> None:
         """Nothing: all graphs have a log Z of Bethe."""
 
+    def rows(
+        self, model: Any, instance: GraphInstance
+    ) -> tuple[Float[Array, "variables most"], Bool[Array, "variables most"]]:
+        (flat,) = instance.unary
+        unary = model.padded(flat)
+        there = model.padded(jnp.ones_like(flat)) > 0
+        if instance.clamp is not None:
+            states = jnp.arange(unary.shape[-1], dtype=instance.clamp.dtype)
+            number = jnp.broadcast_to(states, unary.shape)
+            held = jnp.broadcast_to(instance.clamp[:, None], unary.shape)
+            there = there & ((held < 0) | (held == number))
+        return unary, there
+
+    def scored(
+        self, scores: Float[Array, "variables most"], instance: GraphInstance
+    ) -> tuple[Float[Array, "variables most"]]:
+        return (scores,)
+
+    def expected(
+        self,
+        model: Any,
+        members: tuple[Int[AnyArray, "_ _"], ...],
+        p: Float[Array, "variables most"],
+        joint: tuple[Float[Array, "..."], ...],
+    ) -> Expected:
+        def tables(potentials: Any) -> tuple[Float[Array, "..."], ...]:
+            own = eqx.tree_at(lambda m: m.log_potentials, model, potentials)
+            return tuple(table for _, table in self.tables(own))
+
+        # Tables are linear in the log-potentials, which several of them may share.
+        (pairs,) = jax.vjp(tables, model.log_potentials)[1](joint)
+        return Expected((p,), pairs, ())
+
     def takes_turns(self, model: Any) -> bool:
         """All variables send at once, whatever the graph is."""
         return False

@@ -5,14 +5,16 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._sentinels import CLAMPED
 from .._types import AnyArray
 from ..models._block import Block
+from ..models._edges import edges_of
 from ._edge import hard, log_product, odds, ODDS_LIMIT, odds_serve, soft, split, summed, total
 from ._kernel import Block as EdgeBlock, Rule, serves, sweep
-from ._registry import AbstractMaker
+from ._registry import AbstractMaker, Stacks
 from ._types import Form, Product, Schedule, Start
 from ._view import AbstractView, Expected, LEANING, Told
 
@@ -625,6 +627,49 @@ class PairwiseMaker(AbstractMaker):
 
     def takes_turns(self, model: Any) -> bool:
         return model.is_bipartite
+
+    def tables(self, model: Any) -> Stacks:
+        """An edge is a table of the states of two units."""
+        edges, weights = edges_of(model)
+        both = jnp.zeros((len(edges), 2, 2), weights.dtype).at[:, 1, 1].set(weights)
+        return ((edges, both),)
+
+    def rows(
+        self, model: Any, instance: Instance
+    ) -> tuple[Float[Array, "variables 2"], Bool[Array, "variables 2"]]:
+        unary = jnp.concatenate(instance.unary)
+        held = [
+            jnp.zeros_like(u) if c is None else c
+            for u, c in zip(instance.unary, instance.clamp, strict=True)
+        ]
+        clamp = jnp.concatenate(held)
+        return jnp.stack([jnp.zeros_like(unary), unary], 1), jnp.stack([clamp <= 0, clamp >= 0], 1)
+
+    def scored(
+        self, scores: Float[Array, "variables 2"], instance: Instance
+    ) -> tuple[Float[Array, " _"], ...]:
+        ends = np.cumsum([u.shape[0] for u in instance.unary])[:-1]
+        return tuple(jnp.split(scores[:, 1] - scores[:, 0], ends))
+
+    def expected(
+        self,
+        model: Any,
+        members: tuple[Int[AnyArray, "edges 2"], ...],
+        p: Float[Array, "variables 2"],
+        joint: tuple[Float[Array, "edges 2 2"], ...],
+    ) -> Expected:
+        sizes = [bias.shape[-1] for bias in model.unary()]
+        ends = np.cumsum(sizes).tolist()
+        (edges,), (both,) = members, joint
+        # Units without an edge are independent.
+        one = p[:, 1]
+        pairs = one[:, None] * one[None, :]
+        for a, b in ((0, 1), (1, 0)):
+            pairs = pairs.at[edges[:, a], edges[:, b]].set(both[:, 1, 1])
+        pairs = jnp.where(jnp.eye(pairs.shape[0], dtype=bool), _column(one), pairs)
+        spans = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        blocks = tuple(pairs[spans[b.first], spans[b.second]] for b in model.blocks())
+        return Expected(tuple(one[span] for span in spans), blocks, (None,) * len(sizes))
 
     def size(self, model: Any, schedule: Schedule) -> int:
         return sum(block.weights.size for block in type(model).blocks(model))

@@ -24,10 +24,12 @@ from ..messages import (
     Product,
     Schedule,
     soft,
+    Stacks,
     Start,
     total,
 )
 from ._layout import Layout, Wires
+from ._stacks import stacks_of
 from ._tables import Tables
 from ._updates import UPDATES
 
@@ -373,6 +375,9 @@ class GraphMaker(AbstractGraphMaker):
         layout = model.layout
         dense = sum(2 * math.prod(layout.groups[k][0]) for k in layout.dense)
         return dense + len(model.wires.states)
+
+    def tables(self, model: Any) -> Stacks:
+        return stacks_of(model)
 
 
 def _sum(x: Float[Array, "m n"], axis: int) -> Float[Array, " _"]:
