@@ -45,6 +45,7 @@ from .inference import (
     SusP as SusP,
     TAP as TAP,
     TargetCount as TargetCount,
+    TRBP as TRBP,
 )
 from .learners import (
     AbstractLearner as AbstractLearner,

@@ -19,3 +19,4 @@ from ._queries import (
 from ._query import joint_query as joint_query, query as query, QueryInfo as QueryInfo
 from ._susp import SusP as SusP
 from ._tap import TAP as TAP
+from ._trbp import TRBP as TRBP

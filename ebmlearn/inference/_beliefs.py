@@ -43,6 +43,9 @@ class Beliefs(eqx.Module):
     - `pairwise`, `log_partition`: computed at each access.
     - `converged`, `iterations`, `residual`: whether the inference converged, after how many sweeps,
       and how much the last sweep changed.
+    - `stable`: for `BP(..., starts=4)`, whether all starts led to the same answer. If it is False,
+      the model may have several modes, and the answer combines those that were found: do not trust
+      it as far as one that is stable. None if there was one start only.
     - `guarded`: for Gaussian messages, the share of unobserved units whose precision was impossibly
       low and was replaced by a possible one. The numbers stay finite, but do not trust such
       answers. None for other models.
@@ -52,6 +55,7 @@ class Beliefs(eqx.Module):
     converged: Bool[Array, "*batch"]
     iterations: Int[Array, "*batch"]
     residual: Float[Array, "*batch"]
+    stable: Bool[Array, "*batch"] | None
     guarded: Float[Array, "*batch"] | None
     _problem: Any
     _derived: AbstractDerived
@@ -68,6 +72,7 @@ class Beliefs(eqx.Module):
         converged: Bool[Array, "*batch"],
         iterations: Int[Array, "*batch"],
         residual: Float[Array, "*batch"],
+        stable: Bool[Array, "*batch"] | None = None,
         guarded: Float[Array, "*batch"] | None = None,
         normal: Normal | None = None,
         covariance: Float[Array, "*batch n n"] | None = None,
@@ -77,14 +82,14 @@ class Beliefs(eqx.Module):
 
         - `problem`, `derived`: the problem, and what computes `pairwise` and `log_partition`.
         - `log_odds`: by name, None in the places of real units.
-        - `converged`, `iterations`, `residual`, `guarded`: how the inference ended.
+        - `converged`, `iterations`, `residual`, `stable`, `guarded`: how the inference ended.
         - `normal`, `covariance`: moments of the first layer, if its units are real.
         - `states`: the most likely configuration, if the inference found one.
         """
         self._problem, self._derived = problem, derived
         self.log_odds, self._normal, self._covariance = log_odds, normal, covariance
         self.converged, self.iterations, self.residual = converged, iterations, residual
-        self.guarded, self._states = guarded, states
+        self.stable, self.guarded, self._states = stable, guarded, states
 
     @property
     def means(self) -> PyTree:
@@ -182,8 +187,12 @@ class Beliefs(eqx.Module):
 
     @property
     def settled(self) -> Float[Array, ""]:
-        """The share of instances that converged and needed no guard."""
+        """The share of instances that converged, needed no guard and, if there were several starts,
+        are stable.
+        """
         good = self.converged
+        if self.stable is not None:
+            good = good & self.stable
         if self.guarded is not None:
             good = good & (self.guarded == 0)
         return good.mean(dtype=self.residual.dtype)

@@ -6,10 +6,10 @@ from typing import Any, get_args, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
-from .._types import AnyArray
+from .._types import AnyArray, Key
 from ..messages import Form, MAKERS, Product, Schedule, Start
 from ..models import AbstractModel, Statistics
 from ..models._problem import each, each_and_mean
@@ -26,6 +26,7 @@ from ._base import (
 )
 from ._beliefs import AbstractDerived, Beliefs, Normal
 from ._exact import MAXIMISES
+from ._starts import begun, Ends, judged
 
 
 _FEW = 8  # sweeps that GPUs are given without a loop
@@ -40,6 +41,11 @@ class BP(AbstractInference, AbstractFormed):
     - `temperature` interpolates between sum-product (1) and max-product (towards 0), as in PGMax.
       Log-odds at temperature $T$ are $T$ times those of the model of $p(x)^{1/T}$, and
       `log_partition` is $T \\log \\sum_x \\tilde p(x)^{1/T}$.
+    - `starts` passes messages from several starts. A model of strong couplings may have several
+      fixed points, and messages then converge to one of them, which may be far from the truth.
+      `stable` of the beliefs says whether all starts led to the same answer. If not, the beliefs
+      combine the distinct fixed points, each with the weight $Z$ that Bethe's approximation gives
+      it; max-product and mixed-product keep the best configuration.
     - Messages to Gaussian visible units are Gaussians that match the mean and the variance of the
       belief (expectation propagation; Lázaro-Gredilla et al. 2021, appendix D.3). They need
       `product="sum"` and temperature 1.
@@ -62,6 +68,8 @@ class BP(AbstractInference, AbstractFormed):
     start: Start = eqx.field(static=True, default="centred")
     schedule: Schedule | None = eqx.field(static=True, default=None)
     form: Form | None = eqx.field(static=True, default=None)
+    starts: int = eqx.field(static=True, default=1)
+    key: Key = 0
     unroll: bool = eqx.field(static=True, default=False)
     chunk: int | None = eqx.field(static=True, default=None)
 
@@ -74,6 +82,8 @@ class BP(AbstractInference, AbstractFormed):
             _checks.choice("form", self.form, get_args(Form))
         check_limits(self.iterations, self.damping, self.tol)
         _checks.number("temperature", self.temperature, 0, float("inf"), "(0, inf)")
+        _checks.count("starts", self.starts)
+        _checks.as_key(self.key)
         if self.chunk is not None:
             _checks.count("chunk", self.chunk)
         if self.unroll and self.tol is not None:
@@ -94,14 +104,15 @@ class BP(AbstractInference, AbstractFormed):
 
     def _beliefs(self, problem: Any) -> Beliefs:
         settings = settings_of(self, problem.model)
-        told, converged, iterations, residual, kept = solved(settings, problem)
+        told, converged, ends = solved(settings, problem)
         return Beliefs(
             problem,
-            _Passed(settings, kept),
+            _Passed(settings, None if ends.state is None else ends),
             log_odds=told.log_odds,
             converged=converged,
-            iterations=iterations,
-            residual=residual,
+            iterations=ends.iterations,
+            residual=ends.residual,
+            stable=ends.stable,
             guarded=told.guarded,
             normal=None if told.normal is None else Normal(*told.normal),
         )
@@ -123,7 +134,7 @@ class _Passed(AbstractDerived):
     """
 
     settings: "Settings"
-    kept: Any
+    kept: Ends | None
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
         return problem.model.factors(_derived(self, problem, "pairwise"))
@@ -145,6 +156,8 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         raise ValueError(f'`product="mixed"` needs a bipartite model, got a {kind}.')
     if bp.schedule == "layers" and not turns:
         raise ValueError(f'`schedule="layers"` needs a bipartite model, got a {kind}.')
+    if bp.starts > 1:
+        maker.check_starts(model)
     schedule = bp.schedule or ("layers" if turns else "flooding")
     return Settings(
         limits=limited(bp.iterations, bp.tol, dtype, bp.unroll),
@@ -154,8 +167,10 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         product=bp.product,
         start=bp.start,
         schedule=schedule,
+        starts=bp.starts,
+        key=None if bp.starts == 1 else _checks.as_key(bp.key),
         unroll=bp.unroll,
-        chunk=bp.chunk or swept_at_once(model, schedule),
+        chunk=bp.chunk or max(1, swept_at_once(model, schedule) // bp.starts),
     )
 
 
@@ -187,7 +202,7 @@ def _chosen_form(bp: BP, model: AbstractModel) -> Form | None:
     return None
 
 
-@static_fields("form", "product", "start", "schedule", "unroll", "chunk")
+@static_fields("form", "product", "start", "schedule", "starts", "unroll", "chunk")
 class Settings:
     """A BP fitted to one model, its numbers as arrays so that new values compile nothing."""
 
@@ -198,6 +213,8 @@ class Settings:
     product: Product
     start: Start
     schedule: Schedule
+    starts: int
+    key: PRNGKeyArray | None
     unroll: bool
     chunk: int
 
@@ -227,6 +244,26 @@ class Settings:
         """
         start = view.start(instance, self.start) if begin is None else view.resume(begin, instance)
         return passed(view, instance, start, self.limits, rows=rows)
+
+    def ends(self, model: Any, form: Form, instance: Any, rows: int) -> Ends:
+        """Passes messages from all starts."""
+        view = self.view(model, form)
+        if self.key is None:
+            return Ends(*self.run(view, instance, rows))
+        start = begun(view, instance, self.start, self.starts, self.key)
+        ended = jax.vmap(lambda x: passed(view, instance, x, self.limits, rows=rows * self.starts))(
+            start
+        )
+        last = self.view(model, "log-odds")
+
+        def value(state: Any) -> Float[Array, ""]:
+            state = in_log_odds(state, form == "odds")
+            if self.product == "max":
+                return last.score(last.decode(last.beliefs(state, instance)), instance)
+            return last.log_partition(state, instance)
+
+        tol = jnp.asarray(self.limits.tol)
+        return judged(view, instance, self.product, ended, value, tol)
 
 
 def passed(
@@ -289,28 +326,29 @@ def in_log_odds(state: Any, odds: bool | Bool[AnyArray, ""]) -> Any:
 
 # All leaves are arrays. `eqx.filter_jit` would take longer to see that than a small inference.
 @jax.jit
-def solved(settings: Settings, problem: Any) -> tuple[Any, Array, Array, Array, PyTree]:
-    """What is told of all units, whether converged, sweeps, last change, and the messages if they
-    may be kept.
+def solved(settings: Settings, problem: Any) -> tuple[Any, Array, Ends]:
+    """What is told of all units, whether converged, and how messages ended; they themselves are
+    there if they may be kept.
     """
     model, shape = problem.model, problem.shape
     maker = MAKERS[model.kind]
-    keep = math.prod(shape) * maker.size(model, settings.schedule) <= KEPT
+    size = settings.starts * maker.size(model, settings.schedule)
+    keep = math.prod(shape) * size <= KEPT
 
     def run(form: Form) -> PyTree:
         view = settings.view(model, form)
 
         def one(instance: Any) -> PyTree:
             instance = instance.tempered(settings.temperature)
-            state, iterations, residual = settings.run(view, instance, settings.rows(shape))
-            found = view.beliefs(state, instance)
-            return found, iterations, residual, state if keep else None
+            ends = settings.ends(model, form, instance, settings.rows(shape))
+            found = ends.beliefs(view, instance)
+            return found, ends if keep else ends._replace(state=None)
 
         return each(one, maker.instances(problem), shape, settings.chunk)
 
-    found, iterations, residual, kept = in_form(settings.fits(model), run)
+    found, ends = in_form(settings.fits(model), run)
     told = maker.told(problem, found, settings.temperature)
-    return told, residual <= settings.limits.tol, iterations, residual, kept
+    return told, ends.residual <= settings.limits.tol, ends
 
 
 @eqx.filter_jit
@@ -324,33 +362,34 @@ def _derived(passed: _Passed, problem: Any, what: Literal["pairwise", "log_parti
     )
     view = settings.view(model, "log-odds")
 
-    def finish(state: Any, instance: Any) -> PyTree:
+    def finish(ends: Ends, instance: Any) -> PyTree:
         if what == "pairwise":
-            return view.pairwise(state, instance, jnp.asarray(settings.temperature))
+            temperature = jnp.asarray(settings.temperature)
+            return ends.mean(lambda state: view.pairwise(state, instance, temperature))
         if not settings.unroll:
             # The Bethe free energy is stationary in the messages at a fixed point, so its gradient
             # needs none through them.
-            state = jax.lax.stop_gradient(state)
-        return settings.temperature * view.log_partition(state, instance)
+            ends = jax.lax.stop_gradient(ends)
+        found = ends.log_sum(lambda state: view.log_partition(state, instance))
+        return settings.temperature * found
 
     if passed.kept is not None:
 
-        def one(kept: tuple[Any, Any]) -> PyTree:
-            instance, state = kept
-            state = in_log_odds(state, settings.fits(model))
-            return finish(state, instance.tempered(settings.temperature))
+        def one(kept: tuple[Any, Ends]) -> PyTree:
+            instance, ends = kept
+            ends = ends._replace(state=in_log_odds(ends.state, settings.fits(model)))
+            return finish(ends, instance.tempered(settings.temperature))
 
         size = math.prod(shape)
         flat = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(shape) :]), passed.kept)
         return each(one, (batch, flat), shape, settings.chunk)
 
     def run(form: Form) -> PyTree:
-        sweeping = settings.view(model, form)
-
         def one(instance: Any) -> PyTree:
             instance = instance.tempered(settings.temperature)
-            state, _, _ = settings.run(sweeping, instance, settings.rows(shape))
-            return finish(in_log_odds(state, form == "odds"), instance)
+            ends = settings.ends(model, form, instance, settings.rows(shape))
+            ends = ends._replace(state=in_log_odds(ends.state, form == "odds"))
+            return finish(ends, instance)
 
         return each(one, batch, shape, settings.chunk)
 
@@ -369,10 +408,10 @@ def _statistics(settings: Settings, problem: Any) -> Statistics:
         def one(instance: Any) -> PyTree:
             instance = instance.tempered(settings.temperature)
             rows = settings.rows(problem.shape)
-            state, iterations, residual = settings.run(view, instance, rows)
-            state = in_log_odds(state, last is not view)
-            found = last.statistics(state, instance)
-            return (found.units, found.squares, iterations, residual), found.pairs
+            ends = settings.ends(model, form, instance, rows)
+            ends = ends._replace(state=in_log_odds(ends.state, last is not view))
+            found = ends.mean(lambda state: last.statistics(state, instance))
+            return (found.units, found.squares, ends.iterations, ends.residual), found.pairs
 
         return each_and_mean(
             one, MAKERS[problem.model.kind].instances(problem), problem.shape, settings.chunk
@@ -405,6 +444,10 @@ BP.__init__.__doc__ = """**Arguments:**
 - `form`: how messages are stored: `"odds"`, which is faster, and exact if $|W| / T \\le 10$, or
   `"log-odds"`, exact for all weights. By default the weights decide; if they are traced, both forms
   are compiled and the choice is made at run time. [`ebmlearn.fit`][] chooses by itself.
+- `starts`: from how many starts messages are passed. Each costs as much as the first. Those after
+  the first are random, in pairs of which the second is the mirror image of the first, so that a
+  model in which 0 and 1 may be exchanged is seen from both sides.
+- `key`: a key or seed for the random starts.
 - `unroll`: make all sweeps, so that beliefs can be differentiated in reverse mode; each sweep is
   recomputed to save memory. `iterations` must then be a Python integer, and `tol` None.
 - `chunk`: the number of instances that are processed at once. The default fits the device: on a

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .. import messages
-from ..messages import GraphInstance
+from ..messages import GraphInstance, MAKERS
 from ..models import Statistics
 from ..models._problem import each, each_and_mean
 from ._base import chunk_of, Limits
@@ -38,7 +38,7 @@ class GraphSettings(eqx.Module):
         """Log-probabilities of all states, sweeps and the last change, by coordinate ascent: the
         variables of a class, of which no two share a factor, at once.
         """
-        unary, there = _unary(model, instance)
+        unary, there = MAKERS[model.kind].rows(model, instance)
         classes = jnp.asarray(model.classes())
 
         def updated(k: Any, scores: Array) -> Array:
@@ -132,20 +132,7 @@ def _factors(model: Any, q: Array, instance: GraphInstance) -> Any:
 def _bound(model: Any, q: Array, instance: GraphInstance) -> Float[Array, ""]:
     # Stationary in the probabilities once they have converged.
     q = jax.lax.stop_gradient(q)
-    unary, there = _unary(model, instance)
+    unary, there = MAKERS[model.kind].rows(model, instance)
     entropy = -jnp.where(q > 0, q * jnp.log(jnp.where(q > 0, q, 1.0)), 0.0).sum()
     linear = jnp.where(there & (q > 0), q * unary, 0.0).sum()
     return model.expected_potential(q) + linear + entropy
-
-
-def _unary(model: Any, instance: GraphInstance) -> tuple[Array, Array]:
-    """The unary scores of all states by variable, and which of them a variable has or may have."""
-    (flat,) = instance.unary
-    unary = model.padded(flat)
-    there = model.padded(jnp.ones_like(flat)) > 0
-    if instance.clamp is not None:
-        states = jnp.arange(unary.shape[-1], dtype=instance.clamp.dtype)
-        number = jnp.broadcast_to(states, unary.shape)
-        held = jnp.broadcast_to(instance.clamp[:, None], unary.shape)
-        there = there & ((held < 0) | (held == number))
-    return unary, there

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .. import _checks, messages
+from .. import messages
 from .._sentinels import CLAMPED
 from .._types import AnyArray
 from ..messages import graph_kinds, Instance
-from ..models import AbstractLayeredModel, Statistics
+from ..models import Statistics
+from ..models._edges import edges_of
 from ..models._problem import each
 from ._base import AbstractInference, check_limits, chunk_of, limited, Limits
 from ._beliefs import AbstractDerived, Beliefs
@@ -61,7 +62,7 @@ class MPLP(AbstractInference):
         limits = limited(self.iterations, self.tol, model.dtype)
         if model.kind != "binary":
             return graph_beliefs(limits, problem)
-        edges, weights = _edges(model)
+        edges, weights = edges_of(model)
         log_odds, bound, iterations, residual = _solved(problem, edges, weights, limits)
         return Beliefs(
             problem,
@@ -107,31 +108,6 @@ class _Dual(AbstractDerived):
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return self.bound
-
-
-def _edges(
-    model: AbstractLayeredModel,
-) -> tuple[Int[np.ndarray, "edges 2"], Float[Array, " edges"]]:
-    """The units that edges join, all layers being numbered on, and their weights; without those of
-    weight zero where values are known.
-    """
-    sizes = [bias.shape[-1] for bias in model.unary()]
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    places, weights = [np.zeros((0, 2), np.int64)], [jnp.zeros(0, model.unary()[0].dtype)]
-    for first, second, w, _ in model.blocks():
-        if 0 in w.shape:
-            continue
-        rows, columns = np.indices(w.shape).reshape(2, -1)
-        if first == second:
-            rows, columns = rows[rows < columns], columns[rows < columns]
-        places.append(np.stack([rows + starts[first], columns + starts[second]], 1))
-        weights.append(w[rows, columns])
-    joined = jnp.concatenate(weights)
-    edges = np.concatenate(places).astype(np.int32)
-    if _checks.is_concrete(joined):
-        kept = np.flatnonzero(np.asarray(joined))
-        edges, joined = edges[kept], joined[kept]
-    return edges, joined
 
 
 @eqx.filter_jit

@@ -20,12 +20,15 @@ class QueryInfo(NamedTuple):
       well without converging.
     - `guarded`: for Gaussian units, the share whose precision was impossible and was replaced: see
       [`ebmlearn.Beliefs`][]. None for other models.
+    - `stable`: whether all starts of messages led to the same answer, None if there was one only:
+      see [`ebmlearn.Beliefs`][].
     """
 
     converged: Bool[Array, "*batch"]
     iterations: Int[Array, "*batch"]
     residual: Float[Array, "*batch"]
     guarded: Float[Array, "*batch"] | None
+    stable: Bool[Array, "*batch"] | None
 
 
 def query(
@@ -85,8 +88,8 @@ def query(
         answer = problem.chosen(answer, targets)
     if not with_info:
         return answer
-    went = beliefs.converged, beliefs.iterations, beliefs.residual, beliefs.guarded
-    return answer, QueryInfo(*went)
+    went = beliefs.converged, beliefs.iterations, beliefs.residual
+    return answer, QueryInfo(*went, beliefs.guarded, beliefs.stable)
 
 
 def joint_query(

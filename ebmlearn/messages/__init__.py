@@ -41,6 +41,7 @@ from ._registry import (
     maker as maker,
     MAKERS as MAKERS,
     register as register,
+    Stacks as Stacks,
     view as view,
 )
 from ._tables import TableMaker, TableView as TableView

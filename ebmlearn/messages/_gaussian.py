@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray
@@ -119,6 +119,11 @@ class GaussianView(AbstractView):
         fields = state.fields._replace(log_odds=instance.bias + sent.sum(0))
         return state._replace(sent=sent, fields=fields)
 
+    def leaning(
+        self, instance: GaussianInstance, key: PRNGKeyArray, sign: Float[Array, ""]
+    ) -> GaussianState:
+        raise cannot(self, "starts")
+
     def update(self, state: GaussianState, instance: GaussianInstance) -> GaussianState:
         mean, variance = self._cavities(state, instance)
         sent = self._sent(mean, variance)
@@ -166,6 +171,11 @@ class GaussianView(AbstractView):
         """
         moments = self._moments(state.fields, instance)
         return *moments, state.fields.log_odds, state.guarded
+
+    def mixture(
+        self, beliefs: tuple[Float[Array, "parts ..."], ...], log_weights: Float[Array, " parts"]
+    ) -> tuple[Float[Array, "..."], ...]:
+        raise cannot(self, "starts")
 
     @property
     def tells_statistics(self) -> bool:
@@ -364,9 +374,31 @@ class GaussianMaker(AbstractMaker):
         if not _checks.is_concrete(temperature) or float(temperature) != 1:
             raise ValueError(f"`temperature` must be 1 for a {name}, got {temperature}.")
 
+    def check_starts(self, model: Any) -> None:
+        name = type(model).__name__
+        raise ValueError(
+            f"`starts` must be 1 for a {name}: its messages give no log Z to weigh answers by."
+        )
+
     def fits(self, model: Any, temperature: Float[AnyArray, ""], damped: bool) -> bool:
         """There is one form only."""
         return False
+
+    def tables(self, model: Any) -> NoReturn:
+        """Raises: real units have no tables."""
+        return refuse(model, "have units of finitely many states")
+
+    def rows(self, model: Any, instance: GaussianInstance) -> NoReturn:
+        """Raises: real units have no tables."""
+        return refuse(model, "have units of finitely many states")
+
+    def scored(self, scores: Any, instance: GaussianInstance) -> NoReturn:
+        """Raises: real units have no tables."""
+        raise NotImplementedError
+
+    def expected(self, model: Any, members: Any, p: Any, joint: Any) -> NoReturn:
+        """Raises: real units have no tables."""
+        return refuse(model, "have units of finitely many states")
 
     def takes_turns(self, model: Any) -> bool:
         return True

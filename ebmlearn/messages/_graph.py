@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
@@ -16,7 +16,7 @@ from .._types import AnyArray
 from ._pairwise import one_by_one
 from ._registry import AbstractMaker
 from ._types import Product
-from ._view import AbstractView, Expected, Told
+from ._view import AbstractView, Expected, LEANING, Told
 
 
 class GraphInstance(NamedTuple):
@@ -67,7 +67,7 @@ class AbstractGraphView(AbstractView):
 
     @abc.abstractmethod
     def _spread(self, x: Float[Array, "..."], combine: Callable[[Array, Array], Array]) -> PyTree:
-        """Numbers of all fields in the places of the messages to them. A message that is one
+        """Numbers of all fields in the places of the messages to them, as messages. One that is one
         number for the states 1 and 0 has those of both, combined.
         """
 
@@ -106,6 +106,22 @@ class AbstractGraphView(AbstractView):
     @abc.abstractmethod
     def _by_field(self, tops: Float[Array, "..."]) -> Float[Array, "..."]:
         """A value of each variable for each of its fields."""
+
+    def leaning(
+        self, instance: GraphInstance, key: PRNGKeyArray, sign: Float[Array, ""]
+    ) -> GraphState:
+        state = self.start(instance, "centred")
+        fields = state.fields
+        lean = sign * jax.random.uniform(key, fields.shape, fields.dtype, -LEANING, LEANING)
+        return self._with_edges(self._spread(lean, jnp.subtract), state, instance)
+
+    def mixture(
+        self,
+        beliefs: tuple[Float[Array, "parts variables most"], ...],
+        log_weights: Float[Array, " parts"],
+    ) -> tuple[Float[Array, "variables most"]]:
+        scores = jax.nn.log_softmax(beliefs[0], axis=-1)
+        return (jax.nn.logsumexp(log_weights[:, None, None] + scores, axis=0),)
 
     def evened(self, state: GraphState, instance: GraphInstance) -> GraphState:
         """Messages less an equal share of what they and the unary scores of a variable add up to.
@@ -303,6 +319,42 @@ class AbstractGraphMaker(AbstractMaker):
                     f' {max(peaks, default=0):.3g}, or `product="max"` for 0, got'
                     f" {float(temperature):.3g}."
                 )
+
+    def check_starts(self, model: Any) -> None:
+        """Nothing: all graphs have a log Z of Bethe."""
+
+    def rows(
+        self, model: Any, instance: GraphInstance
+    ) -> tuple[Float[Array, "variables most"], Bool[Array, "variables most"]]:
+        (flat,) = instance.unary
+        unary = model.padded(flat)
+        there = model.padded(jnp.ones_like(flat)) > 0
+        if instance.clamp is not None:
+            states = jnp.arange(unary.shape[-1], dtype=instance.clamp.dtype)
+            number = jnp.broadcast_to(states, unary.shape)
+            held = jnp.broadcast_to(instance.clamp[:, None], unary.shape)
+            there = there & ((held < 0) | (held == number))
+        return unary, there
+
+    def scored(
+        self, scores: Float[Array, "variables most"], instance: GraphInstance
+    ) -> tuple[Float[Array, "variables most"]]:
+        return (scores,)
+
+    def expected(
+        self,
+        model: Any,
+        members: tuple[Int[AnyArray, "_ _"], ...],
+        p: Float[Array, "variables most"],
+        joint: tuple[Float[Array, "..."], ...],
+    ) -> Expected:
+        def tables(potentials: Any) -> tuple[Float[Array, "..."], ...]:
+            own = eqx.tree_at(lambda m: m.log_potentials, model, potentials)
+            return tuple(table for _, table in self.tables(own))
+
+        # Tables are linear in the log-potentials, which several of them may share.
+        (pairs,) = jax.vjp(tables, model.log_potentials)[1](joint)
+        return Expected((p,), pairs, ())
 
     def takes_turns(self, model: Any) -> bool:
         """All variables send at once, whatever the graph is."""

@@ -21,6 +21,7 @@ from ..models._lattice import (
     sizes_of,
 )
 from ._graph import AbstractGraphMaker, AbstractGraphView, GraphInstance, GraphState, tempered
+from ._registry import Stacks
 from ._types import Form, Product, Schedule, Start
 
 
@@ -403,3 +404,6 @@ class GridMaker(AbstractGraphMaker):
 
     def size(self, model: Any, schedule: Schedule) -> int:
         return 8 * math.prod(model.shape) * model.bias.shape[0]
+
+    def tables(self, model: Any) -> Stacks:
+        return model.as_tables()

@@ -5,16 +5,18 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._sentinels import CLAMPED
 from .._types import AnyArray
 from ..models._block import Block
+from ..models._edges import edges_of
 from ._edge import hard, log_product, odds, ODDS_LIMIT, odds_serve, soft, split, summed, total
 from ._kernel import Block as EdgeBlock, Rule, serves, sweep
-from ._registry import AbstractMaker
+from ._registry import AbstractMaker, Stacks
 from ._types import Form, Product, Schedule, Start
-from ._view import AbstractView, Expected, Told
+from ._view import AbstractView, Expected, LEANING, Told
 
 
 # The sweeps of a kernel after which it is asked whether there are more, where these are of so few
@@ -106,8 +108,31 @@ class PairwiseView(AbstractView):
                 message = jnp.zeros_like(w) if start == "centred" else -w
             single = first == second or self._in_place
             messages.append((message,) if single else (message, message))
+        return self._begun(messages, [] if start == "centred" else messages, instance)
+
+    def leaning(self, instance: Instance, key: PRNGKeyArray, sign: Float[Array, ""]) -> State:
+        keys = jax.random.split(key, len(instance.unary))
+        lean = [
+            sign * jax.random.uniform(k, u.shape, u.dtype, -LEANING, LEANING)
+            for k, u in zip(keys, instance.unary, strict=True)
+        ]
+        messages = []
+        for (first, second), w in zip(self.edges, self.weights, strict=True):
+            pair = [
+                jnp.broadcast_to(x, w.shape) for x in (_column(lean[first]), _row(lean[second]))
+            ]
+            if self.form == "odds":
+                pair = [jnp.exp(x) for x in pair]
+            if first == second:
+                pair = pair[:1]
+            elif self._in_place:
+                pair = [pair[first % 2]]  # towards the even layer
+            messages.append(tuple(pair))
+        return self._begun(messages, messages, instance)
+
+    def _begun(self, messages: list, sent: list, instance: Instance) -> State:
+        """Messages, and the log-odds that those of `sent` add up to."""
         layers = range(len(instance.unary))
-        sent = [] if start == "centred" else messages
         fields = tuple(self._field(layer, sent, instance) for layer in layers)
         for k in range(len(messages)):
             if self._is_plugged(k):
@@ -151,6 +176,16 @@ class PairwiseView(AbstractView):
         """The log-odds of every unit."""
         layers = range(len(state.fields))
         return tuple(self._held(layer, list(state.fields), instance) for layer in layers)
+
+    def mixture(
+        self, beliefs: tuple[Float[Array, "parts _"], ...], log_weights: Float[Array, " parts"]
+    ) -> tuple[Float[Array, " _"], ...]:
+        own = log_weights[:, None]
+        return tuple(
+            jax.nn.logsumexp(own + jax.nn.log_sigmoid(x), axis=0)
+            - jax.nn.logsumexp(own + jax.nn.log_sigmoid(-x), axis=0)
+            for x in beliefs
+        )
 
     def resume(self, state: State, instance: Instance) -> State:
         """Messages of another instance, with what they add up to here."""
@@ -582,6 +617,9 @@ class PairwiseMaker(AbstractMaker):
     def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
         """Nothing is beyond these messages."""
 
+    def check_starts(self, model: Any) -> None:
+        """Nothing is beyond these messages."""
+
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
     ) -> bool | Bool[AnyArray, ""]:
@@ -589,6 +627,49 @@ class PairwiseMaker(AbstractMaker):
 
     def takes_turns(self, model: Any) -> bool:
         return model.is_bipartite
+
+    def tables(self, model: Any) -> Stacks:
+        """An edge is a table of the states of two units."""
+        edges, weights = edges_of(model)
+        both = jnp.zeros((len(edges), 2, 2), weights.dtype).at[:, 1, 1].set(weights)
+        return ((edges, both),)
+
+    def rows(
+        self, model: Any, instance: Instance
+    ) -> tuple[Float[Array, "variables 2"], Bool[Array, "variables 2"]]:
+        unary = jnp.concatenate(instance.unary)
+        held = [
+            jnp.zeros_like(u) if c is None else c
+            for u, c in zip(instance.unary, instance.clamp, strict=True)
+        ]
+        clamp = jnp.concatenate(held)
+        return jnp.stack([jnp.zeros_like(unary), unary], 1), jnp.stack([clamp <= 0, clamp >= 0], 1)
+
+    def scored(
+        self, scores: Float[Array, "variables 2"], instance: Instance
+    ) -> tuple[Float[Array, " _"], ...]:
+        ends = np.cumsum([u.shape[0] for u in instance.unary])[:-1]
+        return tuple(jnp.split(scores[:, 1] - scores[:, 0], ends))
+
+    def expected(
+        self,
+        model: Any,
+        members: tuple[Int[AnyArray, "edges 2"], ...],
+        p: Float[Array, "variables 2"],
+        joint: tuple[Float[Array, "edges 2 2"], ...],
+    ) -> Expected:
+        sizes = [bias.shape[-1] for bias in model.unary()]
+        ends = np.cumsum(sizes).tolist()
+        (edges,), (both,) = members, joint
+        # Units without an edge are independent.
+        one = p[:, 1]
+        pairs = one[:, None] * one[None, :]
+        for a, b in ((0, 1), (1, 0)):
+            pairs = pairs.at[edges[:, a], edges[:, b]].set(both[:, 1, 1])
+        pairs = jnp.where(jnp.eye(pairs.shape[0], dtype=bool), _column(one), pairs)
+        spans = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        blocks = tuple(pairs[spans[b.first], spans[b.second]] for b in model.blocks())
+        return Expected(tuple(one[span] for span in spans), blocks, (None,) * len(sizes))
 
     def size(self, model: Any, schedule: Schedule) -> int:
         return sum(block.weights.size for block in type(model).blocks(model))

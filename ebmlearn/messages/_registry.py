@@ -1,14 +1,18 @@
 import abc
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .._types import AnyArray
 from ..models import AbstractModel
 from ..models._base import require
 from ._types import Form, Product, Schedule
-from ._view import AbstractView, Told
+from ._view import AbstractView, Expected, Told
+
+
+# Tables of one shape: the variables of each, and its log-potentials.
+Stacks: TypeAlias = tuple[tuple[Int[AnyArray, "_ _"], Float[Array, "..."]], ...]
 
 
 class AbstractMaker(abc.ABC):
@@ -57,6 +61,10 @@ class AbstractMaker(abc.ABC):
         """Raises `ValueError` for settings that these messages do not support."""
 
     @abc.abstractmethod
+    def check_starts(self, model: Any) -> None:
+        """Raises `ValueError` if these messages cannot combine several starts."""
+
+    @abc.abstractmethod
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
     ) -> bool | Bool[AnyArray, ""]:
@@ -65,6 +73,38 @@ class AbstractMaker(abc.ABC):
     @abc.abstractmethod
     def takes_turns(self, model: Any) -> bool:
         """Whether the units form two sides that can send in turn."""
+
+    @abc.abstractmethod
+    def tables(self, model: Any) -> Stacks:
+        """All factors of a model as stacks of tables of one shape: the variables of each, all units
+        being numbered on, and its log-potentials. Raises if some are no tables.
+        """
+
+    @abc.abstractmethod
+    def rows(
+        self, model: Any, instance: Any
+    ) -> tuple[Float[Array, "variables most"], Bool[Array, "variables most"]]:
+        """The unary scores of one instance, a row of states for each variable, and which states it
+        has and may have.
+        """
+
+    @abc.abstractmethod
+    def scored(
+        self, scores: Float[Array, "variables most"], instance: Any
+    ) -> tuple[Float[Array, "..."], ...]:
+        """Scores of all states in the form of the beliefs of a view."""
+
+    @abc.abstractmethod
+    def expected(
+        self,
+        model: Any,
+        members: tuple[Int[AnyArray, "_ _"], ...],
+        p: Float[Array, "variables most"],
+        joint: tuple[Float[Array, "..."], ...],
+    ) -> Expected:
+        """Expected statistics from the probabilities of states and of the entries of `tables`,
+        whose variables are `members`.
+        """
 
     @abc.abstractmethod
     def size(self, model: Any, schedule: Schedule) -> int:

@@ -9,6 +9,7 @@ from .._sentinels import LEAST
 from .._types import AnyArray
 from ..models._tables import features, given, log_potential
 from ._graph import AbstractGraphMaker, AbstractGraphView, GraphInstance, GraphState, tempered
+from ._registry import Stacks
 from ._types import Form, Product, Schedule, Start
 
 
@@ -236,3 +237,6 @@ class TableMaker(AbstractGraphMaker):
 
     def size(self, model: Any, schedule: Schedule) -> int:
         return sum(x.shape[0] * sum(x.shape[1:]) for x in model.log_potentials)
+
+    def tables(self, model: Any) -> Stacks:
+        return model.as_tables()

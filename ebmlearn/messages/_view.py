@@ -2,9 +2,13 @@ import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ._types import Start
+
+
+# How much a random message may say, in log-odds or scores. Odds stay inside their range.
+LEANING = 4.0
 
 
 class Expected(NamedTuple):
@@ -49,6 +53,12 @@ class AbstractView(eqx.Module):
         """The state before any sweep."""
 
     @abc.abstractmethod
+    def leaning(self, instance: Any, key: PRNGKeyArray, sign: Float[Array, ""]) -> Any:
+        """Another state before any sweep: all messages to a unit say the same, which is random. For
+        a `sign` of -1 they say the opposite.
+        """
+
+    @abc.abstractmethod
     def update(self, state: Any, instance: Any) -> Any:
         """One sweep: every message is sent once."""
 
@@ -71,6 +81,12 @@ class AbstractView(eqx.Module):
     @abc.abstractmethod
     def beliefs(self, state: Any, instance: Any) -> tuple[Float[Array, "..."], ...]:
         """What the messages say of all units."""
+
+    @abc.abstractmethod
+    def mixture(
+        self, beliefs: tuple[Float[Array, "parts ..."], ...], log_weights: Float[Array, " parts"]
+    ) -> tuple[Float[Array, "..."], ...]:
+        """What is to be said of all units if each part is right with its probability."""
 
     @abc.abstractmethod
     def statistics(self, state: Any, instance: Any) -> Expected:

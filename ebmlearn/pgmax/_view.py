@@ -24,10 +24,12 @@ from ..messages import (
     Product,
     Schedule,
     soft,
+    Stacks,
     Start,
     total,
 )
 from ._layout import Layout, Wires
+from ._stacks import stacks_of
 from ._tables import Tables
 from ._updates import UPDATES
 
@@ -199,6 +201,8 @@ class GraphView(AbstractGraphView):
         dense = []
         for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
             one, two = (combine(x[end + 1], x[end]) for end in (first, second))
+            if self.form == "odds":
+                one, two = jnp.exp(one), jnp.exp(two)
             dense.append(
                 (jnp.broadcast_to(one[:, None], w.shape), jnp.broadcast_to(two[None, :], w.shape))
             )
@@ -371,6 +375,9 @@ class GraphMaker(AbstractGraphMaker):
         layout = model.layout
         dense = sum(2 * math.prod(layout.groups[k][0]) for k in layout.dense)
         return dense + len(model.wires.states)
+
+    def tables(self, model: Any) -> Stacks:
+        return stacks_of(model)
 
 
 def _sum(x: Float[Array, "m n"], axis: int) -> Float[Array, " _"]:

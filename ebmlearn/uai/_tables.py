@@ -9,6 +9,7 @@ from .._sentinels import EXCLUDED
 from ..elimination import Network
 from ..models import AbstractModel, GridMRF, RBM, TableModel
 from ..models._base import require, require_single
+from ..models._edges import edges_of
 from ..models._lattice import ends, OFFSETS
 
 
@@ -169,18 +170,11 @@ def _binary(model: Any) -> TableModel:
     for start, bias in zip(starts, biases, strict=False):
         scopes += [(start + k,) for k in range(len(bias))]
         tables += list(np.stack([np.zeros_like(bias), bias], -1))
-    for first, second, weights, _ in model.blocks():
-        values = np.asarray(weights)
-        if first == second:
-            i, j = np.nonzero(np.triu(values, 1))
-        else:
-            i, j = (x.reshape(-1) for x in np.indices(values.shape))
-        pairs = np.zeros((len(i), 2, 2), values.dtype)
-        pairs[:, 1, 1] = values[i, j]
-        scopes += list(
-            zip((starts[first] + i).tolist(), (starts[second] + j).tolist(), strict=True)
-        )
-        tables += list(pairs)
+    edges, weights = edges_of(model)
+    pairs = np.zeros((len(edges), 2, 2), weights.dtype)
+    pairs[:, 1, 1] = weights
+    scopes += map(tuple, edges.tolist())
+    tables += list(pairs)
     return TableModel([2] * starts[-1], scopes, tables)
 
 

@@ -1,0 +1,273 @@
+"""Upper bounds of log Z by power sums of single tables (Ping, Liu & Ihler 2015, "Decomposition
+bounds for marginal MAP"; Globerson & Jaakkola 2007, "Convergent propagation algorithms via oriented
+trees").
+
+A power sum is $\\sum_x^w f(x) = (\\sum_x f(x)^{1/w})^w$. By Hölder's inequality,
+
+$\\log Z \\le \\sum_a \\log \\sum_{x_a}^{w_a} e^{\\theta_a(x_a) - \\sum_i \\delta_{ai}(x_i)}$
+
+for all messages that add up to nothing for each variable, $\\sum_a \\delta_{ai} = 0$, and all
+weights that add up to 1, $\\sum_a w_{ai} = 1$, if all tables sum over their variables in one common
+order. The bound is convex in both.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int
+
+from .._sentinels import EXCLUDED
+from .._types import AnyArray
+from ..messages import Stacks
+from ._base import Limits
+from ._minimise import minimise
+
+
+# The first weight of tables of which a variable is the last, to that of its other tables. The best
+# are zero, where sums become maxima; these are nearly as good, and smooth.
+_SMALL = 0.1
+# The part of 1 that weights share equally, so that none is zero.
+_FLOOR = 1e-4
+
+
+class Piece(NamedTuple):
+    """Where tables come from: rows of a stack, and the order of their axes."""
+
+    stack: int
+    rows: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+class Stack(NamedTuple):
+    """Tables of one shape, whose axes are in the order of the sums: the variables of each, and its
+    log-potentials.
+    """
+
+    members: Int[AnyArray, "tables rank"]
+    tables: Float[Array, "tables ..."]
+
+
+class Decomposition(NamedTuple):
+    """A model as single tables.
+
+    - `stacks`: tables of two or more variables.
+    - `rows`: the log-potentials of single variables.
+    - `constant`: those of none.
+    """
+
+    stacks: tuple[Stack, ...]
+    rows: Float[Array, "variables most"]
+    constant: Float[Array, ""]
+
+
+class Messages(NamedTuple):
+    """What the bound is minimised over: messages to each axis of each stack, and the logarithms of
+    weights.
+    """
+
+    sent: tuple[tuple[Float[Array, "tables _"], ...], ...]
+    logits: tuple[Float[Array, "tables rank"], ...]
+
+
+def pieces_of(shape: tuple[int, int], stacks: Stacks) -> tuple[tuple[Piece, ...], ...]:
+    """For each shape of tables with at least two axes in the order of the sums, where they come
+    from. `shape` is that of the rows of states.
+    """
+    rank = _order(shape[0], [np.asarray(members) for members, _ in stacks])
+    found: dict[tuple[int, ...], list[Piece]] = {}
+    for k, (members, tables) in enumerate(stacks):
+        if members.shape[1] < 2:
+            continue
+        orders = np.argsort(rank[np.asarray(members)], axis=1)
+        for order in np.unique(orders, axis=0):
+            rows = np.flatnonzero((orders == order).all(1))
+            sizes = tuple(tables.shape[1 + axis] for axis in order)
+            piece = Piece(k, tuple(rows.tolist()), tuple(order.tolist()))
+            found.setdefault(sizes, []).append(piece)
+    return tuple(map(tuple, found.values()))
+
+
+def decomposed(
+    shape: tuple[int, int], stacks: Stacks, pieces: tuple[tuple[Piece, ...], ...], dtype: Any
+) -> Decomposition:
+    """The tables of a model in the order of the sums."""
+    rows, constant = jnp.zeros(shape, dtype), jnp.zeros((), dtype)
+    for members, tables in stacks:
+        if members.shape[1] == 1:
+            rows = rows.at[members[:, 0], : tables.shape[1]].add(tables)
+        elif members.shape[1] == 0:
+            constant = constant + tables.sum()
+    out = []
+    for own in pieces:
+        parts = []
+        for k, at, order in own:
+            members, tables = stacks[k]
+            chosen = np.asarray(at)
+            moved = jnp.transpose(tables[chosen], (0, *(1 + axis for axis in order)))
+            parts.append((members[chosen][:, np.asarray(order)], moved))
+        both = zip(*parts, strict=True)
+        out.append(Stack(*(jnp.concatenate(x) for x in both)))
+    return Decomposition(tuple(out), rows, constant)
+
+
+def restored(
+    pieces: tuple[tuple[Piece, ...], ...],
+    stacks: Stacks,
+    joint: tuple[Float[Array, "tables ..."], ...],
+    p: Float[Array, "variables most"],
+) -> tuple[Float[Array, "..."], ...]:
+    """The probabilities of entries, in the order of the model's own tables."""
+    out = []
+    for members, tables in stacks:
+        if members.shape[1] == 1:
+            out.append(p[members[:, 0], : tables.shape[1]])
+        else:
+            out.append(jnp.ones(tables.shape, p.dtype))
+    for own, values in zip(pieces, joint, strict=True):
+        at = 0
+        for k, rows, order in own:
+            part = values[at : at + len(rows)]
+            back = (0, *(1 + axis for axis in np.argsort(order)))
+            out[k] = out[k].at[np.asarray(rows)].set(jnp.transpose(part, back))
+            at += len(rows)
+    return tuple(out)
+
+
+def first(model: Decomposition) -> Messages:
+    """No messages, and weights that are about the best: see `_SMALL`."""
+    dtype = model.rows.dtype
+    sent = tuple(
+        tuple(jnp.zeros((x.members.shape[0], size), dtype) for size in x.tables.shape[1:])
+        for x in model.stacks
+    )
+    small = np.log(_SMALL)
+    logits = tuple(jnp.zeros(x.members.shape, dtype).at[:, -1].set(small) for x in model.stacks)
+    return Messages(sent, logits)
+
+
+def bound(
+    at: Messages,
+    model: Decomposition,
+    rows: Float[Array, "variables most"],
+    there: Bool[Array, "variables most"],
+) -> Float[Array, ""]:
+    """The upper bound of log Z at any messages, for unary scores `rows` and the states that are
+    possible. Its gradient in `rows` and in the tables are the probabilities that belong to it.
+    """
+    excluded = jnp.asarray(EXCLUDED, rows.dtype)
+    rows = rows + model.rows
+    # Tables share the unary scores in the proportion of the first weights. Messages could do the
+    # same; but so the probabilities of a variable are a mean of those of its tables.
+    shares, weights = _weights(first(model), model), _weights(at, model)
+    mean, alone = _mean(at, model)
+    out = (
+        model.constant
+        + jnp.where(alone, jax.nn.logsumexp(jnp.where(there, rows, excluded), axis=1), 0).sum()
+    )
+    for stack, sent, part, own in zip(model.stacks, at.sent, shares, weights, strict=True):
+        scores = stack.tables
+        for axis, message in enumerate(sent):
+            members, size = stack.members[:, axis], message.shape[1]
+            told = part[:, axis, None] * rows[members, :size] + mean[members, :size] - message
+            told = jnp.where(there[members, :size], told, excluded)
+            along = [1] * scores.ndim
+            along[0], along[axis + 1] = message.shape
+            scores = scores + jnp.broadcast_to(told.reshape(along), scores.shape)
+        for axis in range(len(sent)):
+            scores = _power_sum(scores, own[:, axis])
+        out = out + scores.sum()
+    return out
+
+
+def minimised(
+    model: Decomposition,
+    rows: Float[Array, "variables most"],
+    there: Bool[Array, "variables most"],
+    limits: Limits,
+) -> tuple[Messages, Int[Array, ""], Float[Array, ""]]:
+    """The best messages and weights by L-BFGS, the number of steps, and the largest entry of the
+    last gradient: how much tables disagree about a probability, or what a weight could gain.
+    """
+    start, unravel = ravel_pytree(first(model))
+    found, iterations, residual = minimise(
+        lambda x: bound(unravel(x), model, rows, there), start, limits
+    )
+    return unravel(found), iterations, residual
+
+
+def _power_sum(
+    scores: Float[Array, "n states *rest"], weight: Float[Array, " n"]
+) -> Float[Array, "n *rest"]:
+    """The logarithm of the power sum over the first axis of states."""
+    # Less the largest, so that the derivative in the weight loses no digits.
+    top = jax.lax.stop_gradient(scores.max(1, keepdims=True))
+    own = weight.reshape(-1, *(1,) * (scores.ndim - 2))
+    scaled = (scores - top) / own[:, None]
+    return top[:, 0] + own * jax.nn.logsumexp(scaled, axis=1)
+
+
+def _mean(
+    at: Messages, model: Decomposition
+) -> tuple[Float[Array, "variables most"], Bool[Array, " variables"]]:
+    """The mean of the messages to each variable, which are taken less that, so that they add up to
+    nothing; and which variables have no table.
+    """
+    total = jnp.zeros_like(model.rows)
+    number = jnp.zeros(total.shape[0], total.dtype)
+    for stack, sent in zip(model.stacks, at.sent, strict=True):
+        number = number.at[stack.members.reshape(-1)].add(1)
+        for axis, message in enumerate(sent):
+            total = total.at[stack.members[:, axis], : message.shape[1]].add(message)
+    return total / jnp.maximum(number, 1)[:, None], number == 0
+
+
+def _weights(at: Messages, model: Decomposition) -> tuple[Float[Array, "tables rank"], ...]:
+    """The weights of the variables of each table."""
+    places = [x.members.reshape(-1) for x in model.stacks]
+    size, dtype = model.rows.shape[0], model.rows.dtype
+    top, number = jnp.full(size, -jnp.inf, dtype), jnp.zeros(size, dtype)
+    for members, logits in zip(places, at.logits, strict=True):
+        top = top.at[members].max(jax.lax.stop_gradient(logits).reshape(-1))
+        number = number.at[members].add(1)
+    parts = [
+        jnp.exp(logits.reshape(-1) - top[members])
+        for members, logits in zip(places, at.logits, strict=True)
+    ]
+    total = jnp.zeros(size, dtype)
+    for members, part in zip(places, parts, strict=True):
+        total = total.at[members].add(part)
+    return tuple(
+        ((1 - _FLOOR) * part / total[members] + _FLOOR / number[members]).reshape(x.members.shape)
+        for members, part, x in zip(places, parts, model.stacks, strict=True)
+    )
+
+
+def _order(size: int, stacks: list[Int[np.ndarray, "tables _"]]) -> Int[np.ndarray, " variables"]:
+    """The place of each variable in the order of the sums: the next one is always joined to the
+    fewest of those that are left. On trees, where each has one such neighbour, the bound is exact.
+    """
+    around: list[set[int]] = [set() for _ in range(size)]
+    for members in stacks:
+        for scope in members.tolist():
+            for v in scope:
+                around[v].update(scope)
+    buckets: list[set[int]] = [set() for _ in range(size + 1)]
+    for v in range(size):
+        around[v].discard(v)
+        buckets[len(around[v])].add(v)
+    rank, least = np.zeros(size, np.int64), 0
+    for place in range(size):
+        while not buckets[least]:
+            least += 1
+        v = min(buckets[least])
+        buckets[least].remove(v)
+        rank[v] = place
+        for u in around[v]:
+            buckets[len(around[u])].remove(u)
+            around[u].remove(v)
+            buckets[len(around[u])].add(u)
+        least = max(0, least - 1)
+    return rank
