@@ -10,6 +10,7 @@ from ._fit import (
     save as save,
 )
 from ._version import __version__ as __version__
+from .answers import Auto as Auto, joint_query as joint_query, query as query
 from .estimate import (
     ais as ais,
     base_rate as base_rate,
@@ -34,14 +35,13 @@ from .inference import (
     Exact as Exact,
     FixedTargets as FixedTargets,
     ISusP as ISusP,
-    joint_query as joint_query,
     LeaveOneOut as LeaveOneOut,
     MeanField as MeanField,
     MixedTargets as MixedTargets,
     MPLP as MPLP,
     NaiveMeanField as NaiveMeanField,
-    query as query,
     RandomTargets as RandomTargets,
+    Report as Report,
     SusP as SusP,
     TAP as TAP,
     TargetCount as TargetCount,

@@ -6,7 +6,8 @@ from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ..inference import AbstractInference, query
+from ..answers import query
+from ..inference import AbstractInference
 from ..models import AbstractModel, AbstractNamedModel
 from ..models._base import require_layers
 from ._likelihood import label_scores

@@ -11,9 +11,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from .._types import Batch, Key
+from ..answers._query import asker
 from ..inference import AbstractInference
 from ..inference._queries import AbstractQueries, as_queries, draw, Query
-from ..inference._query import asker
 from ..models import AbstractModel
 from ..models._base import require
 from ..samplers import AbstractSampler

@@ -1,5 +1,5 @@
 from ._base import AbstractInference as AbstractInference
-from ._beliefs import Beliefs as Beliefs, Found as Found, Normal as Normal
+from ._beliefs import Beliefs as Beliefs, Found as Found, Normal as Normal, Report as Report
 from ._bp import BP as BP
 from ._exact import Exact as Exact
 from ._isusp import ISusP as ISusP
@@ -16,7 +16,6 @@ from ._queries import (
     RandomTargets as RandomTargets,
     TargetCount as TargetCount,
 )
-from ._query import joint_query as joint_query, query as query, QueryInfo as QueryInfo
 from ._susp import SusP as SusP
 from ._tap import TAP as TAP
 from ._trbp import TRBP as TRBP

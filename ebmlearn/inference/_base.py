@@ -28,6 +28,10 @@ _JUDGED_BY = 1e-3
 KEPT = 2**26
 
 
+class TooLarge(ValueError):
+    """A model is too large for exact inference."""
+
+
 class AbstractInference(eqx.Module):
     """Turns a model into beliefs about its units."""
 

@@ -17,6 +17,40 @@ class Normal(NamedTuple):
     variance: Float[Array, "*batch units"]
 
 
+class Report(eqx.Module):
+    """How [`ebmlearn.Auto`][] found an answer, and how good it is. `str(report)` says it in words.
+
+    - `method`: what was used.
+    - `is_exact`: whether the answer is exact.
+    - `error`: an estimate of the root mean square error of all probabilities, NaN if there is none;
+      for the most likely states, the difference between the bound and their value.
+    - `lower`, `upper`: bounds of log Z, or of the largest log-potential; minus and plus infinity
+      where none was found.
+    - `seconds`: how long it took.
+    """
+
+    method: str = eqx.field(static=True)
+    is_exact: bool = eqx.field(static=True)
+    error: Float[Array, "*batch"]
+    lower: Float[Array, "*batch"]
+    upper: Float[Array, "*batch"]
+    seconds: float = eqx.field(static=True, default=0.0)
+
+    def __str__(self) -> str:
+        took = f"{self.seconds:.1f} s"
+        if self.is_exact:
+            return f"{self.method}: exact, {took}."
+        return (
+            f"{self.method}: approximate, error about {_most(self.error)}, between"
+            f" {_most(self.lower)} and {_most(self.upper)}, {took}."
+        )
+
+
+def _most(x: Array) -> str:
+    """The largest number of a batch, or the only one."""
+    return f"{float(jnp.max(x)):.4g}"
+
+
 class AbstractDerived(eqx.Module):
     """What an inference computes on demand, beyond the beliefs of single units."""
 
@@ -46,6 +80,7 @@ class Beliefs(eqx.Module):
     - `stable`: for `BP(..., starts=4)`, whether all starts led to the same answer. If it is False,
       the model may have several modes, and the answer combines those that were found: do not trust
       it as far as one that is stable. None if there was one start only.
+    - `report`: for [`ebmlearn.Auto`][], what it used and how good the answer is. None for others.
     - `guarded`: for Gaussian messages, the share of unobserved units whose precision was impossibly
       low and was replaced by a possible one. The numbers stay finite, but do not trust such
       answers. None for other models.
@@ -57,6 +92,7 @@ class Beliefs(eqx.Module):
     residual: Float[Array, "*batch"]
     stable: Bool[Array, "*batch"] | None
     guarded: Float[Array, "*batch"] | None
+    report: Report | None
     _problem: Any
     _derived: AbstractDerived
     _normal: Normal | None
@@ -77,6 +113,7 @@ class Beliefs(eqx.Module):
         normal: Normal | None = None,
         covariance: Float[Array, "*batch n n"] | None = None,
         states: PyTree = None,
+        report: Report | None = None,
     ):
         """**Arguments:**
 
@@ -85,11 +122,13 @@ class Beliefs(eqx.Module):
         - `converged`, `iterations`, `residual`, `stable`, `guarded`: how the inference ended.
         - `normal`, `covariance`: moments of the first layer, if its units are real.
         - `states`: the most likely configuration, if the inference found one.
+        - `report`: how the answer was found, if there was a choice.
         """
         self._problem, self._derived = problem, derived
         self.log_odds, self._normal, self._covariance = log_odds, normal, covariance
         self.converged, self.iterations, self.residual = converged, iterations, residual
         self.stable, self.guarded, self._states = stable, guarded, states
+        self.report = report
 
     @property
     def means(self) -> PyTree:
@@ -184,6 +223,10 @@ class Beliefs(eqx.Module):
         safe = jnp.where(targets, variance, jnp.ones_like(variance))
         each = ((rows - mean) ** 2 / safe + jnp.log(2 * jnp.pi * safe)) / 2
         return jnp.where(targets, each, jnp.zeros_like(each)).sum(-1)
+
+    def with_report(self, report: Report) -> "Beliefs":
+        """The same beliefs with a report."""
+        return eqx.tree_at(lambda b: b.report, self, report, is_leaf=lambda x: x is None)
 
     @property
     def settled(self) -> Float[Array, ""]:

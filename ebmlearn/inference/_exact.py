@@ -10,7 +10,7 @@ from .. import _checks, messages
 from ..messages import Instance, Product
 from ..models import AbstractLayeredModel, Statistics
 from ..models._problem import each, each_and_mean
-from ._base import AbstractInference
+from ._base import AbstractInference, TooLarge
 from ._beliefs import AbstractDerived, Beliefs
 from ._enumeration import blocks, by_state, CHUNK, pair_maxima, Sides, Table
 from ._gaussian_exact import gaussian_exact, gaussian_statistics
@@ -112,7 +112,7 @@ class Exact(AbstractInference):
                 f'`product="mixed"` on a {name} needs the variables over which it maximises, which'
                 " `MSSVM` takes from the data, got none."
             )
-        way = way_of(model, self.product, self.method, self.max_units)
+        way = way_of(problem, self.product, self.method, self.max_units)
         return (lambda p: graph_beliefs(p, way)), (lambda p: graph_statistics(p, way))
 
     def _sides(self, model: AbstractLayeredModel) -> Sides:
@@ -132,7 +132,7 @@ class Exact(AbstractInference):
 
     def _allow(self, units: int, model: Any, sizes: tuple[int, ...]) -> None:
         if units > self.max_units:
-            raise ValueError(
+            raise TooLarge(
                 f"`model` must have at most `max_units` = {self.max_units} units to enumerate, got"
                 f" {units} units in a {type(model).__name__} with layers of"
                 f" {', '.join(map(str, sizes))}."

@@ -14,6 +14,7 @@ from .. import _checks, elimination
 from .._sentinels import EXCLUDED
 from ..messages import GraphInstance
 from ..models import AbstractGraphModel
+from ._base import TooLarge
 
 
 class _Settings(NamedTuple):
@@ -43,18 +44,24 @@ def eliminated(
     return value, eqx.internal.nondifferentiable_backward(p, name="beliefs of `Exact`")
 
 
-def check_width(model: AbstractGraphModel, most: int) -> None:
+def check_width(problem: Any, most: int) -> None:
     """Raises `ValueError` if the tables on the way are known to become too large."""
+    model = problem.model
     listed = model.as_tables()
     assert listed is not None
     if not _checks.is_concrete([own for own, _ in listed]):
         return
-    counts = tuple(np.asarray(model.num_states).tolist())
+    counts = np.asarray(model.num_states)
+    if _checks.is_concrete(problem.rows):
+        # What all instances hold has one state.
+        held = (np.asarray(problem.rows) >= 0).reshape(-1, len(counts)).all(0)
+        counts = np.where(held, 1, counts)
+    counts = tuple(counts.tolist())
     scopes = tuple(tuple(row) for own, _ in listed for row in np.asarray(own).tolist())
     try:
         _planned(counts, scopes, most)
     except elimination.TooWide as error:
-        raise ValueError(
+        raise TooLarge(
             f"`model` must be narrow enough: {error}. Raise `max_units`, or take `BP`."
         ) from None
 

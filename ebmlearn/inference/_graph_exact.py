@@ -9,8 +9,9 @@ from jaxtyping import Array, Float, Int
 
 from .. import messages
 from ..messages import GraphInstance, Product
-from ..models import AbstractGraphModel, Statistics
+from ..models import Statistics
 from ..models._problem import each, each_and_mean
+from ._base import TooLarge
 from ._beliefs import AbstractDerived, Beliefs
 from ._graph_elimination import check_width, eliminated
 
@@ -59,8 +60,9 @@ class Way(NamedTuple):
         return jax.value_and_grad(lambda u: self.log_z(model, instance._replace(unary=(u,))))(unary)
 
 
-def way_of(model: AbstractGraphModel, product: Product, method: str | None, most: int) -> Way:
+def way_of(problem: Any, product: Product, method: str | None, most: int) -> Way:
     """How to find log Z of a graph. Raises `ValueError` if it has too many configurations."""
+    model = problem.model
     size = math.prod(int(n) for n in model.num_states)
     tables = model.as_tables() is not None
     if method == "elimination" and not tables:
@@ -69,10 +71,10 @@ def way_of(model: AbstractGraphModel, product: Product, method: str | None, most
             " `TableModel`."
         )
     if method == "elimination" or (method is None and tables and size > 2**_FEW):
-        check_width(model, most)
+        check_width(problem, most)
         return Way(product, True, most)
     if size > 2**most:
-        raise ValueError(
+        raise TooLarge(
             f"`model` must have at most 2**{most} configurations to enumerate, got {size}: raise"
             " `max_units`."
         )

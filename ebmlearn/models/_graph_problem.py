@@ -6,11 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Targets
-from ._problem import AbstractProblem, whole
+from ._problem import AbstractProblem, Chained, whole
 
 
 # Where a variable stands among all, its group and its index there.
@@ -158,6 +158,27 @@ class GraphProblem(AbstractProblem):
     def answer(self, means: PyTree) -> PyTree:
         """What a query asks for: all groups."""
         return means
+
+    def log_odds(self, means: PyTree) -> PyTree:
+        """Logarithms of the probabilities, by group."""
+        return each_group(jnp.log, means)
+
+    def repeated(self, number: int, key: PRNGKeyArray) -> Chained | None:
+        """The graph, and what is held of it in each chain; None if evidence has likelihoods."""
+        if self.log_likelihood is not None:
+            return None
+        rows = jnp.tile(self.flat(self.rows), (number, 1))
+        if self.held is None:
+            return Chained(self.model, None, None)
+        return Chained(self.model, rows, rows >= 0)
+
+    def given_others(self, model: Any, units: PyTree, clamped: PyTree) -> PyTree:
+        """The probabilities of all states given the states of all other variables, by group."""
+        p = jax.nn.softmax(model.given(units))
+        if clamped is not None:
+            own = jax.nn.one_hot(units, p.shape[-1], dtype=p.dtype)
+            p = jnp.where(jnp.broadcast_to(clamped[..., None], p.shape), own, p)
+        return model.units((p,))
 
     def weakened(self, strength: Float[Array, ""]) -> tuple["GraphProblem", PyTree]:
         """The problem in which the states that are not observed lose so much score, and what of the

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Num, PyTree
+from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Evidence, Observed, Targets
@@ -61,6 +61,14 @@ def _has_gaps(x: Any) -> bool:
     return _checks.is_concrete(x) and bool(np.isnan(x).any())
 
 
+class Chained(NamedTuple):
+    """A model with an instance for each chain, states to start from, and which of them are held."""
+
+    model: Any
+    start: PyTree
+    clamped: PyTree
+
+
 class AbstractProblem(eqx.Module):
     """A model with checked evidence, on which inferences work."""
 
@@ -90,6 +98,22 @@ class AbstractProblem(eqx.Module):
     @abc.abstractmethod
     def chosen(self, answer: PyTree, targets: Targets) -> PyTree:
         """The answers for some of these."""
+
+    @abc.abstractmethod
+    def log_odds(self, means: PyTree) -> PyTree:
+        """The reverse of `means`, up to a constant for the states of a variable."""
+
+    @abc.abstractmethod
+    def repeated(self, number: int, key: PRNGKeyArray) -> "Chained | None":
+        """What samplers need for so many chains of each instance, those of one instance `shape`
+        apart; None if evidence is of a form that they do not take.
+        """
+
+    @abc.abstractmethod
+    def given_others(self, model: Any, units: PyTree, clamped: PyTree) -> PyTree:
+        """The means of all units given the states of all others, by name; what is clamped keeps
+        its state.
+        """
 
 
 class Problem(AbstractProblem):
@@ -274,6 +298,44 @@ class Problem(AbstractProblem):
     def answer(self, means: PyTree) -> PyTree:
         """The part of the means that a query asks for: those of the first layer."""
         return jax.tree.leaves(means)[0]
+
+    def log_odds(self, means: PyTree) -> PyTree:
+        """The log-odds of binary units, by name."""
+        return jax.tree.map(lambda p: jnp.log(p) - jnp.log1p(-p), means)
+
+    def repeated(self, number: int, key: PRNGKeyArray) -> Chained:
+        """The model with an instance for each chain. Evidence that is certain is held; likelihoods
+        are added to the biases.
+        """
+        given, known = self.given(), self.known()
+        first, *others = self.model.unary()
+        start = clamped = None
+        if given is not None and known is not None:
+            held, signs = known
+            soft = given[1] & ~held
+            inside = jnp.where(soft, given[0], jnp.full_like(given[0], 0.5))
+            first = first + jax.scipy.special.logit(inside)
+            none = [None] * len(others)
+            masks, states = self._tiled(held, number), self._tiled(signs > 0, number)
+            states = jnp.where(masks, states, jax.random.bernoulli(key, 0.5, states.shape))
+            start = self.model.units([states.astype(jnp.int32), *none])
+            clamped = self.model.units([masks, *none])
+        unary = tuple(self._tiled(x, number) for x in (first, *others))
+        return Chained(self.model.with_unary(unary), start, clamped)
+
+    def _tiled(self, x: Array, number: int) -> Array:
+        return jnp.tile(self.flat(x), (number, 1))
+
+    def given_others(self, model: Any, units: PyTree, clamped: PyTree) -> PyTree:
+        """The means of all units given the states of all others, by name."""
+        layers, held = model.encode(units), model.masks(clamped)
+        means = [own.mean(x) for own, x in zip(model.layers, model.fields(layers), strict=True)]
+        if held is not None:
+            means = [
+                p if mask is None else jnp.where(mask, x, p)
+                for p, x, mask in zip(means, layers, held, strict=True)
+            ]
+        return model.units(means)
 
 
 def whole(x: Any) -> int | None:

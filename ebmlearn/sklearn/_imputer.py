@@ -8,7 +8,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from .. import _checks
 from .._fit import fit
-from ..inference import AbstractQueries, query, RandomTargets
+from ..answers import query
+from ..inference import AbstractQueries, RandomTargets
 from ..learners import QueryTraining
 from ..models import QueryModel, RBM, SemiRestrictedBM
 from ._common import check_settings, MatrixLike, RandomState, seed, validate_data

@@ -1,26 +1,26 @@
-"""Answers to the tasks: exact where variables can be eliminated, else by belief propagation."""
+"""Answers to the tasks: exact where variables can be eliminated, else the best approximation."""
 
 import math
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
 from .. import _checks
-from ..elimination import likely_states, Network, planned, Reduced, reduced, Solution
-from ..inference import Beliefs, BP
-from ..models import TableModel
+from ..answers import Auto
+from ..answers._maximum import marginals_of, maximum, tabled
+from ..answers._propagated import propagated
+from ..elimination import Impossible, Network, planned, Reduced, reduced, Solution
+from ..inference import Beliefs
 from ._answers import Answer, Task, TASKS
 
 
 # Seconds for each number of a table that is eliminated: a sum, and the marginals beside.
 _PER_NUMBER = 5e-8
-# Dampings to try, one after the other until messages converge.
-_DAMPINGS = (0.2, 0.6, 0.9)
-_TOLERANCE = 1e-5
 
 
 class Report(NamedTuple):
@@ -57,8 +57,8 @@ def answer(
     memory: float | int = 28,
 ) -> tuple[Answer, Report]:
     """Answers one of the tasks of the UAI competitions. The answer is exact if variables can be
-    eliminated within the limits. Otherwise belief propagation approximates it, and for `MAP` a
-    local search improves what it finds.
+    eliminated within the limits. Otherwise [`ebmlearn.Auto`][] chooses an approximation, and for
+    `MAP` a search goes on until the time is over.
 
     **Arguments:**
 
@@ -143,38 +143,48 @@ def _value_of(task: Task, value: float) -> str:
 
 
 class _Approximate:
-    """Belief propagation on a network, and what follows it, until a deadline."""
+    """Approximate answers about a network, until a deadline."""
 
     def __init__(
         self, small: Reduced, counts: tuple[int, ...], deadline: float, memory: float | int
     ):
         self.small, self.counts, self.deadline, self.memory = small, counts, deadline, memory
-        # Messages are in float32: the largest entries of tables are kept apart.
-        tops = [float(x.max()) for x in small.network.tables]
-        self.constant = sum(tops)
-        shifted = [np.asarray(x - top) for x, top in zip(small.network.tables, tops, strict=True)]
-        own = small.network
-        self.model = TableModel(own.counts, own.scopes, shifted)
+        self.model, self.constant = tabled(small.network)
+        self.key = jax.random.key(0)
 
     def answer(self, task: Task, query: tuple[int, ...]) -> tuple[Answer, str, str]:
         """The answer, the method, and how good it is."""
-        return {"PR": self._pr, "MAR": self._mar, "MAP": self._map, "MMAP": self._mmap}[task](query)
+        ways = {"PR": self._pr, "MAR": self._mar, "MAP": self._map, "MMAP": self._mmap}
+        return ways[task](query)
 
     def _pr(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
-        beliefs, said = self._propagated("sum", share=1.0)
+        beliefs, method, said = self._judged()
         value = (float(beliefs.log_partition) + self.constant) / math.log(10)
-        return Answer("PR", log10_partition=value), "belief propagation", said
+        return Answer("PR", log10_partition=value), method, said
 
     def _mar(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
-        beliefs, said = self._propagated("sum", share=1.0)
-        whole = _whole(self._marginals(beliefs), self.small, self.counts)
-        return Answer("MAR", marginals=whole), "belief propagation", said
+        beliefs, method, said = self._judged()
+        whole = _whole(marginals_of(beliefs, self.small), self.small, self.counts)
+        return Answer("MAR", marginals=whole), method, said
+
+    def _judged(self) -> tuple[Beliefs, str, str]:
+        """The best approximation of all marginals and of log Z."""
+        left = max(self.deadline - time.perf_counter(), 0.5)
+        beliefs = Auto(left, exact=False, key=self.key)(self.model)
+        report = beliefs.report
+        assert report is not None
+        lower, upper = (
+            (float(x) + self.constant) / math.log(10) for x in (report.lower, report.upper)
+        )
+        said = (
+            f"Probabilities are off by about {float(report.error):.1e}; log10 of Z is between"
+            f" {lower:.6g} and {upper:.6g}."
+        )
+        return beliefs, report.method, said
 
     def _map(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
-        states, value, said = self._best()
-        said = f"{said} {_value_of('MAP', value)}"
-        found = Answer("MAP", states=self.small.restored(states))
-        return found, "max-product and local search", said
+        states, said = self._best()
+        return Answer("MAP", states=self.small.restored(states)), "search", said
 
     def _mmap(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
         """Of the joint maximum, and of states fixed one part after the other by their marginals,
@@ -182,91 +192,53 @@ class _Approximate:
         """
         # The last quarter of the time is for the sums that compare the two.
         self.deadline -= (self.deadline - time.perf_counter()) / 4
-        decimated, said = self._decimated(query)
-        joint, _, _ = self._best()
+        decimated = self._decimated(query)
+        joint, _ = self._best()
         candidates = [decimated, np.where(_in(query, len(joint)), joint, -1)]
         values = [self._value_given(states) for states in candidates]
         best = int(np.argmax(values))
         states = self.small.restored(np.maximum(candidates[best], 0))
+        said = "Its value is not known: the other variables cannot be summed out."
         if np.isfinite(values[best]):
-            said = f"{said} {_value_of('MMAP', values[best])}"
-        name = ("sum-product, variables fixed in turn", "max-product and local search")[best]
+            said = _value_of("MMAP", values[best])
+        name = ("sum-product, variables fixed in turn", "search")[best]
         return _of_query(states, query), name, said
 
-    def _best(self) -> tuple[Int[np.ndarray, " variables"], float, str]:
-        """Likely states, their value, and what messages did."""
-        both, said = [], ""
-        for product in ("sum", "max"):
-            beliefs, said = self._propagated(product, share=0.15)
-            both.append(self._marginals(beliefs))
-        mean = [(p / p.sum() + q / q.sum()) / 2 for p, q in zip(*both, strict=True)]
-        left = self.deadline - time.perf_counter()
-        found = likely_states(self.small.network, mean, max(left, 0.5))
+    def _best(self) -> tuple[Int[np.ndarray, " variables"], str]:
+        """Likely states, and how good they are."""
+        found = maximum(self.small.network, self.deadline, self.key)
         if not np.isfinite(found.value):
-            said = f"{said} No configuration was found that tables allow."
-        return found.states, found.value, said
+            return found.states, "No configuration was found that tables allow."
+        gap = (found.bound - found.value) / math.log(10)
+        said = f"{_value_of('MAP', found.value)} No value is higher by more than {gap:.4g}."
+        return found.states, said
 
-    def _decimated(self, query: tuple[int, ...]) -> tuple[Int[np.ndarray, " variables"], str]:
+    def _decimated(self, query: tuple[int, ...]) -> Int[np.ndarray, " variables"]:
         """States of the query: the surest half is fixed, and messages are passed again."""
-        states = np.full(len(self.model.counts), -1)
-        open_, said = list(query), ""
+        states = np.full(len(self.model.num_states), -1)
+        open_ = list(query)
         while open_:
-            beliefs, told = self._propagated("sum", share=0.2, evidence=states)
-            said = said or told
-            marginals = self._marginals(beliefs)
+            now = time.perf_counter()
+            problem = self.model.problem({"x": jnp.asarray(states, jnp.int32)}, None)
+            beliefs = propagated(problem, "sum", now + 0.2 * (self.deadline - now), self.key)
+            marginals = marginals_of(beliefs, self.small)
             open_.sort(key=lambda v: -float(marginals[v].max()))
             sure = sum(float(marginals[v].max()) > 0.99 for v in open_)
             number = max(1, sure, len(open_) // 2)
             for v in open_[:number]:
                 states[v] = int(marginals[v].argmax())
             open_ = open_[number:]
-        return states, said
+        return states
 
     def _value_given(self, states: Int[np.ndarray, " variables"]) -> float:
         """The value of states of the query, minus infinity where it cannot be computed."""
         try:
             small = reduced(self.small.network, states)
-        except ValueError:
+        except Impossible:
             return -math.inf
         left = max(self.deadline - time.perf_counter(), 1.0)
         solution, _ = _eliminated(small.network, frozenset(), left, self.memory)
         return -math.inf if solution is None else solution.value
-
-    def _propagated(
-        self,
-        product: str,
-        share: float,
-        evidence: Int[np.ndarray, " variables"] | None = None,
-    ) -> tuple[Beliefs, str]:
-        """Beliefs of messages that converged, or of those that changed least, within a share of the
-        time that is left; and what they did.
-        """
-        given = None if evidence is None else {"x": jnp.asarray(evidence, jnp.int32)}
-        end = time.perf_counter() + share * (self.deadline - time.perf_counter())
-        best: Beliefs | None = None
-        used = 0.0
-        iterations = 200
-        for damping in _DAMPINGS:
-            began = time.perf_counter()
-            bp = BP(iterations, product=product, damping=damping, tol=_TOLERANCE)  # pyright: ignore
-            beliefs = bp(self.model, given)
-            residual = float(beliefs.residual)
-            if best is None or residual < float(best.residual):
-                best, used = beliefs, damping
-            now = time.perf_counter()
-            if bool(beliefs.converged) or now + 2 * (now - began) > end:
-                break
-            iterations *= 2
-        assert best is not None
-        state = "converged" if bool(best.converged) else "did not converge"
-        return best, (
-            f"Messages {state} in {int(best.iterations)} sweeps with damping {used:g}: they last"
-            f" changed probabilities by {float(best.residual):.1e}."
-        )
-
-    def _marginals(self, beliefs: Beliefs) -> list[Float[np.ndarray, " _"]]:
-        rows = np.asarray(beliefs["x"], np.float64)
-        return [row[:n] for row, n in zip(rows, self.model.counts, strict=True)]
 
 
 def _in(members: Sequence[int], number: int) -> np.ndarray:

@@ -6,10 +6,11 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
 from .._types import Evidence, Observed, Targets
+from ..inference import AbstractInference
+from ..inference._network import Network
 from ..models import AbstractModel
 from ..models._base import require_model
-from ._base import AbstractInference
-from ._network import Network
+from ._auto import Auto
 
 
 class QueryInfo(NamedTuple):
@@ -61,6 +62,8 @@ def query(
     - `observed`: booleans, the observed units; each row of a batch may have its own. Leave it out
       for a graph, or if NaN marks what is not observed.
     - `inference`: for instance [`ebmlearn.BP`][], [`ebmlearn.MeanField`][] or [`ebmlearn.Exact`][].
+      By default [`ebmlearn.Auto`][], for discrete units: exact where that takes less than 20
+      seconds, else the best that it finds within them. Inside a compiled function, name another.
     - `targets`: what to answer for: indices of units, or one group of a graph. Everything by
       default.
     - `with_info`: whether to return a `QueryInfo` too.
@@ -168,7 +171,9 @@ def asker(model: Any, inference: Any) -> AbstractInference:
             )
         return own
     if inference is None:
-        raise TypeError(f"`inference` must be given for a {kind}, such as `BP(10)`, got None.")
+        inference = Auto()
+        if model.kind not in inference.takes:
+            raise TypeError(f"`inference` must be given for a {kind}, such as `BP(10)`, got None.")
     if not isinstance(inference, AbstractInference):
         raise TypeError(
             f"`inference` must be an inference such as `BP(iterations=10)`, got {inference!r}."
