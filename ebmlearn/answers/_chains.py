@@ -12,11 +12,14 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ..models import AbstractProblem
 from ..samplers import ParallelTempering
+from ..samplers._adaptation import ladder_of, with_ladder
 
 
-_RUNGS = 12
+_RUNGS = 24
 _CHAINS = 16  # in all, if there are few instances
 _STEPS = 20  # that one call of a compiled function makes
+_PLACED = 320  # steps in which temperatures move
+_TRIPS = 2  # of a chain, from the hot end to the cold one, without which it is not trusted
 
 
 class Sampled(NamedTuple):
@@ -30,9 +33,10 @@ class Sampled(NamedTuple):
 
 
 def sampled(problem: AbstractProblem, key: PRNGKeyArray, seconds: float) -> Sampled | None:
-    """Means by chains from random starts. The first third of the steps is left out; of the others
-    the mean counts, over the steps and chains, of what a unit is given all other units. None if the
-    model cannot be sampled, or not within the time.
+    """Means by chains from random starts. The first steps are left out, and a third of the others;
+    of the rest the mean counts, over the steps and chains, of what a unit is given all other units.
+    None if the model cannot be sampled, or if replicas moved too little between temperatures within
+    the time, so that chains may have stayed where they began.
     """
     deadline = time.perf_counter() + seconds
     model, shape = problem.model, problem.shape
@@ -46,13 +50,20 @@ def sampled(problem: AbstractProblem, key: PRNGKeyArray, seconds: float) -> Samp
     state = sampler.init(
         chained.model, number * rows, key=first, start=chained.start, clamped=chained.clamped
     )
-    totals: list[Any] = []
-    while not totals or time.perf_counter() < deadline:
+    ladder = ladder_of(sampler, _PLACED, model.dtype)
+    ends: list[_End] = []
+    while len(ends) * _STEPS < _PLACED or time.perf_counter() < deadline:
+        if time.perf_counter() > deadline:
+            return None
         key, own = jax.random.split(key)
-        state, total = _advanced(sampler, chained.model, problem, state, own)
-        totals.append(jax.block_until_ready(total))
-    kept = totals[len(totals) // 3 :]
-    mean = jax.tree.map(lambda *x: sum(x) / len(x), *kept)
+        end = _advanced(sampler, chained.model, problem, state, ladder, own)
+        state, ladder = end.state, end.ladder
+        ends.append(jax.block_until_ready(end._replace(state=state.trips)))
+    settled = ends[_PLACED // _STEPS :]
+    kept = settled[len(settled) // 3 :]
+    if not kept or float((kept[-1].state - kept[0].state).mean()) < _TRIPS:
+        return None
+    mean = jax.tree.map(lambda *x: sum(x) / len(x), *[x.means for x in kept])
 
     def halves(x: Array) -> Array:
         """The means of both halves of the chains of each instance."""
@@ -65,23 +76,35 @@ def sampled(problem: AbstractProblem, key: PRNGKeyArray, seconds: float) -> Samp
     return Sampled(means, error, len(kept) * _STEPS)
 
 
+class _End(NamedTuple):
+    """Where some steps led to, and the mean over them of what units are given all others."""
+
+    state: Any
+    ladder: Any
+    means: PyTree
+
+
 @eqx.filter_jit
 def _advanced(
-    sampler: ParallelTempering, model: Any, problem: AbstractProblem, state: Any, key: PRNGKeyArray
-) -> tuple[Any, PyTree]:
-    """Some steps, and the mean over them of what units are given all others."""
-
+    sampler: ParallelTempering,
+    model: Any,
+    problem: AbstractProblem,
+    state: Any,
+    ladder: Any,
+    key: PRNGKeyArray,
+) -> _End:
     def told(state: Any) -> PyTree:
         return problem.given_others(model, state.units, state.clamped)
 
-    def step(k: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        state, total = carry
-        state, _ = sampler.step(model, state, key=jax.random.fold_in(key, k))
-        return state, jax.tree.map(jnp.add, total, told(state))
+    def step(k: Array, end: _End) -> _End:
+        own = with_ladder(sampler, end.ladder)
+        state, info = own.step(model, end.state, key=jax.random.fold_in(key, k))
+        means = jax.tree.map(jnp.add, end.means, told(state))
+        return _End(state, end.ladder.counted(info), means)
 
     zero = jax.tree.map(jnp.zeros_like, told(state))
-    state, total = jax.lax.fori_loop(0, _STEPS, step, (state, zero))
-    return state, jax.tree.map(lambda x: x / _STEPS, total)
+    end = jax.lax.fori_loop(0, _STEPS, step, _End(state, ladder, zero))
+    return end._replace(means=jax.tree.map(lambda x: x / _STEPS, end.means))
 
 
 def apart(one: PyTree, other: PyTree, batch: int) -> Float[Array, "*batch"]:
