@@ -136,6 +136,7 @@ INFERENCES = {
     "exact": (ebm.Exact(), (*BINARY, "gaussian", "nnbm", *GRAPHS)),
     "exact_max": (ebm.Exact("max"), (*BINARY, *GRAPHS)),
     "mplp": (ebm.MPLP(), (*BINARY, *GRAPHS)),
+    "trbp": (ebm.TRBP(), (*BINARY, *OPEN, "channels")),
     "naive_mean_field": (ebm.NaiveMeanField(), ("nnbm",)),
     "tap": (ebm.TAP(), ("nnbm",)),
     "susp": (ebm.SusP(), ("nnbm",)),

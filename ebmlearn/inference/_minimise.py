@@ -40,25 +40,26 @@ def minimise(
     would run until the slowest instance ends.
     """
     evaluate = jax.value_and_grad(fn)
-    value, gradient = evaluate(start)
     nothing = jnp.zeros((_MEMORY, *start.shape), start.dtype)
-    length = 1 / jnp.maximum(jnp.abs(gradient).sum(), 1)
-    number = jnp.zeros((), jnp.int32)
-    begin = _State(start, value, gradient, -gradient, length, nothing, nothing, number)
+    # The first step stays where it is, so that the function is compiled once.
+    infinite, one = (jnp.asarray(x, start.dtype) for x in (jnp.inf, 1))
+    none, number = jnp.zeros_like(start), jnp.zeros((), jnp.int32)
+    begin = _State(start, infinite, none, none, one, nothing, nothing, number)
     rounding = 4 * jnp.finfo(start.dtype).eps
 
     def step(at: _State) -> tuple[_State, Float[Array, ""]]:
         x = at.x + at.length * at.direction
         value, gradient = evaluate(x)
         slope = at.gradient @ at.direction
-        most = at.value + _ENOUGH * at.length * slope + rounding * jnp.abs(at.value)
+        size = jnp.where(jnp.isfinite(at.value), jnp.abs(at.value), jnp.zeros_like(slope))
+        most = at.value + _ENOUGH * at.length * slope + rounding * size
         good = value <= most
         moved, changed = x - at.x, gradient - at.gradient
         # Without curvature along the step there is nothing to learn from it.
         learned = good & (moved @ changed > 1e-10 * (changed @ changed))
         steps = _kept(learned, at.steps, moved)
         changes = _kept(learned, at.changes, changed)
-        number = at.number + learned
+        number = at.number + learned.astype(jnp.int32)
         direction = -_scaled(gradient, steps, changes, number)
         down = gradient @ direction < 0
         direction = jnp.where(down, direction, -gradient)

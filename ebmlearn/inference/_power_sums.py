@@ -42,12 +42,16 @@ class Piece(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Tables of one shape, whose axes are in the order of the sums: the variables of each, and its
-    log-potentials.
+    """Tables of one shape, whose axes are in the order of the sums.
+
+    - `members`: the variables of each.
+    - `tables`: its log-potentials.
+    - `share`: which part of the unary scores of each of its variables it has.
     """
 
     members: Int[AnyArray, "tables rank"]
     tables: Float[Array, "tables ..."]
+    share: Float[Array, "tables rank"]
 
 
 class Decomposition(NamedTuple):
@@ -55,11 +59,13 @@ class Decomposition(NamedTuple):
 
     - `stacks`: tables of two or more variables.
     - `rows`: the log-potentials of single variables.
-    - `constant`: those of none.
+    - `number`: how many tables of `stacks` each variable has.
+    - `constant`: the log-potentials of no variable.
     """
 
     stacks: tuple[Stack, ...]
     rows: Float[Array, "variables most"]
+    number: Float[Array, " variables"]
     constant: Float[Array, ""]
 
 
@@ -100,7 +106,7 @@ def decomposed(
             rows = rows.at[members[:, 0], : tables.shape[1]].add(tables)
         elif members.shape[1] == 0:
             constant = constant + tables.sum()
-    out = []
+    out, number = [], jnp.zeros(shape[0], dtype)
     for own in pieces:
         parts = []
         for k, at, order in own:
@@ -108,9 +114,12 @@ def decomposed(
             chosen = np.asarray(at)
             moved = jnp.transpose(tables[chosen], (0, *(1 + axis for axis in order)))
             parts.append((members[chosen][:, np.asarray(order)], moved))
-        both = zip(*parts, strict=True)
-        out.append(Stack(*(jnp.concatenate(x) for x in both)))
-    return Decomposition(tuple(out), rows, constant)
+        members, tables = (jnp.concatenate(x) for x in zip(*parts, strict=True))
+        number = number.at[members.reshape(-1)].add(1)
+        out.append(Stack(members, tables, jnp.zeros(members.shape, dtype)))
+    found = Decomposition(tuple(out), rows, number, constant)
+    shares = zip(out, _weights(first(found), found), strict=True)
+    return found._replace(stacks=tuple(x._replace(share=share) for x, share in shares))
 
 
 def restored(
@@ -158,20 +167,17 @@ def bound(
     possible. Its gradient in `rows` and in the tables are the probabilities that belong to it.
     """
     excluded = jnp.asarray(EXCLUDED, rows.dtype)
-    rows = rows + model.rows
-    # Tables share the unary scores in the proportion of the first weights. Messages could do the
-    # same; but so the probabilities of a variable are a mean of those of its tables.
-    shares, weights = _weights(first(model), model), _weights(at, model)
-    mean, alone = _mean(at, model)
-    out = (
-        model.constant
-        + jnp.where(alone, jax.nn.logsumexp(jnp.where(there, rows, excluded), axis=1), 0).sum()
-    )
-    for stack, sent, part, own in zip(model.stacks, at.sent, shares, weights, strict=True):
+    rows, mean = rows + model.rows, _mean(at, model)
+    alone = jax.nn.logsumexp(jnp.where(there, rows, excluded), axis=1)
+    out = model.constant + jnp.where(model.number == 0, alone, jnp.zeros_like(alone)).sum()
+    for stack, sent, own in zip(model.stacks, at.sent, _weights(at, model), strict=True):
         scores = stack.tables
         for axis, message in enumerate(sent):
             members, size = stack.members[:, axis], message.shape[1]
-            told = part[:, axis, None] * rows[members, :size] + mean[members, :size] - message
+            # Messages could share the unary scores too; but so the probabilities of a variable are
+            # a mean of those of its tables.
+            told = stack.share[:, axis, None] * rows[members, :size]
+            told = told + mean[members, :size] - message
             told = jnp.where(there[members, :size], told, excluded)
             along = [1] * scores.ndim
             along[0], along[axis + 1] = message.shape
@@ -209,43 +215,33 @@ def _power_sum(
     return top[:, 0] + own * jax.nn.logsumexp(scaled, axis=1)
 
 
-def _mean(
-    at: Messages, model: Decomposition
-) -> tuple[Float[Array, "variables most"], Bool[Array, " variables"]]:
-    """The mean of the messages to each variable, which are taken less that, so that they add up to
-    nothing; and which variables have no table.
+def _mean(at: Messages, model: Decomposition) -> Float[Array, "variables most"]:
+    """The mean of the messages to each variable. They are taken less that, so that they add up to
+    nothing.
     """
     total = jnp.zeros_like(model.rows)
-    number = jnp.zeros(total.shape[0], total.dtype)
     for stack, sent in zip(model.stacks, at.sent, strict=True):
-        number = number.at[stack.members.reshape(-1)].add(1)
         for axis, message in enumerate(sent):
             total = total.at[stack.members[:, axis], : message.shape[1]].add(message)
-    return total / jnp.maximum(number, 1)[:, None], number == 0
+    return total / jnp.maximum(model.number, 1)[:, None]
 
 
 def _weights(at: Messages, model: Decomposition) -> tuple[Float[Array, "tables rank"], ...]:
     """The weights of the variables of each table."""
-    places = [x.members.reshape(-1) for x in model.stacks]
-    size, dtype = model.rows.shape[0], model.rows.dtype
-    top, number = jnp.full(size, -jnp.inf, dtype), jnp.zeros(size, dtype)
-    for members, logits in zip(places, at.logits, strict=True):
-        top = top.at[members].max(jax.lax.stop_gradient(logits).reshape(-1))
-        number = number.at[members].add(1)
-    parts = [
-        jnp.exp(logits.reshape(-1) - top[members])
-        for members, logits in zip(places, at.logits, strict=True)
-    ]
-    total = jnp.zeros(size, dtype)
-    for members, part in zip(places, parts, strict=True):
-        total = total.at[members].add(part)
-    return tuple(
-        ((1 - _FLOOR) * part / total[members] + _FLOOR / number[members]).reshape(x.members.shape)
-        for members, part, x in zip(places, parts, model.stacks, strict=True)
-    )
+    if not model.stacks:
+        return ()
+    members = jnp.concatenate([x.members.reshape(-1) for x in model.stacks])
+    logits = jnp.concatenate([x.reshape(-1) for x in at.logits])
+    top = jnp.full_like(model.number, -jnp.inf).at[members].max(jax.lax.stop_gradient(logits))
+    part = jnp.exp(logits - top[members])
+    total = jnp.zeros_like(model.number).at[members].add(part)
+    flat = (1 - _FLOOR) * part / total[members] + _FLOOR / model.number[members]
+    ends = np.cumsum([x.members.size for x in model.stacks])[:-1]
+    pairs = zip(jnp.split(flat, ends), model.stacks, strict=True)
+    return tuple(x.reshape(stack.members.shape) for x, stack in pairs)
 
 
-def _order(size: int, stacks: list[Int[np.ndarray, "tables _"]]) -> Int[np.ndarray, " variables"]:
+def _order(size: int, stacks: list[Int[np.ndarray, "_ _"]]) -> Int[np.ndarray, " variables"]:
     """The place of each variable in the order of the sums: the next one is always joined to the
     fewest of those that are left. On trees, where each has one such neighbour, the bound is exact.
     """

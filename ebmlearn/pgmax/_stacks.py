@@ -23,7 +23,7 @@ def stacks_of(model: Any) -> Stacks:
     for k, kind in enumerate(layout.kinds):
         if kind.type is not factor.EnumFactor:
             hint = "write it as tables by `uai.to_tables`"
-            refuse(model, "have factors that list their configurations, or dense ones", hint)
+            refuse(model, "let all factors list their configurations, or be dense", hint)
         potentials = tables.potentials_of(kind)
         shapes: dict[tuple[int, ...], list[tuple[Any, ...]]] = {}
         for scope, configurations, states in _listed(wires, k, kind):
