@@ -199,7 +199,12 @@ def test_minimise_finds_the_bottom_of_a_curved_valley():
     def rosenbrock(x):
         return (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
 
+    def evaluate(x):
+        return *jax.value_and_grad(rosenbrock)(x), x.sum()
+
     limits = limited(500, 1e-3, jnp.float32)
-    x, iterations, residual = minimise(rosenbrock, jnp.asarray([-1.2, 1.0, -1.0, 2.0]), limits)
+    start = jnp.asarray([-1.2, 1.0, -1.0, 2.0])
+    x, value, more, iterations, residual = minimise(evaluate, start, limits)
     np.testing.assert_allclose(x, 1, atol=1e-3)
+    np.testing.assert_allclose([value, more], [0, x.sum()], atol=1e-5)
     assert residual <= 1e-3 and iterations < 200
