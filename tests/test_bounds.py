@@ -1,5 +1,6 @@
 """Bounds of log Z: `TRBP` from above, `MeanField` from below."""
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -46,37 +47,36 @@ def grid(key, scale):
     return ebm.GridMRF(*(scale * x for x in pairs), shape=(3, 3), bias=bias)
 
 
-# How many of the five hundred are of each kind.
-MAKE = {"tables": (tables, 200), "rbm": (rbm, 150), "grid": (grid, 150)}
-EVIDENCE: dict[str, Any] = {
-    "tables": ({"x": jnp.asarray([-1, 2, -1, -1, 0])}, None),
-    "rbm": (jnp.asarray([1.0, 0.0, 0.3, 0.5]), jnp.asarray([True, False, True, False])),
-}
+KINDS = {"rbm": rbm, "grid": grid}
+HELD = jnp.asarray([-1, 2, -1, -1, 0])
+SEEN = jnp.asarray([1.0, 0.0, 0.3, 0.5]), jnp.asarray([True, False, True, False])
 
 
-@pytest.mark.parametrize("kind", MAKE)
-def test_log_z_is_bracketed_on_five_hundred_models(kind):
-    # Couplings from weak to so strong that no approximation is good.
-    make, number = MAKE[kind]
-    keys = jax.random.split(jax.random.key(0), number)
-    scales = jnp.geomspace(0.1, 6, number)
-    given = EVIDENCE.get(kind, (None, None))
+def many(number):
+    """Keys, and couplings from weak to so strong that no approximation is good."""
+    return jax.random.split(jax.random.key(0), number), jnp.geomspace(0.1, 6, number)
 
-    @jax.jit
-    @jax.vmap
-    def solved(key, scale):
-        model = make(key, scale)
-        below, above = ebm.MeanField(30)(model, *given), ebm.TRBP(200)(model, *given)
-        values = [x.log_partition for x in (below, ebm.Exact()(model, *given), above)]
-        return *values, above.means
 
-    below, exact, above, means = solved(keys, scales)
+def check_bracket(below, exact, above):
     assert np.isfinite(below).all() and np.isfinite(above).all()
     assert (below <= exact + ROUNDING).all()
     assert (exact <= above + ROUNDING).all()
     # They are close where couplings are weak.
     assert (above - exact)[:20].max() < 0.4 and (exact - below)[:20].max() < 0.4
-    assert all(np.isfinite(x).all() and x.min() >= 0 for x in jax.tree.leaves(means))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_z_is_bracketed_on_three_hundred_models(kind):
+    given = SEEN if kind == "rbm" else (None, None)
+
+    @jax.jit
+    @jax.vmap
+    def solved(key, scale):
+        model = KINDS[kind](key, scale)
+        solvers = ebm.MeanField(30), ebm.Exact(), ebm.TRBP(200)
+        return [solver(model, *given).log_partition for solver in solvers]
+
+    check_bracket(*solved(*many(150)))
 
 
 def decomposition(model):
@@ -85,46 +85,47 @@ def decomposition(model):
     return _power_sums.decomposed(shape, stacks, _power_sums.pieces_of(shape, stacks), model.dtype)
 
 
-def test_any_messages_and_weights_give_a_bound():
+def test_log_z_is_bracketed_on_two_hundred_graphs():
     @jax.jit
     @jax.vmap
     def solved(key, scale):
         model = tables(key, scale)
+
+        @functools.partial(jax.value_and_grad, has_aux=True)
+        def above(potentials):
+            own = eqx.tree_at(lambda m: m.log_potentials, model, potentials)
+            beliefs = ebm.TRBP(200)(own, {"x": HELD})
+            return beliefs.log_partition, (beliefs.pairwise.values, beliefs["x"])
+
+        (value, beliefs), gradient = above(model.log_potentials)
+        others = [x(model, {"x": HELD}).log_partition for x in (ebm.MeanField(30), ebm.Exact())]
+
         network = decomposition(model)
-        start = _power_sums.first(network)
-        leaves, structure = jax.tree.flatten(start)
-        noise = normals(jax.random.fold_in(key, 1), *(x.shape for x in leaves))
         there = jnp.asarray(TABLES.there)
-        rows = jnp.zeros(there.shape)
+        there = there & ((HELD < 0)[:, None] | jax.nn.one_hot(HELD, 4, dtype=bool))
+        leaves, structure = jax.tree.flatten(_power_sums.first(network))
+        noise = normals(jax.random.fold_in(key, 1), *(x.shape for x in leaves))
 
         def bound(size):
             at = jax.tree.unflatten(structure, [size * x for x in noise])
-            return _power_sums.bound(at, network, rows, there)
+            return _power_sums.bound(at, network, jnp.zeros(there.shape), there)
 
-        sizes = jnp.asarray([0.0, 0.3, 1.0, 4.0])
-        return jax.vmap(bound)(sizes), ebm.Exact()(model).log_partition
+        anywhere = jax.vmap(bound)(jnp.asarray([0.0, 0.3, 1.0, 4.0]))
+        return (*others, value), anywhere, gradient, beliefs
 
-    keys = jax.random.split(jax.random.key(1), 200)
-    found, exact = solved(keys, jnp.geomspace(0.1, 5, 200))
-    assert (found >= exact[:, None] - ROUNDING).all() and np.isfinite(found).all()
-
-
-def test_gradient_of_the_bound_is_its_beliefs():
-    graph = tables(jax.random.key(3), 1.0)
-
-    @jax.grad
-    def gradient(potentials):
-        own = eqx.tree_at(lambda m: m.log_potentials, graph, potentials)
-        return ebm.TRBP(200)(own).log_partition
-
-    found = ebm.TRBP(200)(graph)
-    for a, b in zip(gradient(graph.log_potentials), found.pairwise.values, strict=True):
+    bracket, anywhere, gradient, (pairs, beliefs) = solved(*many(200))
+    check_bracket(*bracket)
+    # Any messages and any weights give an upper bound, which the best ones lower.
+    assert np.isfinite(anywhere).all() and (anywhere >= bracket[1][:, None] - ROUNDING).all()
+    assert (anywhere[:, 0] >= bracket[2] - ROUNDING).all()
+    # The gradient of the bound is its beliefs; a table of one variable holds those of it.
+    for a, b in zip(gradient, pairs, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
-    # The tables of single variables: their entries are the beliefs.
-    for k, (scope, table) in enumerate(zip(SCOPES, TABLES.log_tables, strict=True)):
-        if len(scope) == 1:
-            own = found["x"][scope[0], : table.shape[0]]
-            np.testing.assert_allclose(found.pairwise[k], own, atol=1e-5)
+    np.testing.assert_array_equal(beliefs[:, 1], np.tile([0, 0, 1, 0], (200, 1)))
+    own = pairs[TABLES.places_of_tables[SCOPES.index((2,))][0]]
+    np.testing.assert_allclose(own[:, 0], beliefs[:, 2, :2], atol=1e-5)
+    for x, axes in ((pairs[0], (2, 3)), (beliefs, (2,))):
+        np.testing.assert_allclose(x.sum(axes), 1, atol=1e-4)
 
 
 def test_exact_on_trees():
@@ -199,7 +200,13 @@ def test_minimise_finds_the_bottom_of_a_curved_valley():
     def rosenbrock(x):
         return (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
 
+    def evaluate(x):
+        return *jax.value_and_grad(rosenbrock)(x), x.sum()
+
     limits = limited(500, 1e-3, jnp.float32)
-    x, iterations, residual = minimise(rosenbrock, jnp.asarray([-1.2, 1.0, -1.0, 2.0]), limits)
+    start = jnp.asarray([-1.2, 1.0, -1.0, 2.0])
+    x, value, more, iterations, residual = minimise(evaluate, start, limits)
     np.testing.assert_allclose(x, 1, atol=1e-3)
+    np.testing.assert_allclose(value, 0, atol=1e-5)
+    np.testing.assert_allclose(more, x.sum(), atol=1e-5)
     assert residual <= 1e-3 and iterations < 200

@@ -3,7 +3,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from ._base import Limits
 
@@ -15,13 +15,14 @@ _ENOUGH, _SHORTER = 1e-4, 0.3
 
 
 class _State(NamedTuple):
-    """A point, its value and gradient; where the next step goes and how far; the last steps and
-    changes of the gradient, and the number of steps.
+    """A point, its value and gradient, and what else is known there; where the next step goes and
+    how far; the last steps and changes of the gradient, and the number of steps.
     """
 
     x: Float[Array, " n"]
     value: Float[Array, ""]
     gradient: Float[Array, " n"]
+    more: PyTree
     direction: Float[Array, " n"]
     length: Float[Array, ""]
     steps: Float[Array, "memory n"]
@@ -30,26 +31,30 @@ class _State(NamedTuple):
 
 
 def minimise(
-    fn: Callable[[Float[Array, " n"]], Float[Array, ""]], start: Float[Array, " n"], limits: Limits
-) -> tuple[Float[Array, " n"], Int[Array, ""], Float[Array, ""]]:
-    """The smallest value of a smooth function by L-BFGS: the point, the number of evaluations, and
-    the largest entry of the gradient there.
+    evaluate: Callable[[Float[Array, " n"]], tuple[Float[Array, ""], Float[Array, " n"], PyTree]],
+    start: Float[Array, " n"],
+    limits: Limits,
+) -> tuple[Float[Array, " n"], Float[Array, ""], PyTree, Int[Array, ""], Float[Array, ""]]:
+    """The smallest value of a smooth function by L-BFGS, from what returns its value, its gradient
+    and anything more: the point, its value, what more is known there, the number of evaluations,
+    and the largest entry of the gradient.
 
     Each iteration evaluates the function once. A step that does not decrease it enough is made
     shorter, so that values never rise but for rounding. There are no loops inside, which `jax.vmap`
     would run until the slowest instance ends.
     """
-    evaluate = jax.value_and_grad(fn)
+    like = jax.eval_shape(evaluate, start)[2]
+    more = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
     nothing = jnp.zeros((_MEMORY, *start.shape), start.dtype)
     # The first step stays where it is, so that the function is compiled once.
     infinite, one = (jnp.asarray(x, start.dtype) for x in (jnp.inf, 1))
     none, number = jnp.zeros_like(start), jnp.zeros((), jnp.int32)
-    begin = _State(start, infinite, none, none, one, nothing, nothing, number)
+    begin = _State(start, infinite, none, more, none, one, nothing, nothing, number)
     rounding = 4 * jnp.finfo(start.dtype).eps
 
     def step(at: _State) -> tuple[_State, Float[Array, ""]]:
         x = at.x + at.length * at.direction
-        value, gradient = evaluate(x)
+        value, gradient, more = evaluate(x)
         slope = at.gradient @ at.direction
         size = jnp.where(jnp.isfinite(at.value), jnp.abs(at.value), jnp.zeros_like(slope))
         most = at.value + _ENOUGH * at.length * slope + rounding * size
@@ -65,7 +70,7 @@ def minimise(
         direction = jnp.where(down, direction, -gradient)
         fresh = 1 / jnp.maximum(jnp.abs(gradient).sum(), 1)
         length = jnp.where(down & (number > 0), jnp.ones_like(fresh), fresh)
-        moved_on = _State(x, value, gradient, direction, length, steps, changes, number)
+        moved_on = _State(x, value, gradient, more, direction, length, steps, changes, number)
         # A direction along which nothing decreases is given up for the gradient.
         stuck = at.length < 1e-6
         again = at._replace(
@@ -79,7 +84,7 @@ def minimise(
         return new, jnp.abs(new.gradient).max(initial=0)
 
     end, iterations, residual = limits.iterate(step, begin)
-    return end.x, iterations, residual
+    return end.x, end.value, end.more, iterations, residual
 
 
 def _kept(learned: Array, old: Float[Array, "memory n"], new: Float[Array, " n"]) -> Array:

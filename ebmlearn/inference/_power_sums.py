@@ -125,7 +125,7 @@ def decomposed(
 def restored(
     pieces: tuple[tuple[Piece, ...], ...],
     stacks: Stacks,
-    joint: tuple[Float[Array, "tables ..."], ...],
+    joint: tuple[Float[Array, "_ ..."], ...],
     p: Float[Array, "variables most"],
 ) -> tuple[Float[Array, "..."], ...]:
     """The probabilities of entries, in the order of the model's own tables."""
@@ -188,20 +188,48 @@ def bound(
     return out
 
 
+class Best(NamedTuple):
+    """The smallest bound, its gradient, the probabilities of states and of the entries of tables,
+    and how it was found: the number of steps, and the largest entry of the last gradient, which is
+    how much tables disagree about a probability, or what a weight could gain.
+    """
+
+    value: Float[Array, "*batch"]
+    p: Float[Array, "*batch variables most"]
+    joint: tuple[Float[Array, "..."], ...]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+
+
 def minimised(
     model: Decomposition,
     rows: Float[Array, "variables most"],
     there: Bool[Array, "variables most"],
     limits: Limits,
-) -> tuple[Messages, Int[Array, ""], Float[Array, ""]]:
-    """The best messages and weights by L-BFGS, the number of steps, and the largest entry of the
-    last gradient: how much tables disagree about a probability, or what a weight could gain.
+) -> Best:
+    """The bound at the best messages and weights. It is stationary in these, so that its derivative
+    is that with them held fixed.
     """
     start, unravel = ravel_pytree(first(model))
-    found, iterations, residual = minimise(
-        lambda x: bound(unravel(x), model, rows, there), start, limits
-    )
-    return unravel(found), iterations, residual
+    tables = tuple(x.tables for x in model.stacks)
+    fixed, values, own = jax.lax.stop_gradient((model, tables, rows))
+
+    def value(x: Array, rows: Array, tables: tuple[Array, ...]) -> Float[Array, ""]:
+        pairs = zip(fixed.stacks, tables, strict=True)
+        stacks = tuple(stack._replace(tables=table) for stack, table in pairs)
+        return bound(unravel(x), fixed._replace(stacks=stacks), rows, there)
+
+    def evaluate(x: Array) -> tuple[Array, Array, tuple[Array, Any]]:
+        found, (gradient, p, joint) = jax.value_and_grad(value, argnums=(0, 1, 2))(x, own, values)
+        return found, gradient, (p, joint)
+
+    _, least, (p, joint), iterations, residual = minimise(evaluate, start, limits)
+    # Nothing is added but derivatives.
+    least = least + (p * (model.rows - fixed.rows + rows - own)).sum()
+    least = least + (model.constant - fixed.constant)
+    for q, table, same in zip(joint, tables, values, strict=True):
+        least = least + (q * (table - same)).sum()
+    return Best(least, p, joint, iterations, residual)
 
 
 def _power_sum(

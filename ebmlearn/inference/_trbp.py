@@ -15,16 +15,7 @@ from ..models._base import refuse
 from ..models._problem import each
 from ._base import AbstractInference, check_limits, KEPT, limited, Limits
 from ._beliefs import AbstractDerived, Beliefs
-from ._power_sums import (
-    bound,
-    decomposed,
-    Decomposition,
-    Messages,
-    minimised,
-    Piece,
-    pieces_of,
-    restored,
-)
+from ._power_sums import Best, decomposed, minimised, Piece, pieces_of, restored
 
 
 class TRBP(AbstractInference):
@@ -72,18 +63,16 @@ class TRBP(AbstractInference):
         if not _checks.is_concrete([members for members, _ in listed]):
             hint = "use it as a constant there, and its log-potentials as the argument"
             refuse(model, "not be an argument of a compiled function", hint)
-        shape = _shape(model, problem)
-        pieces = pieces_of(shape, listed)
-        tables = decomposed(shape, listed, pieces, model.dtype)
-        value, beliefs, messages, iterations, residual = _solved(limits, problem, tables)
+        pieces = pieces_of(_shape(problem), listed)
+        best, beliefs = _solved(limits, problem, listed, pieces)
         told = MAKERS[model.kind].told(problem, beliefs, jnp.ones((), model.dtype))
         return Beliefs(
             problem,
-            _Bound(value, messages, tables, listed, pieces),
+            _Bound(best, listed, pieces),
             log_odds=told.log_odds,
-            converged=residual <= limits.tol,
-            iterations=iterations,
-            residual=residual,
+            converged=best.residual <= limits.tol,
+            iterations=best.iterations,
+            residual=best.residual,
         )
 
     def _statistics(self, problem: Any) -> Statistics:
@@ -105,9 +94,7 @@ class TRBP(AbstractInference):
 class _Bound(AbstractDerived):
     """The upper bound, and the probabilities that belong to it."""
 
-    value: Float[Array, "*batch"]
-    messages: Messages
-    tables: Decomposition
+    best: Best
     listed: Stacks
     pieces: tuple[tuple[Piece, ...], ...] = eqx.field(static=True)
 
@@ -115,77 +102,56 @@ class _Bound(AbstractDerived):
         return problem.model.factors(self.expected(problem).pairs)
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
-        return self.value
+        return self.best.value
 
     def expected(self, problem: Any) -> Expected:
         """Expected statistics of each instance."""
-        shape, model = problem.shape, problem.model
-        p, joint = _gradient(problem, self.tables, self.messages)
-        members = tuple(own for own, _ in self.listed)
-
-        def one(p: Array, joint: Any) -> Expected:
-            tables = restored(self.pieces, self.listed, joint, p)
-            return MAKERS[model.kind].expected(model, members, p, tables)
-
-        for _ in shape:
-            one = jax.vmap(one)
-        return one(p, joint)
+        return _expected(problem, self.best, self.listed, self.pieces)
 
 
-def _shape(model: Any, problem: Any) -> tuple[int, int]:
+def _shape(problem: Any) -> tuple[int, int]:
     """The number of variables, and of the states of the one that has most."""
-    maker = MAKERS[model.kind]
+    maker = MAKERS[problem.model.kind]
     instances = jax.eval_shape(lambda: maker.instances(problem))
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), instances)
-    rows, _ = jax.eval_shape(lambda x: maker.rows(model, x), one)
+    rows, _ = jax.eval_shape(lambda x: maker.rows(problem.model, x), one)
     return rows.shape
-
-
-def _at_once(tables: Decomposition) -> int:
-    """How many instances are treated at once."""
-    return max(1, KEPT // 16 // max(1, sum(x.tables.size for x in tables.stacks)))
 
 
 @eqx.filter_jit
 def _solved(
-    limits: Limits, problem: Any, tables: Decomposition
-) -> tuple[Array, Any, Messages, Array, Array]:
-    """The bound, beliefs, messages, steps, and the last gradient."""
+    limits: Limits, problem: Any, listed: Stacks, pieces: tuple[tuple[Piece, ...], ...]
+) -> tuple[Best, tuple[Array, ...]]:
+    """The smallest bound, and beliefs in the form of messages."""
     model, maker = problem.model, MAKERS[problem.model.kind]
+    tables = decomposed(_shape(problem), listed, pieces, model.dtype)
 
-    def one(instance: Any) -> Any:
+    def one(instance: Any) -> tuple[Best, tuple[Array, ...]]:
         rows, there = maker.rows(model, instance)
-        fixed = jax.lax.stop_gradient((tables, rows))
-        found, iterations, residual = minimised(*fixed, there, limits)
-        # The bound is stationary in the messages, so its gradient needs none through them.
-        found, residual = jax.lax.stop_gradient((found, residual))
-        value, p = jax.value_and_grad(bound, argnums=2)(found, tables, rows, there)
-        floor = jnp.asarray(jnp.finfo(p.dtype).tiny, p.dtype)
-        scores = jnp.where(there, jnp.log(jnp.maximum(p, floor)), jnp.asarray(LEAST, p.dtype))
-        return value, maker.scored(scores, instance), found, iterations, residual
+        best = minimised(tables, rows, there, limits)
+        floor = jnp.asarray(jnp.finfo(rows.dtype).tiny, rows.dtype)
+        scores = jnp.log(jnp.maximum(best.p, floor))
+        scores = jnp.where(there, scores, jnp.asarray(LEAST, rows.dtype))
+        return best, maker.scored(scores, instance)
 
-    return each(one, maker.instances(problem), problem.shape, _at_once(tables))
+    # The entries of all tables are kept some twenty times.
+    size = 20 * sum(table.size for _, table in listed)
+    return each(one, maker.instances(problem), problem.shape, max(1, KEPT // max(1, size)))
 
 
-@eqx.filter_jit
-def _gradient(problem: Any, tables: Decomposition, messages: Messages) -> tuple[Array, Any]:
-    """The probabilities of states, and of the entries of tables."""
-    model, maker = problem.model, MAKERS[problem.model.kind]
+def _expected(
+    problem: Any, best: Best, listed: Stacks, pieces: tuple[tuple[Piece, ...], ...]
+) -> Expected:
+    """Expected statistics of each instance."""
+    model, members = problem.model, tuple(own for own, _ in listed)
 
-    def one(args: tuple[Any, Messages]) -> tuple[Array, Any]:
-        instance, at = args
-        rows, there = maker.rows(model, instance)
+    def one(p: Array, joint: tuple[Array, ...]) -> Expected:
+        tables = restored(pieces, listed, joint, p)
+        return MAKERS[model.kind].expected(model, members, p, tables)
 
-        def value(rows: Array, values: tuple[Array, ...]) -> Float[Array, ""]:
-            stacks = zip(tables.stacks, values, strict=True)
-            own = tuple(x._replace(tables=table) for x, table in stacks)
-            return bound(at, tables._replace(stacks=own), rows, there)
-
-        return jax.grad(value, argnums=(0, 1))(rows, tuple(x.tables for x in tables.stacks))
-
-    shape, size = problem.shape, math.prod(problem.shape)
-    flat = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(shape) :]), messages)
-    return each(one, (maker.instances(problem), flat), shape, _at_once(tables))
+    for _ in problem.shape:
+        one = jax.vmap(one)
+    return one(best.p, best.joint)
 
 
 TRBP.__init__.__doc__ = """**Arguments:**
