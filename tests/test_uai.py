@@ -15,7 +15,6 @@ import pytest
 import ebmlearn as ebm
 from ebmlearn import uai
 from ebmlearn.elimination import Network
-from ebmlearn.uai._search import improved, possible
 
 
 def random_network(seed=0, counts=(2, 3, 2, 1, 2), zeros=0.2):
@@ -303,34 +302,6 @@ def test_answers_say_whether_messages_converged():
     rows = configurations(network.counts)
     assert network.score(best.states) == pytest.approx(network.score(rows).max())
     assert f"{network.score(rows).max() / math.log(10):.6g}" in report.quality
-
-
-def test_local_search_never_gets_worse_and_finds_what_is_possible():
-    rng = np.random.default_rng(1)
-    for seed in range(5):
-        network = random_network(seed, zeros=0.4)
-        rows = configurations(network.counts)
-        states, value = improved(network, rows[rng.integers(len(rows))], seconds=0.1)
-        assert value == network.score(states)
-        assert value == pytest.approx(network.score(rows).max())
-
-
-def test_states_that_tables_allow():
-    """Each third variable must be the parity of the two before it, and the ends of rows equal."""
-    even = np.indices((2, 2, 2)).sum(0) % 2 == 0
-    parity = np.where(even, 0, -np.inf)
-    scopes = [(v, v + 1, v + 2) for v in range(0, 28, 2)] + [(0, 29), (1, 28)]
-    equal = np.array([[0, -np.inf], [-np.inf, 0]])
-    tables = (*[parity] * 14, equal, equal)
-    network = Network((2,) * 30, tuple(scopes), tables)
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        likely = list(rng.dirichlet([1, 1], 30))
-        states = possible(network, likely, 5.0)
-        assert states is not None
-        assert network.score(states) == 0
-    odd = Network((2, 2), ((0, 1), (0, 1)), (equal, equal[::-1]))
-    assert possible(odd, list(rng.dirichlet([1, 1], 2)), 5.0) is None
 
 
 @pytest.mark.usefixtures("as_a_user")

@@ -19,12 +19,13 @@ _RUNGS = 24
 _CHAINS = 16  # in all, if there are few instances
 _STEPS = 20  # that one call of a compiled function makes
 _PLACED = 320  # steps in which temperatures move
+_ENOUGH = 5e-3  # an error for which no more steps are made
 _TRIPS = 2  # of a chain, from the hot end to the cold one, without which it is not trusted
 
 
 class Sampled(NamedTuple):
-    """Means of all units by name, for each instance: of all chains, and half the root mean square
-    difference between two halves of them, which is about their error.
+    """Means of all units by name, for each instance: of all chains, and their standard error, the
+    root mean square of all units.
     """
 
     means: PyTree
@@ -32,7 +33,7 @@ class Sampled(NamedTuple):
     steps: int
 
 
-def sampled(problem: AbstractProblem, key: PRNGKeyArray, seconds: float) -> Sampled | None:
+def sampled(problem: AbstractProblem, key: PRNGKeyArray, seconds: float | int) -> Sampled | None:
     """Means by chains from random starts. The first steps are left out, and a third of the others;
     of the rest the mean counts, over the steps and chains, of what a unit is given all other units.
     None if the model cannot be sampled, or if replicas moved too little between temperatures within
@@ -52,28 +53,33 @@ def sampled(problem: AbstractProblem, key: PRNGKeyArray, seconds: float) -> Samp
     )
     ladder = ladder_of(sampler, _PLACED, model.dtype)
     ends: list[_End] = []
-    while len(ends) * _STEPS < _PLACED or time.perf_counter() < deadline:
-        if time.perf_counter() > deadline:
-            return None
+    found = None
+    while time.perf_counter() < deadline and (found is None or float(found.error.max()) > _ENOUGH):
         key, own = jax.random.split(key)
         end = _advanced(sampler, chained.model, problem, state, ladder, own)
         state, ladder = end.state, end.ladder
         ends.append(jax.block_until_ready(end._replace(state=state.trips)))
-    settled = ends[_PLACED // _STEPS :]
-    kept = settled[len(settled) // 3 :]
+        found = _told(ends[_PLACED // _STEPS :], number, shape)
+    return found
+
+
+def _told(ends: "list[_End]", number: int, shape: tuple[int, ...]) -> Sampled | None:
+    """What chains say after some steps, without the first third of them."""
+    kept = ends[len(ends) // 3 :]
     if not kept or float((kept[-1].state - kept[0].state).mean()) < _TRIPS:
         return None
     mean = jax.tree.map(lambda *x: sum(x) / len(x), *[x.means for x in kept])
 
-    def halves(x: Array) -> Array:
-        """The means of both halves of the chains of each instance."""
-        return x.reshape(2, number // 2, *shape, *x.shape[1:]).mean(1)
-
-    two = jax.tree.map(halves, mean)
-    one, other = jax.tree.map(lambda x: x[0], two), jax.tree.map(lambda x: x[1], two)
-    means = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
-    error = apart(one, other, len(shape)) / 2
+    chains = jax.tree.map(lambda x: x.reshape(number, *shape, *x.shape[1:]), mean)
+    means = jax.tree.map(lambda x: x.mean(0), chains)
+    # Chains are independent, whatever the time is that each of them needs to forget a state.
+    off = jnp.stack([apart(_chain(chains, k), means, len(shape)) for k in range(number)])
+    error = jnp.sqrt((off**2).sum(0) / (number * (number - 1)))
     return Sampled(means, error, len(kept) * _STEPS)
+
+
+def _chain(chains: PyTree, k: int) -> PyTree:
+    return jax.tree.map(lambda x: x[k], chains)
 
 
 class _End(NamedTuple):

@@ -74,8 +74,10 @@ def maximum(network: Network, deadline: float, key: PRNGKeyArray) -> Maximum:
         bound = float(MPLP(200).beliefs_of(problem).log_partition) + constant
     seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
     left = deadline - time.perf_counter()
-    found = likely_states(small.network, mean, max(left, 0.5), seed)
-    return Maximum(small.restored(found.states), found.value, bound)
+    # The bound is in float32.
+    near = bound - 1e-6 * (1 + abs(bound)) if math.isfinite(bound) else bound
+    found = likely_states(small.network, mean, max(left, 0.5), seed, near)
+    return Maximum(small.restored(found.states), found.value, max(bound, found.value))
 
 
 def tabled(network: Network) -> tuple[TableModel, float]:

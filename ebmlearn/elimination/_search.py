@@ -1,5 +1,6 @@
 """Likely states of networks that are too wide: parts of them are eliminated, again and again."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -37,6 +38,7 @@ def likely_states(
     beliefs: Sequence[Float[np.ndarray, " _"]],
     seconds: float | int,
     seed: int = 0,
+    bound: float = math.inf,
 ) -> Found:
     """The most likely states that a search finds. A move fixes variables until the rest is narrow,
     and gives the rest its best states given those. Which ones it fixes changes from move to move:
@@ -53,6 +55,7 @@ def likely_states(
     - `beliefs`: probabilities of the states of each variable, from where to start.
     - `seconds`: how long to go on; one round is always made.
     - `seed`: of all that is random.
+    - `bound`: no states are known to be better than this; the search ends if it is reached.
     """
     deadline = time.perf_counter() + seconds
     search = _Search(network, beliefs, np.random.default_rng(seed))
@@ -62,7 +65,7 @@ def likely_states(
         start = start if found is None else found
     search.round(start, deadline, _MOVES)
     rounds = 0
-    while time.perf_counter() < deadline and search.free.any():
+    while time.perf_counter() < deadline and search.free.any() and search.value < bound:
         rounds += 1
         if rounds % 2:
             temperature = float(search.rng.choice(_TEMPERATURES))

@@ -226,7 +226,20 @@ class Beliefs(eqx.Module):
 
     def with_report(self, report: Report) -> "Beliefs":
         """The same beliefs with a report."""
-        return eqx.tree_at(lambda b: b.report, self, report, is_leaf=lambda x: x is None)
+        return Beliefs(
+            self._problem,
+            self._derived,
+            log_odds=self.log_odds,
+            converged=self.converged,
+            iterations=self.iterations,
+            residual=self.residual,
+            stable=self.stable,
+            guarded=self.guarded,
+            normal=self._normal,
+            covariance=self._covariance,
+            states=self._states,
+            report=report,
+        )
 
     @property
     def settled(self) -> Float[Array, ""]:

@@ -51,13 +51,16 @@ def check_width(problem: Any, most: int) -> None:
     assert listed is not None
     if not _checks.is_concrete([own for own, _ in listed]):
         return
-    counts = np.asarray(model.num_states)
+    counts = tuple(np.asarray(model.num_states).tolist())
+    held = np.zeros(len(counts), bool)
     if _checks.is_concrete(problem.rows):
-        # What all instances hold has one state.
+        # What all instances hold joins nothing.
         held = (np.asarray(problem.rows) >= 0).reshape(-1, len(counts)).all(0)
-        counts = np.where(held, 1, counts)
-    counts = tuple(counts.tolist())
-    scopes = tuple(tuple(row) for own, _ in listed for row in np.asarray(own).tolist())
+    scopes = tuple(
+        tuple(v for v in row if not held[v])
+        for own, _ in listed
+        for row in np.asarray(own).tolist()
+    )
     try:
         _planned(counts, scopes, most)
     except elimination.TooWide as error:

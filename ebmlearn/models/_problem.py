@@ -314,7 +314,7 @@ class Problem(AbstractProblem):
             held, signs = known
             soft = given[1] & ~held
             inside = jnp.where(soft, given[0], jnp.full_like(given[0], 0.5))
-            first = first + jax.scipy.special.logit(inside)
+            first = jnp.broadcast_to(first, inside.shape) + jax.scipy.special.logit(inside)
             none = [None] * len(others)
             masks, states = self._tiled(held, number), self._tiled(signs > 0, number)
             states = jnp.where(masks, states, jax.random.bernoulli(key, 0.5, states.shape))

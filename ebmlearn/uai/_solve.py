@@ -176,7 +176,12 @@ class _Approximate:
         lower, upper = (
             (float(x) + self.constant) / math.log(10) for x in (report.lower, report.upper)
         )
-        said = (
+        told = ""
+        if not bool(beliefs.converged):
+            told = f"It did not converge in {int(beliefs.iterations)} sweeps. "
+        elif beliefs.stable is not None and not bool(beliefs.stable):
+            told = "Messages from different starts led to different answers. "
+        said = told + (
             f"Probabilities are off by about {float(report.error):.1e}; log10 of Z is between"
             f" {lower:.6g} and {upper:.6g}."
         )
