@@ -120,17 +120,15 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
         candidates.append(_Candidate("TRBP", TRBP().beliefs_of(problem)))
         upper = candidates[-1].beliefs.log_partition
     shape, dtype = problem.shape, problem.model.dtype
-    bounds = [
-        jnp.full(shape, end, dtype) if x is None else x
-        for x, end in ((lower, -jnp.inf), (upper, jnp.inf))
-    ]
+    lower = jnp.full(shape, -jnp.inf, dtype) if lower is None else lower
+    upper = jnp.full(shape, jnp.inf, dtype) if upper is None else upper
     judge = None
     if time.perf_counter() < deadline:
         judge = sampled(problem, key, deadline - time.perf_counter())
     best = candidates[0]
     if judge is None:
         unknown = jnp.full(shape, jnp.nan, dtype)
-        return best.beliefs.with_report(Report(best.name, False, unknown, *bounds))
+        return best.beliefs.with_report(Report(best.name, False, unknown, lower, upper))
     noise = judge.error
     errors = []
     for _, beliefs in candidates:
@@ -141,7 +139,7 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     best, error = candidates[k], errors[k]
     found = best.beliefs
     if means[k] > float(noise.mean()):
-        value = jnp.clip(candidates[0].beliefs.log_partition, *bounds)
+        value = jnp.clip(candidates[0].beliefs.log_partition, lower, upper)
         found = Beliefs(
             problem,
             Found(value, None, "Auto"),
@@ -150,5 +148,5 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
             iterations=jnp.full(shape, judge.steps, jnp.int32),
             residual=noise,
         )
-        return found.with_report(Report("parallel tempering", False, noise, *bounds))
-    return found.with_report(Report(best.name, False, jnp.maximum(error, noise), *bounds))
+        return found.with_report(Report("parallel tempering", False, noise, lower, upper))
+    return found.with_report(Report(best.name, False, jnp.maximum(error, noise), lower, upper))

@@ -52,10 +52,10 @@ def check_width(problem: Any, most: int) -> None:
     if not _checks.is_concrete([own for own, _ in listed]):
         return
     counts = tuple(np.asarray(model.num_states).tolist())
-    held = np.zeros(len(counts), bool)
+    held = [False] * len(counts)
     if _checks.is_concrete(problem.rows):
         # What all instances hold joins nothing.
-        held = (np.asarray(problem.rows) >= 0).reshape(-1, len(counts)).all(0)
+        held = (np.asarray(problem.rows) >= 0).reshape(-1, len(counts)).all(0).tolist()
     scopes = tuple(
         tuple(v for v in row if not held[v])
         for own, _ in listed
