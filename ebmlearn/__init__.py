@@ -16,6 +16,7 @@ from .estimate import (
     classify as classify,
     error_rate as error_rate,
     log_likelihood as log_likelihood,
+    log_partition as log_partition,
     mmd as mmd,
     pmp_bound as pmp_bound,
     predict as predict,
