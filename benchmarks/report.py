@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import _crbm_further, _hosts_report, _nnbm_tables, _pmp_report, _qt_report, sap
+from . import _crbm_further, _hosts_report, _logz_report, _nnbm_tables, _pmp_report, _qt_report, sap
 from ._report import machine, RESULTS, ROOT, stored
 from .crbm import PUBLISHED, SIZES
 
@@ -527,6 +527,7 @@ TABLES = {
         _hosts_report.numpyro,
         _hosts_report.samplers,
         _hosts_report.calibration,
+        _logz_report.logz,
         precision,
         compiling,
         speed,

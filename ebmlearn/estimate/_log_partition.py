@@ -249,7 +249,7 @@ class _Run:
         return float(np.mean(rates, axis=0).min())
 
     def checked(self, key: PRNGKeyArray) -> dict[str, Estimate]:
-        """Other estimates from as many steps."""
+        """Other estimates, from the last round and from annealing."""
         one, two, three = jax.random.split(key, 3)
         models = self.sampler.trajectory
         looks = [np.asarray(all_energies(models, self.end, x)) for x in self.snapshots]
@@ -264,7 +264,7 @@ class _Run:
         }
 
     def _annealed(self, layers: list[Array], key: PRNGKeyArray, sign: int) -> np.ndarray:
-        """The log-weights of chains along the path in as many steps as those of tempering."""
+        """The log-weights of chains along the path, in as many steps as the last round or more."""
         parts = -(-self.calls * CALL // (LEG * (len(self.places) - 1)))
         marks = np.linspace(0, 1, parts + 1)[::sign]
         total = np.zeros(self.num_chains)
