@@ -12,6 +12,7 @@ NAMES = (
     "crbm",
     "exchange",
     "gibbs",
+    "logz",
     "nnbm",
     "notebooks",
     "numpyro",

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import _crbm_further, _hosts_report, _nnbm_tables, _pmp_report, _qt_report, sap
+from . import _crbm_further, _hosts_report, _logz_report, _nnbm_tables, _pmp_report, _qt_report, sap
 from ._report import machine, RESULTS, ROOT, stored
 from .crbm import PUBLISHED, SIZES
 
@@ -186,8 +186,8 @@ def crbm_paper() -> str:
         f" which is so for {lower} of {len(found)}."
         " The models have 256 hidden units and are trained with a corruption drawn once, gradient"
         " descent with momentum 0.9, at most 7 + epoch sweeps, and early stopping by the validation"
-        " error, which also chose the settings below the tables. Figures with a dagger are means over"
-        " three seeds, for the corruption, the initial weights and training; the others are of seed"
+        " error, which also chose the settings below the tables. Figures with a dagger are means"
+        " over three seeds, for the corruption, the initial weights and training; the others are of seed"
         f" 0. `python -m benchmarks crbm --seed 0 1 2`; {machine(tables[0])}.",
         "",
         f"| | {' | '.join(_TASKS.values())} |",
@@ -584,6 +584,7 @@ TABLES = {
         _hosts_report.numpyro,
         _hosts_report.samplers,
         _hosts_report.calibration,
+        _logz_report.logz,
         precision,
         compiling,
         speed,

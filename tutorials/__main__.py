@@ -12,7 +12,14 @@ from ._notebook import make
 
 FOLDER = Path(__file__).parent
 # Their models are so small that to compile takes longer than to run.
-SMALL = ("03_numpyro", "06_nonnegative_data", "07_which_learner", "08_scaling_out", "09_from")
+SMALL = (
+    "03_numpyro",
+    "06_nonnegative_data",
+    "07_which_learner",
+    "08_scaling_out",
+    "09_from",
+    "10_is",
+)
 
 
 def main() -> None:

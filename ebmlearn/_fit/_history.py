@@ -18,7 +18,8 @@ class History(NamedTuple):
     - `epochs`: the means of these over each epoch, the last validation `metric` of the epoch, and
       `seconds`. Columns that hold only NaN are left out.
     - `validations`: the `step` after which each validation was made, counted from 1, and its
-      `metric`.
+      `metric`; with `fit(..., equilibrium=True)` also `autocorrelation_time`, `r_hat` and `gap`,
+      the largest of all slow modes that [`ebmlearn.equilibrium`][] finds.
     """
 
     steps: dict[str, np.ndarray]
@@ -26,9 +27,16 @@ class History(NamedTuple):
     validations: dict[str, np.ndarray]
 
     def told(self) -> "History":
-        """The same without the columns of `epochs` that hold only NaN."""
+        """The same without the columns of `epochs` that hold only NaN, and those of `validations`
+        that were not asked for.
+        """
         kept = {k: x for k, x in self.epochs.items() if not x.size or not np.isnan(x).all()}
-        return self._replace(epochs=kept)
+        found = {
+            k: x
+            for k, x in self.validations.items()
+            if k not in EQUILIBRIUM or not np.isnan(x).all()
+        }
+        return self._replace(epochs=kept, validations=found)
 
 
 class EpochReport(NamedTuple):
@@ -90,8 +98,11 @@ class Record:
         if history is not None:
             self.steps = [np.stack([history.steps[name] for name in StepInfo._fields])]
             self.epochs = list(np.stack([history.epochs[name] for name in _EPOCH], 1))
-            pairs = history.validations["step"], history.validations["metric"]
-            self.validations = list(zip(*pairs, strict=True))
+            told = history.validations
+            # Files of older versions do not have all of them.
+            none = np.full(len(told["step"]), np.nan)
+            columns = [told.get(name, none) for name in _VALIDATION]
+            self.validations = list(zip(*columns, strict=True))
         self.ended = self.steps[0].shape[1] - done  # steps of epochs that are ended
         self.current = [self.steps[0][:, self.ended :]]  # those of the epoch that is not
         self.seconds = 0.0
@@ -102,15 +113,17 @@ class Record:
         self.current.append(infos)
         self.seconds += seconds
 
-    def add_validation(self, step: int, metric: float) -> None:
-        self.validations.append((step, metric))
+    def add_validation(
+        self, step: int, metric: float, equilibrium: tuple[float, float, float] = (np.nan,) * 3
+    ) -> None:
+        self.validations.append((step, metric, *equilibrium))
 
     def add_epoch(self) -> tuple[dict[str, float], float]:
         """Ends an epoch; returns the means over its steps and its last metric."""
         infos = np.concatenate(self.current, 1)
         means = means_of(infos)
         self.ended += infos.shape[1]
-        last, metric = self.validations[-1] if self.validations else (0, np.nan)
+        last, metric, *_ = self.validations[-1] if self.validations else (0, np.nan)
         metric = float(metric) if last > self.ended - infos.shape[1] else float("nan")
         self.epochs.append(np.array([*means, metric, self.seconds]))
         self.current, self.seconds = [], 0.0
@@ -120,12 +133,15 @@ class Record:
         """The history of the first steps, epochs and validations."""
         infos = np.concatenate(self.steps, 1)[:, :steps]
         ended = np.array(self.epochs[:epochs]).reshape(-1, len(_EPOCH))
-        found = np.array(self.validations[:validations], float).reshape(-1, 2)
+        found = np.array(self.validations[:validations], float).reshape(-1, len(_VALIDATION))
         return History(
             dict(zip(StepInfo._fields, infos, strict=True)),
             dict(zip(_EPOCH, ended.T, strict=True)),
-            {"step": found[:, 0].astype(np.int64), "metric": found[:, 1]},
+            dict(zip(_VALIDATION, [found[:, 0].astype(np.int64), *found.T[1:]], strict=True)),
         )
 
 
 _EPOCH = (*StepInfo._fields, "metric", "seconds")
+# What is told of the chains: see `ebmlearn.equilibrium`.
+EQUILIBRIUM = ("autocorrelation_time", "r_hat", "gap")
+_VALIDATION = ("step", "metric", *EQUILIBRIUM)

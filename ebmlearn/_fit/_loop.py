@@ -18,6 +18,7 @@ from ..learners import AbstractLearner
 from ..learners._base import Metric
 from ..models import AbstractModel
 from ..samplers import Trajectory
+from ._chains import Chains
 from ._checkpoint import Checkpoint, Keeper
 from ._data import Arrays, Batches, source
 from ._file import checksum
@@ -51,6 +52,7 @@ def fit(
     augment: Callable[..., PyTree] | None = None,
     average: float | None = None,
     trajectory: int | Trajectory | None = None,
+    equilibrium: bool = False,
     progress: bool = True,
 ) -> Fitted:
     """Trains a model. All randomness comes from `key`, so the same call gives the same result.
@@ -120,6 +122,11 @@ def fit(
       less than 0.3 of all cases, as 20 chains on the trajectory measure every 10 steps. They cost
       about 8 sweeps of one row for each step and each model there is room for. Checkpoints hold the
       trajectory, and `fitted.trajectory` is the result.
+    - `equilibrium`: whether to run chains of the learner's sampler, or of Gibbs sampling if it has
+      none, at each validation, or after each epoch without a metric: 32 from data and 32 from
+      noise, of 300 steps. `history.validations` then holds their `autocorrelation_time`, `r_hat`
+      and `gap` along slow modes: see [`ebmlearn.equilibrium`][]. An `r_hat` far above 1 says that
+      the model is learned out of equilibrium.
     - `progress`: whether to show a progress bar.
 
     **Returns:**
@@ -159,7 +166,11 @@ def fit(
         if isinstance(rows, Arrays):
             rows.data = jax.device_put(rows.data, replicated)
     validation = jax.tree.map(jnp.asarray, _checks.as_data("validation", validation))
-    judged = Validation(metric, validation, validate_every)
+    chains = None
+    if equilibrium:
+        own = jax.random.fold_in(init_key, 2)
+        chains = Chains(learner, _all_rows(rows, augment, key), own)
+    judged = Validation(metric, validation, validate_every, chains)
     run = Run(training, state, rows, (order_key, step_key), judged, callbacks)
     if checkpoint is not None:
         settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)

@@ -43,13 +43,18 @@ class Validation(NamedTuple):
     metric: Callable[[Any, Any, int], Any] | None
     data: Any
     every: int | None  # steps; None is the end of an epoch
+    chains: Callable[[Any, Any, int], tuple[float, float, float]] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return self.metric is not None or self.chains is not None
 
     @property
     def at_end(self) -> bool:
-        return self.metric is not None and self.every is None
+        return self.wanted and self.every is None
 
     def due(self, step: int) -> bool:
-        return self.metric is not None and self.every is not None and step % self.every == 0
+        return self.wanted and self.every is not None and step % self.every == 0
 
 
 class Run:
@@ -201,13 +206,14 @@ class Run:
 
     def _validate(self, bar: Bar) -> None:
         """Validates the model, and keeps it if it is the best so far."""
-        assert self.validation.metric is not None
         current = self._counted(self.state)
         model = self.training.model(current)
-        value = _number(self.validation.metric(model, self.validation.data, self.epoch))
-        if math.isnan(value):
-            text = f"`metric` must return a number, got NaN in epoch {self.epoch}."
-            warnings.warn(text, stacklevel=4)
+        metric, value = self.validation.metric, math.nan
+        if metric is not None:
+            value = _number(metric(model, self.validation.data, self.epoch))
+            if math.isnan(value):
+                text = f"`metric` must return a number, got NaN in epoch {self.epoch}."
+                warnings.warn(text, stacklevel=4)
         step, facts, best = int(self.state.step), dict(self.facts), self.now.best
         facts.update(waited=facts["waited"] + 1, validations=facts["validations"] + 1)
         # The first is better than the start, whatever it is.
@@ -215,9 +221,14 @@ class Run:
             known = math.inf if math.isnan(value) else value
             facts.update(best=known, best_epoch=self.epoch, best_step=step, waited=0)
             best = current
-        self.record.add_validation(step, value)
+        told = ()
+        if self.validation.chains is not None:
+            trajectory = trajectory_in((self.state.recorder, self.state.learner), model)
+            told = (self.validation.chains(model, trajectory, step),)
+        self.record.add_validation(step, value, *told)
         self.now = self.now._replace(facts=facts, best=best)
-        bar.metric = value
+        if metric is not None:
+            bar.metric = value
 
     def _finish_epoch(self, bar: Bar) -> EpochReport:
         """Validates if it is time, and returns the report of the epoch."""

@@ -8,6 +8,11 @@ from ._likelihood import (
     log_likelihood as log_likelihood,
     pseudo_log_likelihood as pseudo_log_likelihood,
 )
+from ._log_partition import (
+    Estimate as Estimate,
+    log_partition as log_partition,
+    LogPartition as LogPartition,
+)
 from ._mmd import mmd as mmd
 from ._pmp_bound import pmp_bound as pmp_bound, PMPBound as PMPBound
 from ._prediction import (

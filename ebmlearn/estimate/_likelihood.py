@@ -10,6 +10,7 @@ from .._types import AnyArray
 from ..messages import graph_kinds
 from ..models import AbstractNamedModel, AbstractPlainModel
 from ..models._base import refuse, require, require_layers, require_possible, states_of
+from ._log_partition import LogPartition
 
 
 _FIELDS = 2**20  # How many hidden units' fields are held at once.
@@ -19,7 +20,7 @@ def log_likelihood(
     model: AbstractNamedModel,
     data: Shaped[AnyArray, "rows visible"]
     | tuple[Shaped[AnyArray, "rows visible"], Int[AnyArray, " rows"]],
-    log_partition: float | Float[Array, "*batch"],
+    log_partition: float | Float[Array, "*batch"] | LogPartition,
 ) -> Float[Array, " rows"]:
     """The log-probability of each row of visible units, $-F(v) - \\log Z$, in nats.
 
@@ -35,8 +36,12 @@ def log_likelihood(
     - `model`: any layered model without connections between hidden layers. Condition a CRBM first.
     - `data`: visible units. For a model with label units, pass `(visible, labels)` for the joint
       probability, or only `visible` to sum over the labels.
-    - `log_partition`: log Z, from [`ebmlearn.Exact`][], [`ebmlearn.ais`][] or another inference.
+    - `log_partition`: log Z, from [`ebmlearn.Exact`][], [`ebmlearn.ais`][] or another inference; or
+      the result of [`ebmlearn.log_partition`][], of which the largest is taken if estimates
+      disagree.
     """
+    if isinstance(log_partition, LogPartition):
+        log_partition = log_partition.quoted
     free_energy = _free_energies(model, data)
     log_z = jnp.asarray(log_partition).astype(free_energy.dtype)
     if log_z.shape not in ((), free_energy.shape):

@@ -52,12 +52,13 @@ def check_width(problem: Any, most: int) -> None:
     if not _checks.is_concrete([own for own, _ in listed]):
         return
     counts = tuple(np.asarray(model.num_states).tolist())
-    held = [False] * len(counts)
+    held = np.zeros(len(counts), bool)
     if _checks.is_concrete(problem.rows):
         # What all instances hold joins nothing.
-        held = (np.asarray(problem.rows) >= 0).reshape(-1, len(counts)).all(0).tolist()
+        held = (np.asarray(problem.rows) >= 0).reshape(-1, len(counts)).all(axis=0)
+    known = set(np.flatnonzero(held).tolist())
     scopes = tuple(
-        tuple(v for v in row if not held[v])
+        tuple(v for v in row if v not in known)
         for own, _ in listed
         for row in np.asarray(own).tolist()
     )

@@ -7,9 +7,12 @@ from ._base import (
 )
 from ._diagnostics import (
     autocorrelation_time as autocorrelation_time,
+    jumps as jumps,
+    r_hat as r_hat,
     singular_values as singular_values,
 )
 from ._dmala import DMALA as DMALA, DMALAInfo as DMALAInfo
+from ._equilibrium import Equilibrium as Equilibrium, equilibrium as equilibrium
 from ._exchange import TemperingInfo as TemperingInfo
 from ._gibbs import Gibbs as Gibbs, GibbsInfo as GibbsInfo
 from ._gwg import (

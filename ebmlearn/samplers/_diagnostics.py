@@ -1,5 +1,8 @@
+from typing import Any
+
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Int, Num
 
 from .. import _checks
 from .._types import AnyArray
@@ -44,3 +47,77 @@ def singular_values(model: AbstractModel) -> tuple[Float[Array, " _"], ...]:
     show the directions that the model has learned.
     """
     return tuple(jnp.linalg.svd(b.weights, compute_uv=False) for b in model.blocks())
+
+
+def r_hat(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
+    """R-hat of numbers along chains, for instance energies: the square root of their variance over
+    the mean variance of a chain, each chain cut into two halves (Gelman et al. 2013). It is 1 for
+    chains that have mixed, and larger as long as they have not.
+
+    **Arguments:**
+
+    - `x`: numbers of shape `[steps, chains]`, of four steps or more.
+    """
+    _checks.rank("x", x, 2, "[steps, chains]")
+    if x.shape[0] < 4:
+        raise ValueError(f"`x` must contain at least four steps, got {_checks.describe(x)}.")
+    x = jnp.asarray(x)
+    x = x.astype(jnp.result_type(float)) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    half = x.shape[0] // 2
+    halves = jnp.concatenate([x[:half], x[-half:]], axis=1)
+    within = halves.var(0, ddof=1).mean()
+    between = halves.mean(0).var(ddof=1)
+    ratio = jnp.sqrt((half - 1) / half + between / within)
+    # Chains that stand still agree only if all stand in one place.
+    still = jnp.where(between > 0, jnp.inf, jnp.ones_like(ratio))
+    return jnp.where(within > 0, ratio, still)
+
+
+def jumps(
+    states: Num[AnyArray, "steps chains n"], centres: Num[AnyArray, "clusters n"], stay: int = 10
+) -> Int[Array, " chains"]:
+    """Counts how often each chain jumps between clusters: the nearest centre becomes another one,
+    and stays it for `stay` steps.
+
+    !!! example
+
+        ```python
+        samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 100_000, key=key, num_chains=100)
+        states = samples.visible.reshape(1000, 100, -1)
+        ebmlearn.jumps(states, centres).mean()
+        ```
+
+    **Arguments:**
+
+    - `states`: states of chains, `[steps, chains, n]`.
+    - `centres`: the centre of each cluster, such as the mean of the rows of a class.
+    - `stay`: the number of steps that a chain must stay.
+    """
+    _checks.rank("states", states, 3, "[steps, chains, n]")
+    _checks.rank("centres", centres, 2, "[clusters, n]")
+    _checks.trailing("centres", centres, (states.shape[-1],), "as `states` has units")
+    _checks.count("stay", stay)
+    return _jumps(jnp.asarray(states), jnp.asarray(centres), jnp.asarray(stay, jnp.int32))
+
+
+@jax.jit
+def _jumps(states: Array, centres: Array, stay: Int[Array, ""]) -> Int[Array, " chains"]:
+    centres = centres.astype(jnp.result_type(float))
+    squares = (centres**2).sum(-1)
+
+    def nearest(x: Array) -> Int[Array, " chains"]:
+        inner = x.astype(centres.dtype) @ centres.T
+        return jnp.argmin(squares[None] - 2 * inner, axis=-1).astype(jnp.int32)
+
+    def step(carry: Any, x: Array) -> Any:
+        home, other, run, count = carry
+        now = nearest(x)
+        run = jnp.where(now == home, 0, jnp.where(now == other, run + 1, 1))
+        jumped = run >= stay
+        home, run = jnp.where(jumped, now, home), jnp.where(jumped, 0, run)
+        return (home, now, run, count + jumped.astype(jnp.int32)), None
+
+    first = nearest(states[0])
+    none = jnp.zeros_like(first)
+    (_, _, _, count), _ = jax.lax.scan(step, (first, first, none, none), states)
+    return count

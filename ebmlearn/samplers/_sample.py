@@ -1,4 +1,5 @@
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from .. import _checks
 from .._types import Key
 from ..models import AbstractModel
 from ._base import AbstractSampler
+from ._modes import ERRORS, gaps, on_modes, visible
 
 
 _ROUND = 32
@@ -28,6 +30,7 @@ def sample(
     thin: int = 1,
     start: PyTree = None,
     clamped: PyTree = None,
+    check: bool = False,
     with_info: bool = False,
 ) -> PyTree:
     """Draws configurations of a model.
@@ -51,6 +54,10 @@ def sample(
     - `burn_in`: the number of steps of each chain before its first sample.
     - `thin`: the number of steps between two samples of a chain.
     - `start`, `clamped`: as for `sampler.init`.
+    - `check`: whether to run as many chains again from random states, and to warn if they disagree
+      with those from `start`, which should be rows of data such as `Layers(data[:100], None)`: if
+      their means along slow modes of the model differ by more than 4.5 standard errors. This takes
+      twice as long. [`ebmlearn.equilibrium`][] says more.
     - `with_info`: whether to return diagnostics too.
 
     **Returns:**
@@ -73,6 +80,8 @@ def sample(
     _checks.count("num_chains", num_chains)
     _checks.count("burn_in", burn_in, 0)
     _checks.count("thin", thin)
+    if check:
+        _can_check(num_samples, num_chains, start, clamped)
     one, two = jax.random.split(_checks.as_key(key))
     state = sampler.init(model, num_chains, key=one, start=start, clamped=clamped)
     number = -(-num_samples // num_chains)
@@ -82,7 +91,37 @@ def sample(
         lambda x: x.reshape(math.prod(x.shape[:2]), x.shape[-1])[:num_samples], units
     )
     units = model.configuration(units)
+    if check:
+        own = jax.random.fold_in(two, 1)
+        options = {"key": own, "num_chains": num_chains, "burn_in": burn_in, "thin": thin}
+        _compare(model, units, sample(model, sampler, num_samples, **options), num_chains)
     return (units, infos) if with_info else units
+
+
+def _can_check(num_samples: int, num_chains: int, start: Any, clamped: Any) -> None:
+    if start is None:
+        raise ValueError(
+            "`check` must be False without a `start`, got True: pass rows of data, one for each"
+            " chain, such as `start=Layers(data[:100], None)`."
+        )
+    if clamped is not None or num_chains < 2 or num_samples < num_chains:
+        raise ValueError(
+            "`check` must be False if units are clamped or there are less than two chains, got"
+            " True."
+        )
+
+
+def _compare(model: Any, one: PyTree, other: PyTree, num_chains: int) -> None:
+    """Warns if chains from two starts disagree."""
+    states = [visible(model, samples, num_chains) for samples in (one, other)]
+    largest = float(gaps(*on_modes(model, *states)).max())
+    if largest > ERRORS:
+        warnings.warn(
+            "Chains from `start` and from random states still disagree: their means along a slow"
+            f" mode differ by {largest:.1f} standard errors. Raise `burn_in`, or use"
+            " `ParallelTempering` or `TrajectoryTempering`.",
+            stacklevel=4,
+        )
 
 
 @eqx.filter_jit

@@ -4,7 +4,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch
@@ -133,6 +133,32 @@ class Trajectory(eqx.Module):
             self,
             (eqx.combine(stacked, self.models), self.count + 1),
         )
+
+    @classmethod
+    def stacked(cls, models: Any) -> "Trajectory":
+        """The trajectory of models whose parameters have a leading axis."""
+        number = jax.tree.leaves(parameters(models))[0].shape[0]
+        one = eqx.combine(jax.tree.map(lambda x: x[0], parameters(models)), models)
+        count = jnp.asarray(number, jnp.int32)
+        return eqx.tree_at(lambda t: (t.models, t.count), cls([one]), (models, count))
+
+    def interpolated(self, position: Float[Array, ""]) -> Any:
+        """The model at a position, from 0 for the first: parameters change evenly from one model to
+        the next.
+        """
+        last = self.capacity - 1
+        place = jnp.clip(self.first.astype(position.dtype) + position, 0, last)
+        before = jnp.floor(place)
+        share = place - before
+        k = before.astype(jnp.int32)
+
+        def between(x: Array) -> Array:
+            one, other = x[k], x[jnp.minimum(k + 1, last)]
+            part = share.astype(x.dtype)
+            # Where both are infinite they stay so.
+            return jnp.where(one == other, one, (1 - part) * one + part * other)
+
+        return eqx.combine(jax.tree.map(between, parameters(self.models)), self.models)
 
     @property
     def shape(self) -> Any:

@@ -1,0 +1,192 @@
+# Wrong types are passed on purpose, to see the errors.
+# pyright: reportArgumentType=false
+
+"""Log Z with error bars, against enumeration."""
+
+import errors
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from scipy.optimize import brentq
+from scipy.special import expit
+from transitions import configurations, layered, scores
+
+import ebmlearn as ebm
+from ebmlearn.estimate import _log_partition, Estimate
+from ebmlearn.estimate._bennett import bennett, mbar, standard_error
+from ebmlearn.estimate._path import temper
+
+
+def conditioned(rng):
+    crbm = ebm.CRBM(*(rng.normal(size=s).astype("f") for s in ((5, 4), (5, 3), (4, 3), (5,), (4,))))
+    return crbm.condition(np.asarray([1.0, -0.5, 0.3], "f"))
+
+
+def cycle(rng):
+    """Four variables of three states."""
+    scopes = [(0, 1), (1, 2), (2, 3), (0, 3)]
+    return ebm.TableModel([3] * 4, scopes, [rng.normal(size=(3, 3)).astype("f") for _ in scopes])
+
+
+def squares(rng):
+    """An energy without parameters."""
+    return ebm.EnergyModel(lambda x: (x.sum() - 2.0) ** 2, ebm.Binary(5))
+
+
+MODELS = {
+    "rbm": lambda rng: oracle.random_rbm(rng, 6, 5, scale=1.5),
+    "dbm": lambda rng: oracle.random_dbm(rng, (3, 4, 3)),
+    "boltzmann": lambda rng: oracle.random_boltzmann(rng, 7),
+    "categorical": lambda rng: layered(
+        rng,
+        {"visible": ebm.Categorical(3, 3), "hidden": ebm.Binary(3)},
+        inside=["visible"],
+        dtype="float32",
+    ),
+    "crbm": conditioned,
+    "graph": cycle,
+    "energy": squares,
+}
+
+
+def exact(model):
+    if isinstance(model, ebm.TableModel):
+        return float(ebm.Exact()(model).log_partition)
+    if isinstance(model, ebm.EnergyModel):
+        return float(np.logaddexp.reduce(-model.energy(configurations(model))))
+    return float(np.logaddexp.reduce(scores(model, configurations(model))))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_log_partition_agrees_with_enumeration(name):
+    model = MODELS[name](np.random.default_rng(1))
+    found = ebm.log_partition(model, key=1, within=0.05, beside=name in ("rbm", "graph"))
+    assert found.stopped == "within"
+    assert not found.disagree
+    low, high = found.interval
+    assert high - low <= 0.1
+    truth = exact(model)
+    for estimate in ("bennett", "mbar", "ais", "reverse_ais", "earlier"):
+        part = found.estimates[estimate]
+        assert abs(part.log_partition - truth) < 4.5 * part.standard_error
+    assert found.log_partition == found.quoted == found.estimates["bennett"].log_partition
+    if name == "rbm":
+        beliefs = ebm.BP(200, damping=0.5, tol=1e-4)(model)
+        np.testing.assert_allclose(
+            found.estimates["bethe"].log_partition, beliefs.log_partition, rtol=1e-6
+        )
+        bound = found.estimates["pmp_bound"]
+        assert bound.log_partition > truth - 4 * bound.standard_error
+
+
+def test_a_path_through_a_trajectory_ends_at_the_model():
+    rng = np.random.default_rng(2)
+    models = [oracle.random_rbm(rng, 6, 5, scale=x) for x in (0.3, 1.0, 1.5)]
+    for capacity in (3, 5):
+        trajectory = ebm.Trajectory(models, capacity)
+        found = ebm.log_partition(models[-1], key=3, trajectory=trajectory, beside=False)
+        error = found.estimates["bennett"].standard_error
+        assert abs(found.log_partition - exact(models[-1])) < 4.5 * error
+
+
+def test_work_doubles_until_the_budget_ends_and_compiles_once():
+    model = MODELS["rbm"](np.random.default_rng(1))
+    size = temper._cached._cache_size()  # pyright: ignore
+    for steps, made in ((200, 192), (1000, 960)):
+        found = ebm.log_partition(model, key=4, within=1e-6, max_steps=steps, beside=False)
+        assert (found.stopped, found.steps) == ("budget", made)
+    assert temper._cached._cache_size() - size <= 1  # pyright: ignore
+
+
+def test_estimates_that_disagree_are_told_and_likelihoods_take_the_larger(monkeypatch):
+    model = MODELS["rbm"](np.random.default_rng(1))
+    truth = exact(model)
+    wrong = {"ais": Estimate(truth - 1, 0.1), "reverse_ais": Estimate(truth + 2, 0.1)}
+    monkeypatch.setattr(_log_partition._Run, "checked", lambda self, key: dict(wrong))
+    with pytest.warns(UserWarning, match="disagree beyond their errors: bennett .* ais .*raise"):
+        found = ebm.log_partition(model, key=5, max_steps=500, beside=False)
+    assert found.disagree == ("ais", "reverse_ais")
+    assert found.stopped == "budget"
+    np.testing.assert_allclose(found.interval, [truth - 1, truth + 2])
+    assert found.quoted == truth + 2
+    data = np.eye(6)
+    np.testing.assert_allclose(
+        ebm.log_likelihood(model, data, found), ebm.log_likelihood(model, data, truth + 2)
+    )
+
+
+def works(rng, pairs=3, chains=12, records=40):
+    """Of normal distributions of variance 1 whose means are 1 apart, log-ratios 0.5: the energy of
+    the second less that of the first is 1/2 - x - 0.5.
+    """
+    drift = rng.normal(size=(1, pairs, chains)) * 0.3
+    first, second = (rng.normal(size=(records, pairs, chains)) + drift + k for k in (0, 1))
+    return 0.5 - first - 0.5, 0.5 - second - 0.5
+
+
+def test_bennett_solves_its_equation_and_its_error_is_that_of_a_jackknife():
+    rng = np.random.default_rng(6)
+    many = [works(rng), works(rng)]
+    given = [tuple(jnp.asarray(x, jnp.float32) for x in both) for both in many]
+    ratios, moves = bennett(given)
+
+    def solved(keep):
+        one, other = (np.concatenate([w[k] for w in many])[:, :, keep] for k in (0, 1))
+        return [
+            brentq(lambda r, k=k: expit(-one[:, k] - r).sum() - expit(other[:, k] + r).sum(), -9, 9)
+            for k in range(3)
+        ]
+
+    np.testing.assert_allclose(ratios, solved(np.arange(12)), atol=1e-4)
+    left_out = np.asarray([sum(solved(np.delete(np.arange(12), c))) for c in range(12)])
+    jackknife = np.sqrt(11 / 12 * ((left_out - left_out.mean()) ** 2).sum())
+    np.testing.assert_allclose(standard_error(moves.sum(0)), jackknife, rtol=0.1)
+
+
+def test_bennett_finds_ratios_that_are_far_from_the_start():
+    rng = np.random.default_rng(7)
+    first, second = (jnp.asarray(x, jnp.float32) for x in works(rng))
+    # One draw in a hundred is far away, which moves the means.
+    first, second = (x.at[0].add(s * 4000) for x, s in ((first, 1), (second, 1)))
+    ratios, _ = bennett([(first, second)])
+    assert np.abs(ratios - 0.5).max() < 1
+
+
+def test_mbar_of_two_models_is_bennett_and_of_three_solves_its_equations():
+    rng = np.random.default_rng(8)
+    centres = np.asarray([0.0, 0.7, 1.5])
+    offsets = np.asarray([0.0, 0.4, -0.3])
+    x = rng.normal(size=(5, 3, 10)) + centres[:, None]
+    energies = (x - centres[:, None, None, None]) ** 2 / 2 - offsets[:, None, None, None]
+    f, moves = mbar(energies[:2, :, :2], np.zeros(2))
+    a = (energies[1] - energies[0])[:, :2]
+    both = tuple(jnp.asarray(a[:, k][:, None], jnp.float32) for k in (0, 1))
+    ratios, own = bennett([both])
+    np.testing.assert_allclose(f, [0, ratios[0]], atol=1e-4)
+    np.testing.assert_allclose(moves[1], own[0], atol=2e-3)
+    f, _ = mbar(energies, np.asarray([0.0, 30.0, -20.0]))
+    weight = np.exp(-energies - f[:, None, None, None])
+    np.testing.assert_allclose((weight / weight.sum(0)).sum((1, 2, 3)), 50, atol=1e-3)
+    assert np.abs(f - offsets).max() < 0.6
+
+
+RBM = ebm.RBM.init(visible=2, hidden=2, key=0)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (lambda: ebm.log_partition(RBM, key=0, within=0.0), ValueError, "`within`"),
+        (lambda: ebm.log_partition(RBM, key=0, num_chains=2), ValueError, "`num_chains`", "2"),
+        (lambda: ebm.log_partition(RBM, key=0, max_steps=3), ValueError, "`max_steps`", "3"),
+        (lambda: ebm.log_partition(RBM, key=0, trajectory=[RBM]), TypeError, "trajectory"),
+        (
+            lambda: ebm.log_partition(ebm.GaussianRBM.init(visible=2, hidden=2, key=0), key=0),
+            TypeError,
+            "finitely many states",
+        ),
+    ],
+)
+def test_wrong_arguments_are_told(case):
+    errors.check(case)
