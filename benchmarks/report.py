@@ -187,8 +187,8 @@ def crbm_paper() -> str:
         " The models have 256 hidden units and are trained with a corruption drawn once, gradient"
         " descent with momentum 0.9, at most 7 + epoch sweeps, and early stopping by the validation"
         " error, which also chose the settings below the tables. Figures with a dagger are means"
-        " over three seeds, for the corruption, the initial weights and training; the others are of seed"
-        f" 0. `python -m benchmarks crbm --seed 0 1 2`; {machine(tables[0])}.",
+        " over three seeds, for the corruption, the initial weights and training; the others are of"
+        f" seed 0. `python -m benchmarks crbm --seed 0 1 2`; {machine(tables[0])}.",
         "",
         f"| | {' | '.join(_TASKS.values())} |",
         f"|---|{'---|' * len(_TASKS)}",

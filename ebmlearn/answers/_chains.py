@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ..models import AbstractProblem
+from ..models._problem import AbstractSampled
 from ..samplers import ParallelTempering
 from ..samplers._adaptation import ladder_of, with_ladder
 
@@ -33,7 +33,7 @@ class Sampled(NamedTuple):
     steps: int
 
 
-def sampled(problem: AbstractProblem, key: PRNGKeyArray, seconds: float | int) -> Sampled | None:
+def sampled(problem: AbstractSampled, key: PRNGKeyArray, seconds: float | int) -> Sampled | None:
     """Means by chains from random starts. The first steps are left out, and a third of the others;
     of the rest the mean counts, over the steps and chains, of what a unit is given all other units.
     None if the model cannot be sampled, or if replicas moved too little between temperatures within
@@ -94,7 +94,7 @@ class _End(NamedTuple):
 def _advanced(
     sampler: ParallelTempering,
     model: Any,
-    problem: AbstractProblem,
+    problem: AbstractSampled,
     state: Any,
     ladder: Any,
     key: PRNGKeyArray,

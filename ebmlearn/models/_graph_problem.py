@@ -10,14 +10,14 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Targets
-from ._problem import AbstractProblem, Chained, whole
+from ._problem import AbstractSampled, Chained, whole
 
 
 # Where a variable stands among all, its group and its index there.
 Place = tuple[int, Hashable, tuple[int, ...]]
 
 
-class GraphProblem(AbstractProblem):
+class GraphProblem(AbstractSampled):
     """A graph with evidence on some of its variables, checked. `outputs` are the variables over
     which mixed-product maximises, if they are known: those that training data tell.
     """

@@ -99,6 +99,10 @@ class AbstractProblem(eqx.Module):
     def chosen(self, answer: PyTree, targets: Targets) -> PyTree:
         """The answers for some of these."""
 
+
+class AbstractSampled(AbstractProblem):
+    """A problem whose model can be sampled."""
+
     @abc.abstractmethod
     def log_odds(self, means: PyTree) -> PyTree:
         """The reverse of `means`, up to a constant for the states of a variable."""
@@ -116,7 +120,7 @@ class AbstractProblem(eqx.Module):
         """
 
 
-class Problem(AbstractProblem):
+class Problem(AbstractSampled):
     """A model of layers with evidence on its first layer, checked."""
 
     model: Any
