@@ -113,12 +113,12 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     half = (began + deadline) / 2
     candidates = [_Candidate("belief propagation", propagated(problem, "sum", half, key))]
     lower = upper = None
-    if time.perf_counter() < half:
-        candidates.append(_Candidate("mean field", MeanField(200).beliefs_of(problem)))
-        lower = candidates[-1].beliefs.log_partition
-    if time.perf_counter() < half:
-        candidates.append(_Candidate("TRBP", TRBP().beliefs_of(problem)))
-        upper = candidates[-1].beliefs.log_partition
+    if time.perf_counter() < half and (found := _asked(MeanField(200), problem)) is not None:
+        candidates.append(_Candidate("mean field", found))
+        lower = found.log_partition
+    if time.perf_counter() < half and (found := _asked(TRBP(), problem)) is not None:
+        candidates.append(_Candidate("TRBP", found))
+        upper = found.log_partition
     shape, dtype = problem.shape, problem.model.dtype
     lower = jnp.full(shape, -jnp.inf, dtype) if lower is None else lower
     upper = jnp.full(shape, jnp.inf, dtype) if upper is None else upper
@@ -150,3 +150,11 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
         )
         return found.with_report(Report("parallel tempering", False, noise, lower, upper))
     return found.with_report(Report(best.name, False, jnp.maximum(error, noise), lower, upper))
+
+
+def _asked(inference: AbstractInference, problem: Any) -> Beliefs | None:
+    """Beliefs, or None if the inference does not take the model."""
+    try:
+        return inference.beliefs_of(problem)
+    except TypeError:
+        return None
