@@ -15,6 +15,7 @@ import optax
 from scipy.special import stdtrit
 
 import ebmlearn as ebm
+from ebmlearn import datasets
 
 
 METHODS = ("bennett", "mbar", "ais", "reverse_ais")
@@ -25,7 +26,7 @@ EPOCHS = (3, 10, 30, 100)
 
 def trained(number: int, seed: int) -> list[tuple[ebm.RBM, float, int]]:
     """The models, with the learning rate and the number of epochs of each."""
-    data = ebm.datasets.digits().train.x
+    data = datasets.digits().train.x
     rows = (np.asarray(data) > 0.5).astype(np.float32)
     out = []
     for epochs in EPOCHS:
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:
-    rows = []
+    rows, chains = [], 0
     for k, (model, rate, epochs) in enumerate(trained(args.models, args.seed)):
         exact = float(ebm.Exact()(model).log_partition)
         start = time.perf_counter()
@@ -74,8 +75,9 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
             "standard_errors": {m: found.estimates[m].standard_error for m in METHODS},
         }
         rows.append(row)
+        chains = found.num_chains
         print(k, rate, epochs, *(f"{row['errors'][m]:+.3f}" for m in METHODS), flush=True)
-    return {"rows": rows, "chains": found.num_chains, "summary": summary(rows, found.num_chains)}
+    return {"rows": rows, "chains": chains, "summary": summary(rows, chains)}
 
 
 def summary(rows: list[dict[str, Any]], chains: int) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 
 """Log Z with error bars, against enumeration."""
 
+from typing import Any
+
 import errors
 import jax.numpy as jnp
 import numpy as np
@@ -131,7 +133,7 @@ def test_bennett_solves_its_equation_and_its_error_is_that_of_a_jackknife():
     given = [tuple(jnp.asarray(x, jnp.float32) for x in both) for both in many]
     ratios, moves = bennett(given)
 
-    def solved(keep):
+    def solved(keep) -> Any:
         one, other = (np.concatenate([w[k] for w in many])[:, :, keep] for k in (0, 1))
         return [
             brentq(lambda r, k=k: expit(-one[:, k] - r).sum() - expit(other[:, k] + r).sum(), -9, 9)

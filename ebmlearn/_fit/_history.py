@@ -10,6 +10,9 @@ from ..samplers import Trajectory
 Stopped = Literal["epochs", "patience", "callback", "interrupted", "diverged"]
 
 
+_NOTHING = (float("nan"), float("nan"), float("nan"))
+
+
 class History(NamedTuple):
     """The history of a run, as arrays by name: `steps["loss"]`, `epochs["metric"]`.
 
@@ -114,7 +117,7 @@ class Record:
         self.seconds += seconds
 
     def add_validation(
-        self, step: int, metric: float, equilibrium: tuple[float, float, float] = (np.nan,) * 3
+        self, step: int, metric: float, equilibrium: tuple[float, float, float] = _NOTHING
     ) -> None:
         self.validations.append((step, metric, *equilibrium))
 

@@ -33,7 +33,7 @@ def bennett(works: Works) -> tuple[Float[np.ndarray, " pairs"], Float[np.ndarray
     ratios = -np.mean([[np.asarray(x.mean((0, 2))) for x in both] for both in works], (0, 1))
     low, high = np.full_like(ratios, -np.inf), np.full_like(ratios, np.inf)
     for _ in range(_ROUNDS):
-        gap, slope = np.sum([_sums(*both, ratios) for both in works], axis=0, dtype=np.float64)
+        gap, slope = _added(works, ratios)
         total = gap.sum(1)
         low, high = np.where(total > 0, ratios, low), np.where(total < 0, ratios, high)
         with np.errstate(divide="ignore"):
@@ -46,8 +46,15 @@ def bennett(works: Works) -> tuple[Float[np.ndarray, " pairs"], Float[np.ndarray
         ratios = new
         if done:
             break
-    gap, slope = np.sum([_sums(*both, ratios) for both in works], axis=0, dtype=np.float64)
+    gap, slope = _added(works, ratios)
     return ratios, gap.shape[1] * gap / np.maximum(slope.sum(1), 1e-30)[:, None]
+
+
+def _added(
+    works: Works, ratios: Float[np.ndarray, " pairs"]
+) -> tuple[Float[np.ndarray, "pairs chains"], Float[np.ndarray, "pairs chains"]]:
+    parts = np.asarray([_sums(*both, ratios) for both in works], np.float64)
+    return parts[:, 0].sum(0), parts[:, 1].sum(0)
 
 
 @jax.jit
@@ -85,11 +92,11 @@ def mbar(
     u = energies.astype(np.float64)
     f = start - start[0]
     value, shares = _shares(u, f)
+    inverse = np.zeros((number, number))
     for _ in range(_ROUNDS):
         flat = shares.reshape(number, -1)
         # A thousandth of a draw keeps the matrix regular where models share no draws.
         hessian = np.diag(flat.sum(1) + 1e-3) - flat @ flat.T
-        inverse = np.zeros((number, number))
         inverse[1:, 1:] = np.linalg.inv(hessian[1:, 1:])
         step = inverse @ (flat.sum(1) - draws * chains)
         new, found = _shares(u, f + step)

@@ -225,9 +225,11 @@ class _Run:
     def _start(self, key: PRNGKeyArray) -> list[Array]:
         return independent(self.path, self.num_chains, key)
 
-    def _anneal(self, layers: list[Array], key: PRNGKeyArray, part: tuple = (0.0, 1.0)) -> Any:
-        ends = tuple(jnp.asarray(x, self.places.dtype) for x in part)
-        return anneal(self.path, self.places, ends, layers, key)
+    def _anneal(
+        self, layers: list[Array], key: PRNGKeyArray, part: tuple[float, float] = (0.0, 1.0)
+    ) -> Any:
+        first, last = (jnp.asarray(x, self.places.dtype) for x in part)
+        return anneal(self.path, self.places, (first, last), layers, key)
 
     def double(self, calls: int, key: PRNGKeyArray) -> None:
         """Runs the chains, and keeps what they find in place of what they found before."""

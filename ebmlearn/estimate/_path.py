@@ -57,7 +57,7 @@ def independent(path: Path, number: int, key: PRNGKeyArray) -> States:
 @eqx.filter_jit
 def adapted(path: Path, layers: States) -> Path:
     """The path from independent units that have the means of some states, to the same model."""
-    model = path.model
+    model: Any = path.model
     seen = [layers[k] for k in model.seen]
     return Path(model, None, model.independent(seen, None).unary())
 

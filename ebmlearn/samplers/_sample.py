@@ -113,8 +113,8 @@ def _can_check(num_samples: int, num_chains: int, start: Any, clamped: Any) -> N
 
 def _compare(model: Any, one: PyTree, other: PyTree, num_chains: int) -> None:
     """Warns if chains from two starts disagree."""
-    states = [visible(model, samples, num_chains) for samples in (one, other)]
-    largest = float(gaps(*on_modes(model, *states)).max())
+    first, second = (visible(model, samples, num_chains) for samples in (one, other))
+    largest = float(gaps(*on_modes(model, first, second)).max())
     if largest > ERRORS:
         warnings.warn(
             "Chains from `start` and from random states still disagree: their means along a slow"
