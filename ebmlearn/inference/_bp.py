@@ -1,7 +1,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY
-from typing import Any, get_args, Literal
+from typing import Any, get_args, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
 from .._types import AnyArray, Key
-from ..messages import Form, MAKERS, Product, Schedule, Start
+from ..messages import AbstractView, Form, MAKERS, Product, Schedule, Start
 from ..models import AbstractModel, Statistics
 from ..models._problem import each, each_and_mean
 from ._base import (
@@ -26,7 +26,7 @@ from ._base import (
 )
 from ._beliefs import AbstractDerived, Beliefs, Normal
 from ._exact import MAXIMISES
-from ._starts import begun, Ends, judged
+from ._starts import begun, judged
 
 
 _FEW = 8  # sweeps that GPUs are given without a loop
@@ -125,6 +125,48 @@ class BP(AbstractInference, AbstractFormed):
     ) -> bool | Bool[AnyArray, ""]:
         """Whether the fast form of messages is accurate enough."""
         return _fits(self, model.bare())
+
+
+class Ends(NamedTuple):
+    """Where messages ended: a state, or with `log_weights` one for each start along a first axis.
+
+    - `iterations`, `residual`: the sweeps, and the last change; of several starts the largest, and
+      the largest of those that count.
+    - `log_weights`: of each start, normalised, minus infinity for those that do not count.
+    - `stable`: whether all starts led to the same answer.
+    """
+
+    state: Any
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+    log_weights: Float[Array, "*batch starts"] | None = None
+    stable: Bool[Array, "*batch"] | None = None
+
+    def mean(self, fn: Callable[[Any], PyTree]) -> PyTree:
+        """The mean of a function of a state."""
+        if self.log_weights is None:
+            return fn(self.state)
+        weights = jnp.exp(self.log_weights)
+
+        def mixed(x: Array) -> Array:
+            own = weights.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)
+            return jnp.where(own > 0, own * x, jnp.zeros_like(x)).sum(0)
+
+        return jax.tree.map(mixed, jax.vmap(fn)(self.state))
+
+    def beliefs(self, view: AbstractView, instance: Any) -> tuple[Float[Array, "..."], ...]:
+        """What the messages say of all units."""
+        if self.log_weights is None:
+            return view.beliefs(self.state, instance)
+        found = jax.vmap(lambda state: view.beliefs(state, instance))(self.state)
+        return view.mixture(found, self.log_weights)
+
+    def log_sum(self, fn: Callable[[Any], Float[Array, ""]]) -> Float[Array, ""]:
+        """The logarithm of the sum of exponentials of a function of the states that count."""
+        if self.log_weights is None:
+            return fn(self.state)
+        found = jax.vmap(fn)(self.state)
+        return jax.nn.logsumexp(jnp.where(self.log_weights > -jnp.inf, found, -jnp.inf))
 
 
 class _Passed(AbstractDerived):
@@ -263,7 +305,7 @@ class Settings:
             return last.log_partition(state, instance)
 
         tol = jnp.asarray(self.limits.tol)
-        return judged(view, instance, self.product, ended, value, tol)
+        return Ends(*judged(view, instance, self.product, ended, value, tol))
 
 
 def passed(

@@ -1,7 +1,7 @@
 """Several starts of messages: whether they agree, and what they say together."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,48 +12,6 @@ from ..messages import AbstractView, Product, Start
 
 # Answers are the same if no probability differs by more than this.
 _SAME = 0.01
-
-
-class Ends(NamedTuple):
-    """Where messages ended: a state, or with `log_weights` one for each start along a first axis.
-
-    - `iterations`, `residual`: the sweeps, and the last change; of several starts the largest, and
-      the largest of those that count.
-    - `log_weights`: of each start, normalised, minus infinity for those that do not count.
-    - `stable`: whether all starts led to the same answer.
-    """
-
-    state: Any
-    iterations: Int[Array, "*batch"]
-    residual: Float[Array, "*batch"]
-    log_weights: Float[Array, "*batch starts"] | None = None
-    stable: Bool[Array, "*batch"] | None = None
-
-    def mean(self, fn: Callable[[Any], PyTree]) -> PyTree:
-        """The mean of a function of a state."""
-        if self.log_weights is None:
-            return fn(self.state)
-        weights = jnp.exp(self.log_weights)
-
-        def mixed(x: Array) -> Array:
-            own = weights.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)
-            return jnp.where(own > 0, own * x, jnp.zeros_like(x)).sum(0)
-
-        return jax.tree.map(mixed, jax.vmap(fn)(self.state))
-
-    def beliefs(self, view: AbstractView, instance: Any) -> tuple[Float[Array, "..."], ...]:
-        """What the messages say of all units."""
-        if self.log_weights is None:
-            return view.beliefs(self.state, instance)
-        found = jax.vmap(lambda state: view.beliefs(state, instance))(self.state)
-        return view.mixture(found, self.log_weights)
-
-    def log_sum(self, fn: Callable[[Any], Float[Array, ""]]) -> Float[Array, ""]:
-        """The logarithm of the sum of exponentials of a function of the states that count."""
-        if self.log_weights is None:
-            return fn(self.state)
-        found = jax.vmap(fn)(self.state)
-        return jax.nn.logsumexp(jnp.where(self.log_weights > -jnp.inf, found, -jnp.inf))
 
 
 def begun(
@@ -77,9 +35,9 @@ def judged(
     ended: tuple[Any, Int[Array, " starts"], Float[Array, " starts"]],
     value: Callable[[Any], Float[Array, ""]],
     tol: Float[Array, ""],
-) -> Ends:
-    """Several ends as one. `value` of a state is what the best configuration has the most of for
-    max-product, else the Bethe approximation of log Z.
+) -> tuple[Any, Array, Array, Array, Array]:
+    """Several ends as one: the fields of `Ends`. `value` of a state is what the best configuration
+    has the most of for max-product, else the Bethe approximation of log Z.
 
     Sum-product takes each distinct fixed point as a part of the distribution, with its own log Z
     (Mézard & Montanari 2009, section 19.1). A start that did not converge counts only if none did:
@@ -110,10 +68,5 @@ def judged(
         best = jnp.where(usable, values, -jnp.inf).argmax()
         usable = jnp.arange(starts) == best
     values = jnp.where(usable, jnp.where(jnp.isfinite(values), values, 0.0), -jnp.inf)
-    return Ends(
-        state=state,
-        iterations=iterations.max(),
-        residual=jnp.where(usable, residual, jnp.zeros_like(residual)).max(),
-        log_weights=jax.nn.log_softmax(values),
-        stable=same[0].all(),
-    )
+    last = jnp.where(usable, residual, jnp.zeros_like(residual)).max()
+    return state, iterations.max(), last, jax.nn.log_softmax(values), same[0].all()
