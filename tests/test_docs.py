@@ -20,7 +20,16 @@ from benchmarks import report
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["", ".datasets", ".numpyro", ".pgmax", ".plotting", ".sklearn", ".uai"]
 # Their names stand in the reference if `ebmlearn` itself does not have them.
-ROOMS = [".units", ".models", ".inference", ".samplers", ".estimate", ".learners", "._fit"]
+ROOMS = [
+    ".units",
+    ".models",
+    ".inference",
+    ".answers",
+    ".samplers",
+    ".estimate",
+    ".learners",
+    "._fit",
+]
 
 
 def public(package: str) -> set[str]:

@@ -1,5 +1,4 @@
 import dataclasses
-import math
 import time
 from dataclasses import KW_ONLY
 from typing import Any, Literal, NamedTuple
@@ -13,7 +12,7 @@ from .._types import Key
 from ..inference import AbstractInference, Beliefs, Exact, MeanField, Report, TRBP
 from ..inference._base import TooLarge
 from ..inference._beliefs import Found
-from ..inference._exact import MAXIMISES
+from ..inference._exact import affordable, MAXIMISES
 from ..messages import graph_kinds
 from ..models import Statistics
 from ._chains import apart, sampled
@@ -21,8 +20,7 @@ from ._maximum import maximised
 from ._propagated import propagated
 
 
-# Numbers of tables that are summed in a second.
-_PER_SECOND = 2e7
+_MEMORY = 28  # the logarithm to base 2 of the largest table
 
 
 class Auto(AbstractInference):
@@ -89,9 +87,8 @@ class Auto(AbstractInference):
         raise TypeError("`inference` must be one that can be compiled for learning, got `Auto`.")
 
     def _exact(self, problem: Any) -> Beliefs | None:
-        rows = max(1, math.prod(problem.shape))
-        most = int(math.log2(max(2.0, self.seconds * _PER_SECOND / rows)))
-        inference = Exact(self.product, max_units=min(most, 28))
+        most = min(affordable(problem, self.seconds), _MEMORY)
+        inference = Exact(self.product, max_units=most)
         try:
             found = inference.beliefs_of(problem)
         except TooLarge:

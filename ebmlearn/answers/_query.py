@@ -79,7 +79,7 @@ def query(
     With `with_info`, a pair of the answer and a `QueryInfo`. For beliefs about hidden units, call
     `inference(model, evidence, observed)`, which takes the same arguments.
     """
-    inference = asker(model, inference)
+    inference = asker(model, inference, Auto())
     evidence, observed = (
         _checks.as_data("evidence", evidence),
         _checks.as_data("observed", observed),
@@ -125,7 +125,7 @@ def joint_query(
     An array `[*batch, 2, 2, ...]` with one axis per target; for a graph, an axis is as long as its
     target has states.
     """
-    inference = asker(model, inference)
+    inference = asker(model, inference, Auto())
     problem = model.problem(evidence, observed)
     if isinstance(targets, str) or not hasattr(targets, "__iter__"):
         got = _checks.describe(targets)
@@ -159,8 +159,12 @@ def joint_query(
     return joint.reshape(*joint.shape[:-1], *sizes)
 
 
-def asker(model: Any, inference: Any) -> AbstractInference:
-    """The inference that answers: the model's own, or the one that is given for any other."""
+def asker(
+    model: Any, inference: Any, default: AbstractInference | None = None
+) -> AbstractInference:
+    """The inference that answers: the model's own, or the one that is given for any other, or the
+    default if none is.
+    """
     require_model(model)
     own, kind = Network(), type(model).__name__
     if model.kind in own.takes:
@@ -171,8 +175,8 @@ def asker(model: Any, inference: Any) -> AbstractInference:
             )
         return own
     if inference is None:
-        inference = Auto()
-        if model.kind not in inference.takes:
+        inference = default
+        if inference is None or model.kind not in inference.takes:
             raise TypeError(f"`inference` must be given for a {kind}, such as `BP(10)`, got None.")
     if not isinstance(inference, AbstractInference):
         raise TypeError(
