@@ -33,6 +33,7 @@ from .inference import (
     Beliefs as Beliefs,
     BlockTargets as BlockTargets,
     BP as BP,
+    ConvergentBP as ConvergentBP,
     Exact as Exact,
     FixedTargets as FixedTargets,
     ISusP as ISusP,

@@ -108,7 +108,8 @@ def test_log_z_is_bracketed_on_two_hundred_graphs():
 
         def bound(size):
             at = jax.tree.unflatten(structure, [size * x for x in noise])
-            return _power_sums.bound(at, network, jnp.zeros(there.shape), there)
+            weights = _power_sums.weights_of(at.logits, network)
+            return _power_sums.bound(at.sent, weights, network, jnp.zeros(there.shape), there)
 
         anywhere = jax.vmap(bound)(jnp.asarray([0.0, 0.3, 1.0, 4.0]))
         return (*others, value), anywhere, gradient, beliefs

@@ -137,6 +137,7 @@ INFERENCES = {
     "exact_max": (ebm.Exact("max"), (*BINARY, *GRAPHS)),
     "mplp": (ebm.MPLP(), (*BINARY, *GRAPHS)),
     "trbp": (ebm.TRBP(), (*BINARY, *OPEN, "channels")),
+    "convergent_bp": (ebm.ConvergentBP(), (*BINARY, *OPEN, "channels")),
     "naive_mean_field": (ebm.NaiveMeanField(), ("nnbm",)),
     "tap": (ebm.TAP(), ("nnbm",)),
     "susp": (ebm.SusP(), ("nnbm",)),

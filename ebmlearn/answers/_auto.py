@@ -9,7 +9,15 @@ import numpy as np
 
 from .. import _checks
 from .._types import Key
-from ..inference import AbstractInference, Beliefs, Exact, MeanField, Report, TRBP
+from ..inference import (
+    AbstractInference,
+    Beliefs,
+    ConvergentBP,
+    Exact,
+    MeanField,
+    Report,
+    TRBP,
+)
 from ..inference._base import TooLarge
 from ..inference._beliefs import Found
 from ..inference._exact import affordable, MAXIMISES
@@ -28,11 +36,11 @@ class Auto(AbstractInference):
     how good it is. It runs on the host, so it cannot be part of a compiled function.
 
     - Exact inference is taken if it is fast enough: see [`ebmlearn.Exact`][].
-    - Otherwise belief propagation from several starts, with more damping until messages converge,
-      mean field and [`ebmlearn.TRBP`][] are candidates. Short parallel tempering with chains from
-      random starts judges them: the answer is the candidate whose means are closest to those of the
-      chains, or the chains' own if all candidates are further away than the chains are from each
-      other.
+    - Otherwise belief propagation from several starts with automatic damping, if it does not
+      converge [`ebmlearn.ConvergentBP`][], mean field and [`ebmlearn.TRBP`][] are candidates. Short
+      parallel tempering with chains from random starts judges them: the answer is the candidate
+      whose means are closest to those of the chains, or the chains' own if all candidates are
+      further away than the chains are from each other.
     - With `product="max"`, a search looks for the most likely states until the time is over: parts
       of the model that are narrow enough are solved exactly given the rest. The bound of
       [`ebmlearn.MPLP`][] is reported beside.
@@ -110,10 +118,14 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     half = (began + deadline) / 2
     candidates = [_Candidate("belief propagation", propagated(problem, "sum", half, key))]
     lower = upper = None
-    if time.perf_counter() < half and (found := _asked(MeanField(200), problem)) is not None:
+    unsettled = not bool(candidates[0].beliefs.converged.all())
+    if unsettled and time.perf_counter() < half and (found := _asked(ConvergentBP(), problem)):
+        candidates.append(_Candidate("convergent belief propagation", found))
+    bethe = candidates[-1].beliefs.log_partition
+    if time.perf_counter() < half and (found := _asked(MeanField(200), problem)):
         candidates.append(_Candidate("mean field", found))
         lower = found.log_partition
-    if time.perf_counter() < half and (found := _asked(TRBP(), problem)) is not None:
+    if time.perf_counter() < half and (found := _asked(TRBP(), problem)):
         candidates.append(_Candidate("TRBP", found))
         upper = found.log_partition
     shape, dtype = problem.shape, problem.model.dtype
@@ -136,7 +148,7 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     best, error = candidates[k], errors[k]
     found = best.beliefs
     if means[k] > float(noise.mean()):
-        value = jnp.clip(candidates[0].beliefs.log_partition, lower, upper)
+        value = jnp.clip(bethe, lower, upper)
         found = Beliefs(
             problem,
             Found(value, None, "Auto"),

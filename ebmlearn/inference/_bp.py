@@ -26,6 +26,7 @@ from ._base import (
 )
 from ._beliefs import AbstractDerived, Beliefs, Normal
 from ._exact import MAXIMISES
+from ._pace import paced
 from ._starts import begun, judged
 
 
@@ -63,10 +64,10 @@ class BP(AbstractInference, AbstractFormed):
     _: KW_ONLY
     product: Product = eqx.field(static=True, default="sum")
     temperature: float | Float[Array, ""] = 1.0
-    damping: float | Float[Array, ""] = 0.0
+    damping: float | Float[Array, ""] | Literal["auto"] = 0.0
     tol: float | Float[Array, ""] | None = None
     start: Start = eqx.field(static=True, default="centred")
-    schedule: Schedule | None = eqx.field(static=True, default=None)
+    schedule: Schedule | Literal["residual"] | None = eqx.field(static=True, default=None)
     form: Form | None = eqx.field(static=True, default=None)
     starts: int = eqx.field(static=True, default=1)
     key: Key = 0
@@ -77,10 +78,12 @@ class BP(AbstractInference, AbstractFormed):
         _checks.choice("product", self.product, get_args(Product))
         _checks.choice("start", self.start, get_args(Start))
         if self.schedule is not None:
-            _checks.choice("schedule", self.schedule, get_args(Schedule))
+            _checks.choice("schedule", self.schedule, (*get_args(Schedule), "residual"))
         if self.form is not None:
             _checks.choice("form", self.form, get_args(Form))
-        check_limits(self.iterations, self.damping, self.tol)
+        if isinstance(self.damping, str):
+            _checks.choice("damping", self.damping, ("auto",))
+        check_limits(self.iterations, 0.0 if _is_automatic(self) else self.damping, self.tol)
         _checks.number("temperature", self.temperature, 0, float("inf"), "(0, inf)")
         _checks.count("starts", self.starts)
         _checks.as_key(self.key)
@@ -190,7 +193,7 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
     # Functions rather than methods: Equinox wraps each method in a new module, which costs as much
     # as a small inference. `type(model)` is used below for the same reason.
     kind, dtype = type(model).__name__, model.dtype
-    maker = MAKERS[model.kind]
+    maker, automatic = MAKERS[model.kind], _is_automatic(bp)
     temperature = traced(bp.temperature, dtype)
     maker.check(model, bp.product, temperature)
     turns = maker.takes_turns(model)
@@ -198,13 +201,20 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         raise ValueError(f'`product="mixed"` needs a bipartite model, got a {kind}.')
     if bp.schedule == "layers" and not turns:
         raise ValueError(f'`schedule="layers"` needs a bipartite model, got a {kind}.')
-    if bp.starts > 1:
-        maker.check_starts(model)
-    schedule = bp.schedule or ("layers" if turns else "flooding")
+    for written, is_set in (
+        (f"starts={bp.starts}", bp.starts > 1),
+        ('damping="auto"', automatic),
+        ('schedule="residual"', bp.schedule == "residual"),
+    ):
+        if is_set:
+            maker.check_mixed(model, written)
+    schedule: Schedule = "layers" if bp.schedule is None and turns else "flooding"
+    if bp.schedule is not None and bp.schedule != "residual":
+        schedule = bp.schedule
     return Settings(
         limits=limited(bp.iterations, bp.tol, dtype, bp.unroll),
         temperature=temperature,
-        damping=None if _is_undamped(bp) else traced(bp.damping, dtype),
+        damping=None if _is_undamped(bp) else traced(0.0 if automatic else bp.damping, dtype),
         form=_chosen_form(bp, model),
         product=bp.product,
         start=bp.start,
@@ -212,12 +222,20 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         starts=bp.starts,
         key=None if bp.starts == 1 else _checks.as_key(bp.key),
         unroll=bp.unroll,
+        automatic=automatic,
+        hottest=bp.schedule == "residual",
         chunk=bp.chunk or max(1, swept_at_once(model, schedule) // bp.starts),
     )
 
 
+def _is_automatic(bp: BP) -> bool:
+    return isinstance(bp.damping, str)
+
+
 def _is_undamped(bp: BP) -> bool:
-    return isinstance(bp.damping, (int, float)) and bp.damping == 0
+    """Whether messages are sent whole and all in turn, so that some need not be kept."""
+    is_zero = isinstance(bp.damping, (int, float)) and bp.damping == 0
+    return is_zero and bp.schedule != "residual"
 
 
 def _fits(bp: BP, model: AbstractModel) -> bool | Bool[AnyArray, ""]:
@@ -244,7 +262,9 @@ def _chosen_form(bp: BP, model: AbstractModel) -> Form | None:
     return None
 
 
-@static_fields("form", "product", "start", "schedule", "starts", "unroll", "chunk")
+@static_fields(
+    "form", "product", "start", "schedule", "starts", "unroll", "automatic", "hottest", "chunk"
+)
 class Settings:
     """A BP fitted to one model, its numbers as arrays so that new values compile nothing."""
 
@@ -258,6 +278,8 @@ class Settings:
     starts: int
     key: PRNGKeyArray | None
     unroll: bool
+    automatic: bool
+    hottest: bool
     chunk: int
 
     def view(self, model: Any, form: Form) -> messages.AbstractView:
@@ -285,6 +307,14 @@ class Settings:
         instances do so together.
         """
         start = view.start(instance, self.start) if begin is None else view.resume(begin, instance)
+        return self._passed(view, instance, start, rows)
+
+    def _passed(
+        self, view: messages.AbstractView, instance: Any, start: Any, rows: int
+    ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
+        if self.automatic or self.hottest:
+            how: Any = {"damped": self.automatic, "hottest": self.hottest}
+            return paced(view, instance, start, self.limits, **how)
         return passed(view, instance, start, self.limits, rows=rows)
 
     def ends(self, model: Any, form: Form, instance: Any, rows: int) -> Ends:
@@ -293,9 +323,7 @@ class Settings:
         if self.key is None:
             return Ends(*self.run(view, instance, rows))
         start = begun(view, instance, self.start, self.starts, self.key)
-        ended = jax.vmap(lambda x: passed(view, instance, x, self.limits, rows=rows * self.starts))(
-            start
-        )
+        ended = jax.vmap(lambda x: self._passed(view, instance, x, rows * self.starts))(start)
         last = self.view(model, "log-odds")
 
         def value(state: Any) -> Float[Array, ""]:
@@ -475,14 +503,17 @@ BP.__init__.__doc__ = """**Arguments:**
 - `iterations`: the largest number of sweeps. A new number needs no compilation.
 - `product`: `"sum"`, `"max"` or `"mixed"`.
 - `temperature`: a positive number.
-- `damping`: the share of its old value that a message keeps, in [0, 1).
+- `damping`: the share of its old value that a message keeps, in [0, 1). `"auto"` starts without
+  damping and raises it, for each instance by itself, whenever ten sweeps bring no progress.
 - `tol`: stop an instance when no probability (of $p^{1/T}$) changes by more than this in a sweep.
   Without it all sweeps are made, and `converged` uses a tolerance of 1e-3.
 - `start`: `"centred"` starts with zero messages in the ±1 form, so exchanging 0 and 1 changes
   nothing; `"plain"` with zero messages in the {0, 1} form, as in the paper. For Gaussian units
   `"plain"` starts as in their paper, with messages of precision 1.
-- `schedule`: `"layers"` (even layers send, then odd layers) or `"flooding"` (all layers send at
-  once). The default is `"layers"` if the model is bipartite.
+- `schedule`: `"layers"` (even layers send, then odd layers), `"flooding"` (all layers send at once)
+  or `"residual"` (in a sweep, only those messages are sent that would change at least half as much
+  as the one that would change most). The last converges more often and takes more sweeps. The
+  default is `"layers"` if the model is bipartite.
 - `form`: how messages are stored: `"odds"`, which is faster, and exact if $|W| / T \\le 10$, or
   `"log-odds"`, exact for all weights. By default the weights decide; if they are traced, both forms
   are compiled and the choice is made at run time. [`ebmlearn.fit`][] chooses by itself.

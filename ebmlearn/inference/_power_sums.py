@@ -11,7 +11,8 @@ weights that add up to 1, $\\sum_a w_{ai} = 1$, if all tables sum over their var
 order. The bound is convex in both.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,11 @@ from ._minimise import minimise
 _SMALL = 0.1
 # The part of 1 that weights share equally, so that none is zero.
 _FLOOR = 1e-4
+# Evaluations of an inner loop, and the most that the weight of a last variable is below 1.
+_INNER, _TAKEN = 100, 0.9
+
+# The log-potentials of each stack, or their probabilities.
+Tables: TypeAlias = tuple[Float[Array, "..."], ...]
 
 
 class Piece(NamedTuple):
@@ -69,13 +75,16 @@ class Decomposition(NamedTuple):
     constant: Float[Array, ""]
 
 
-class Messages(NamedTuple):
-    """What the bound is minimised over: messages to each axis of each stack, and the logarithms of
-    weights.
-    """
+# Messages to each axis of each stack, and the weights of the variables of its tables.
+Sent: TypeAlias = tuple[tuple[Float[Array, "_ _"], ...], ...]
+Weights: TypeAlias = tuple[Float[Array, "_ _"], ...]
 
-    sent: tuple[tuple[Float[Array, "tables _"], ...], ...]
-    logits: tuple[Float[Array, "tables rank"], ...]
+
+class Messages(NamedTuple):
+    """What the bound is minimised over: messages, and the logarithms of weights."""
+
+    sent: Sent
+    logits: Weights
 
 
 def pieces_of(shape: tuple[int, int], stacks: Stacks) -> tuple[tuple[Piece, ...], ...]:
@@ -118,7 +127,7 @@ def decomposed(
         number = number.at[members.reshape(-1)].add(1)
         out.append(Stack(members, tables, jnp.zeros(members.shape, dtype)))
     found = Decomposition(tuple(out), rows, number, constant)
-    shares = zip(out, _weights(first(found), found), strict=True)
+    shares = zip(out, weights_of(first(found).logits, found), strict=True)
     return found._replace(stacks=tuple(x._replace(share=share) for x, share in shares))
 
 
@@ -158,21 +167,23 @@ def first(model: Decomposition) -> Messages:
 
 
 def bound(
-    at: Messages,
+    sent: Sent,
+    weights: Weights,
     model: Decomposition,
     rows: Float[Array, "variables most"],
     there: Bool[Array, "variables most"],
 ) -> Float[Array, ""]:
-    """The upper bound of log Z at any messages, for unary scores `rows` and the states that are
-    possible. Its gradient in `rows` and in the tables are the probabilities that belong to it.
+    """The upper bound of log Z at any messages and any weights that add up to 1, for unary scores
+    `rows` and the states that are possible. Its gradient in `rows` and in the tables are the
+    probabilities that belong to it.
     """
     excluded = jnp.asarray(EXCLUDED, rows.dtype)
-    rows, mean = rows + model.rows, _mean(at, model)
+    rows, mean = rows + model.rows, _mean(sent, model)
     alone = jax.nn.logsumexp(jnp.where(there, rows, excluded), axis=1)
     out = model.constant + jnp.where(model.number == 0, alone, jnp.zeros_like(alone)).sum()
-    for stack, sent, own in zip(model.stacks, at.sent, _weights(at, model), strict=True):
+    for stack, to, own in zip(model.stacks, sent, weights, strict=True):
         scores = stack.tables
-        for axis, message in enumerate(sent):
+        for axis, message in enumerate(to):
             members, size = stack.members[:, axis], message.shape[1]
             # Messages could share the unary scores too; but so the probabilities of a variable are
             # a mean of those of its tables.
@@ -182,16 +193,16 @@ def bound(
             along = [1] * scores.ndim
             along[0], along[axis + 1] = message.shape
             scores = scores + jnp.broadcast_to(told.reshape(along), scores.shape)
-        for axis in range(len(sent)):
+        for axis in range(len(to)):
             scores = _power_sum(scores, own[:, axis])
         out = out + scores.sum()
     return out
 
 
 class Best(NamedTuple):
-    """The smallest bound, its gradient, the probabilities of states and of the entries of tables,
-    and how it was found: the number of steps, and the largest entry of the last gradient, which is
-    how much tables disagree about a probability, or what a weight could gain.
+    """What a search found: a value of log Z, the probabilities of states and of the entries of
+    tables, and how: the number of steps, and the largest entry of the last gradient, which is how
+    much tables disagree about a probability, or what a weight could gain.
     """
 
     value: Float[Array, "*batch"]
@@ -207,29 +218,106 @@ def minimised(
     there: Bool[Array, "variables most"],
     limits: Limits,
 ) -> Best:
-    """The bound at the best messages and weights. It is stationary in these, so that its derivative
-    is that with them held fixed.
-    """
+    """The bound at the best messages and weights."""
+    fixed, own = jax.lax.stop_gradient((model, rows))
     start, unravel = ravel_pytree(first(model))
+
+    def value(x: Array, rows: Array, tables: Tables) -> Float[Array, ""]:
+        at = unravel(x)
+        return bound(at.sent, weights_of(at.logits, fixed), _with(fixed, tables), rows, there)
+
+    evaluate = _evaluation(value, fixed, own)
+    _, least, (p, joint), iterations, residual = minimise(evaluate, start, limits)
+    return _differentiable(Best(least, p, joint, iterations, residual), model, rows)
+
+
+def settled(
+    model: Decomposition,
+    rows: Float[Array, "variables most"],
+    there: Bool[Array, "variables most"],
+    limits: Limits,
+) -> Best:
+    """Bethe's approximation of log Z at a local minimum of the free energy, by a double loop.
+
+    Bethe's entropy is one of tables with weights, as in the bound, less a multiple $c_i \\ge 0$ of
+    the entropy of each variable. That is at most $-\\sum b_i \\log q_i$ for any $q$, and equal for
+    $q = b$. So a step minimises the dual with $c_i \\log q_i$ added to the unary scores, and its
+    probabilities are the next $q$. The value never falls, as far as the inner loop is exact.
+    """
+    fixed, own = jax.lax.stop_gradient((model, rows))
+    weights, left = _counted(fixed)
+    start, unravel = ravel_pytree(first(model).sent)
+    floor = jnp.asarray(jnp.finfo(rows.dtype).tiny, rows.dtype)
+    inner = Limits(jnp.asarray(_INNER, jnp.int32), limits.tol / 4, early=True, length=None)
+
+    def value(x: Array, rows: Array, tables: Tables) -> Float[Array, ""]:
+        return bound(unravel(x), weights, _with(fixed, tables), rows, there)
+
+    def step(at: tuple[Array, Best]) -> tuple[tuple[Array, Best], Float[Array, ""]]:
+        x, last = at
+        tangent = left[:, None] * jnp.log(jnp.maximum(last.p, floor))
+        tangent = jnp.where(there, tangent, jnp.zeros_like(tangent))
+        evaluate = _evaluation(value, fixed, own + tangent)
+        x, least, (p, joint), _, rest = minimise(evaluate, x, inner)
+        residual = jnp.maximum(jnp.abs(p - last.p).max(initial=0), rest)
+        return (x, Best(least, p, joint, last.iterations, residual)), residual
+
+    nothing = jnp.zeros((), rows.dtype)
+    possible = there.astype(rows.dtype)
+    even = possible / possible.sum(1, keepdims=True)
+    joint = tuple(jnp.zeros_like(x.tables) for x in fixed.stacks)
+    begin = start, Best(nothing, even, joint, jnp.zeros((), jnp.int32), nothing)
+    (_, best), iterations, residual = limits.iterate(step, begin)
+    best = best._replace(iterations=iterations, residual=residual)
+    return _differentiable(best, model, rows)
+
+
+def _counted(model: Decomposition) -> tuple[Weights, Float[Array, " variables"]]:
+    """Weights of the variables of tables whose entropy is Bethe's and as many times that of each
+    single variable as is said beside.
+
+    The weights are 1, but for the last variable of a table, which takes from its own multiple.
+    """
+    left = jnp.maximum(model.number - 1, 0)
+    lasts = jnp.zeros_like(left)
+    for stack in model.stacks:
+        lasts = lasts.at[stack.members[:, -1]].add(1)
+    taken = jnp.minimum(_TAKEN, left / jnp.maximum(lasts, 1))
+    weights = tuple(
+        jnp.ones(x.members.shape, left.dtype).at[:, -1].add(-taken[x.members[:, -1]])
+        for x in model.stacks
+    )
+    return weights, left - lasts * taken
+
+
+def _with(model: Decomposition, tables: Tables) -> Decomposition:
+    pairs = zip(model.stacks, tables, strict=True)
+    return model._replace(stacks=tuple(stack._replace(tables=x) for stack, x in pairs))
+
+
+def _evaluation(
+    value: Callable[[Array, Array, Tables], Array], model: Decomposition, rows: Array
+) -> Callable[[Array], tuple[Array, Array, tuple[Array, Tables]]]:
+    """The value at a point, its gradient there, and those in the unary scores and in the tables."""
     tables = tuple(x.tables for x in model.stacks)
-    fixed, values, own = jax.lax.stop_gradient((model, tables, rows))
 
-    def value(x: Array, rows: Array, tables: tuple[Array, ...]) -> Float[Array, ""]:
-        pairs = zip(fixed.stacks, tables, strict=True)
-        stacks = tuple(stack._replace(tables=table) for stack, table in pairs)
-        return bound(unravel(x), fixed._replace(stacks=stacks), rows, there)
-
-    def evaluate(x: Array) -> tuple[Array, Array, tuple[Array, Any]]:
-        found, (gradient, p, joint) = jax.value_and_grad(value, argnums=(0, 1, 2))(x, own, values)
+    def evaluate(x: Array) -> tuple[Array, Array, tuple[Array, Tables]]:
+        found, (gradient, p, joint) = jax.value_and_grad(value, argnums=(0, 1, 2))(x, rows, tables)
         return found, gradient, (p, joint)
 
-    _, least, (p, joint), iterations, residual = minimise(evaluate, start, limits)
-    # Nothing is added but derivatives.
-    least = least + (p * (model.rows - fixed.rows + rows - own)).sum()
-    least = least + (model.constant - fixed.constant)
-    for q, table, same in zip(joint, tables, values, strict=True):
-        least = least + (q * (table - same)).sum()
-    return Best(least, p, joint, iterations, residual)
+    return evaluate
+
+
+def _differentiable(best: Best, model: Decomposition, rows: Float[Array, "_ _"]) -> Best:
+    """The same with the derivatives of the value. It is stationary in what was searched over, so
+    they are those with that held fixed. Nothing else is added.
+    """
+    fixed, own = jax.lax.stop_gradient((model, rows))
+    value = best.value + (best.p * (model.rows - fixed.rows + rows - own)).sum()
+    value = value + (model.constant - fixed.constant)
+    for q, stack, same in zip(best.joint, model.stacks, fixed.stacks, strict=True):
+        value = value + (q * (stack.tables - same.tables)).sum()
+    return best._replace(value=value)
 
 
 def _power_sum(
@@ -243,25 +331,25 @@ def _power_sum(
     return top[:, 0] + own * jax.nn.logsumexp(scaled, axis=1)
 
 
-def _mean(at: Messages, model: Decomposition) -> Float[Array, "variables most"]:
+def _mean(sent: Sent, model: Decomposition) -> Float[Array, "variables most"]:
     """The mean of the messages to each variable. They are taken less that, so that they add up to
     nothing.
     """
     total = jnp.zeros_like(model.rows)
-    for stack, sent in zip(model.stacks, at.sent, strict=True):
-        for axis, message in enumerate(sent):
+    for stack, to in zip(model.stacks, sent, strict=True):
+        for axis, message in enumerate(to):
             total = total.at[stack.members[:, axis], : message.shape[1]].add(message)
     return total / jnp.maximum(model.number, 1)[:, None]
 
 
-def _weights(at: Messages, model: Decomposition) -> tuple[Float[Array, "tables rank"], ...]:
-    """The weights of the variables of each table."""
+def weights_of(logits: Weights, model: Decomposition) -> Weights:
+    """Weights that add up to 1 for each variable."""
     if not model.stacks:
         return ()
     members = jnp.concatenate([x.members.reshape(-1) for x in model.stacks])
-    logits = jnp.concatenate([x.reshape(-1) for x in at.logits])
-    top = jnp.full_like(model.number, -jnp.inf).at[members].max(jax.lax.stop_gradient(logits))
-    part = jnp.exp(logits - top[members])
+    logit = jnp.concatenate([x.reshape(-1) for x in logits])
+    top = jnp.full_like(model.number, -jnp.inf).at[members].max(jax.lax.stop_gradient(logit))
+    part = jnp.exp(logit - top[members])
     total = jnp.zeros_like(model.number).at[members].add(part)
     flat = (1 - _FLOOR) * part / total[members] + _FLOOR / model.number[members]
     ends = np.cumsum([x.members.size for x in model.stacks])[:-1]

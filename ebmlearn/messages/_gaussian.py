@@ -374,10 +374,11 @@ class GaussianMaker(AbstractMaker):
         if not _checks.is_concrete(temperature) or float(temperature) != 1:
             raise ValueError(f"`temperature` must be 1 for a {name}, got {temperature}.")
 
-    def check_starts(self, model: Any) -> None:
+    def check_mixed(self, model: Any, argument: str) -> None:
         name = type(model).__name__
         raise ValueError(
-            f"`starts` must be 1 for a {name}: its messages give no log Z to weigh answers by."
+            f"`{argument}` must be left out for a {name}: its messages are Gaussians, which cannot"
+            " be mixed."
         )
 
     def fits(self, model: Any, temperature: Float[AnyArray, ""], damped: bool) -> bool:

@@ -320,8 +320,8 @@ class AbstractGraphMaker(AbstractMaker):
                     f" {float(temperature):.3g}."
                 )
 
-    def check_starts(self, model: Any) -> None:
-        """Nothing: all graphs have a log Z of Bethe."""
+    def check_mixed(self, model: Any, argument: str) -> None:
+        """Nothing: scores can be mixed."""
 
     def rows(
         self, model: Any, instance: GraphInstance

@@ -617,7 +617,7 @@ class PairwiseMaker(AbstractMaker):
     def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
         """Nothing is beyond these messages."""
 
-    def check_starts(self, model: Any) -> None:
+    def check_mixed(self, model: Any, argument: str) -> None:
         """Nothing is beyond these messages."""
 
     def fits(

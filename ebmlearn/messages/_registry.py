@@ -61,8 +61,8 @@ class AbstractMaker(abc.ABC):
         """Raises `ValueError` for settings that these messages do not support."""
 
     @abc.abstractmethod
-    def check_starts(self, model: Any) -> None:
-        """Raises `ValueError` if these messages cannot combine several starts."""
+    def check_mixed(self, model: Any, argument: str) -> None:
+        """Raises `ValueError` if messages cannot be mixed, which this argument of `BP` asks for."""
 
     @abc.abstractmethod
     def fits(
