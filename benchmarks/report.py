@@ -6,7 +6,16 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import _crbm_further, _hosts_report, _logz_report, _nnbm_tables, _pmp_report, _qt_report, sap
+from . import (
+    _crbm_further,
+    _hosts_report,
+    _logz_report,
+    _nnbm_tables,
+    _pmp_report,
+    _qt_report,
+    _uai_report,
+    sap,
+)
 from ._report import machine, RESULTS, ROOT, stored
 from .crbm import PUBLISHED, SIZES
 
@@ -585,6 +594,7 @@ TABLES = {
         _hosts_report.samplers,
         _hosts_report.calibration,
         _logz_report.logz,
+        _uai_report.uai,
         precision,
         compiling,
         speed,

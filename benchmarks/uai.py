@@ -78,6 +78,8 @@ def asked(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             for reference in sorted(Path(name).rglob(f"*.{kind}")):
                 if args.only not in reference.name or reference.parent.name != kind:
                     continue
+                # Each network is a program of its own; too many of them fill the memory maps.
+                jax.clear_caches()
                 if task != "DBN":
                     yield solved(task, reference, args.seconds)
                 elif reference.name.startswith("DBN"):

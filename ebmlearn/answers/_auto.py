@@ -25,7 +25,7 @@ from ..messages import graph_kinds
 from ..models import Statistics
 from ._chains import apart, sampled
 from ._maximum import maximised
-from ._propagated import propagated
+from ._propagated import iterated, propagated
 
 
 _MEMORY = 28  # the logarithm to base 2 of the largest table
@@ -119,13 +119,17 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     candidates = [_Candidate("belief propagation", propagated(problem, "sum", half, key))]
     lower = upper = None
     unsettled = not bool(candidates[0].beliefs.converged.all())
-    if unsettled and time.perf_counter() < half and (found := _asked(ConvergentBP(), problem)):
+    if (
+        unsettled
+        and time.perf_counter() < half
+        and (found := _asked(ConvergentBP(), problem, half))
+    ):
         candidates.append(_Candidate("convergent belief propagation", found))
     bethe = candidates[-1].beliefs.log_partition
-    if time.perf_counter() < half and (found := _asked(MeanField(200), problem)):
+    if time.perf_counter() < half and (found := _asked(MeanField(1), problem, half)):
         candidates.append(_Candidate("mean field", found))
         lower = found.log_partition
-    if time.perf_counter() < half and (found := _asked(TRBP(), problem)):
+    if time.perf_counter() < half and (found := _asked(TRBP(), problem, half)):
         candidates.append(_Candidate("TRBP", found))
         upper = found.log_partition
     shape, dtype = problem.shape, problem.model.dtype
@@ -161,9 +165,9 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     return found.with_report(Report(best.name, False, jnp.maximum(error, noise), lower, upper))
 
 
-def _asked(inference: AbstractInference, problem: Any) -> Beliefs | None:
+def _asked(inference: AbstractInference, problem: Any, deadline: float) -> Beliefs | None:
     """Beliefs, or None if the inference does not take the model."""
     try:
-        return inference.beliefs_of(problem)
+        return iterated(inference, problem, deadline)
     except TypeError:
         return None
