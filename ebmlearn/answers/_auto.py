@@ -21,7 +21,7 @@ from ..inference import (
 from ..inference._base import TooLarge
 from ..inference._beliefs import Found
 from ..inference._exact import affordable, MAXIMISES
-from ..messages import graph_kinds
+from ..messages import graph_kinds, MAKERS
 from ..models import Statistics
 from ._chains import apart, sampled
 from ._maximum import maximised
@@ -29,6 +29,8 @@ from ._propagated import iterated, propagated
 
 
 _MEMORY = 28  # the logarithm to base 2 of the largest table
+# Tables of more shapes than these take a minute to compile with their derivatives.
+_SHAPES = 8
 
 
 class Auto(AbstractInference):
@@ -118,18 +120,16 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     half = (began + deadline) / 2
     candidates = [_Candidate("belief propagation", propagated(problem, "sum", half, key))]
     lower = upper = None
-    unsettled = not bool(candidates[0].beliefs.converged.all())
-    if (
-        unsettled
-        and time.perf_counter() < half
-        and (found := _asked(ConvergentBP(), problem, half))
+    tables = half if _is_compact(problem) else began
+    if not bool(candidates[0].beliefs.converged.all()) and (
+        found := _asked(ConvergentBP(), problem, tables)
     ):
         candidates.append(_Candidate("convergent belief propagation", found))
     bethe = candidates[-1].beliefs.log_partition
-    if time.perf_counter() < half and (found := _asked(MeanField(1), problem, half)):
+    if found := _asked(MeanField(1), problem, half):
         candidates.append(_Candidate("mean field", found))
         lower = found.log_partition
-    if time.perf_counter() < half and (found := _asked(TRBP(), problem, half)):
+    if found := _asked(TRBP(), problem, tables):
         candidates.append(_Candidate("TRBP", found))
         upper = found.log_partition
     shape, dtype = problem.shape, problem.model.dtype
@@ -166,8 +166,18 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
 
 
 def _asked(inference: AbstractInference, problem: Any, deadline: float) -> Beliefs | None:
-    """Beliefs, or None if the inference does not take the model."""
+    """Beliefs, or None if it is too late, or the inference does not take the model."""
+    if time.perf_counter() >= deadline:
+        return None
     try:
         return iterated(inference, problem, deadline)
     except TypeError:
         return None
+
+
+def _is_compact(problem: Any) -> bool:
+    """Whether the factors of a model are tables of a few shapes."""
+    try:
+        return len(MAKERS[problem.model.kind].tables(problem.model)) <= _SHAPES
+    except TypeError:
+        return False
