@@ -11,6 +11,11 @@ import scipy.sparse
 import scipy.sparse.csgraph
 
 
+# The first order goes from end to end, the second is greedy by fill. They are always finished. The
+# third is greedy by size. All later ones are greedy by turns, with random ties.
+_END_TO_END, _BY_FILL, _BY_SIZE = range(3)
+
+
 class Order(NamedTuple):
     """An order of elimination.
 
@@ -33,17 +38,18 @@ def find_order(
     restarts: int = 30,
     seed: int = 0,
 ) -> Order:
-    """The best of several orders. In greedy ones the variable that costs least is eliminated next,
-    where the cost is the size of its table, or of the edges that it adds. Another goes through the
-    network from one end to the other, which is best for grids and chains. After these three, ties
-    and near ties of greedy ones are broken at random.
+    """The best of several orders. The first goes through the network from one end to the other,
+    which is best for grids and chains. In greedy ones the variable that costs least is eliminated
+    next, where the cost is the number of edges that it adds, or the size of its table. After one of
+    each kind, ties and near ties of greedy ones are broken at random.
 
     **Arguments:**
 
     - `counts`: the number of states of each variable.
     - `scopes`: the variables of each table.
     - `last`: variables that come after all others.
-    - `seconds`: how long to go on; the first order is always finished.
+    - `seconds`: how long to go on. The first two orders are always finished, so that a slow machine
+      takes no wider order than the better one of these.
     - `restarts`: the largest number of orders to try.
     - `seed`: of the ties.
     """
@@ -52,16 +58,18 @@ def find_order(
     bits = [math.log2(n) for n in counts]
     began = time.perf_counter()
     best: Order | None = None
-    for k in range(max(3, restarts)):
-        noise = 0.0 if k < 3 else (0.1, 0.5, 1.0)[k % 3]
-        ranks = _end_to_end(around) if k == 1 else None
+    for k in range(max(_BY_SIZE + 1, restarts)):
+        noise = 0.0 if k <= _BY_SIZE else (0.1, 0.5, 1.0)[k % 3]
+        ranks = _end_to_end(around) if k == _END_TO_END else None
+        by_fill = k == _BY_FILL or (k > _BY_SIZE and k % 2 == 0)
         found = _greedy(
-            bits, around, last, by_fill=k % 2 == 0, ranks=ranks, noise=noise, rng=rng, best=best
+            bits, around, last, by_fill=by_fill, ranks=ranks, noise=noise, rng=rng, best=best
         )
         if found is not None and (best is None or found.work < best.work):
             best = found
         # Small tables are summed in less time than a better order takes to find.
-        if best is not None and (best.work < 14 or time.perf_counter() - began > seconds):
+        late = k >= _BY_FILL and time.perf_counter() - began > seconds
+        if best is not None and (best.work < 14 or late):
             break
     assert best is not None
     return best

@@ -7,16 +7,17 @@ from ._power_sums import settled
 
 
 class ConvergentBP(AbstractDual):
-    """Belief propagation that always settles: a double loop that minimises Bethe's free energy
-    (Yuille 2002; Heskes 2006).
+    """Belief propagation for models on which messages do not converge: a double loop that minimises
+    the Bethe free energy (Yuille 2002; Heskes 2006).
 
-    A fixed point of [`ebmlearn.BP`][] is a place where Bethe's free energy does not change. If
-    couplings are strong and contradict each other, messages may run around it for ever, with any
-    damping. Here a step of the outer loop replaces the concave part of the free energy by its
-    tangent, and the inner loop minimises the convex function that this makes. So `log_partition`
-    rises with each step, up to Bethe's approximation at a local minimum of the free energy.
+    The fixed points of [`ebmlearn.BP`][] are the stationary points of the Bethe free energy. If
+    couplings are strong and contradict each other, messages may oscillate forever, whatever the
+    damping. Here, each step of the outer loop replaces the concave part of the free energy by its
+    tangent, and an inner loop minimises the convex function that is left. `log_partition` rises
+    with each step, up to the accuracy of the inner loop, and ends at a local minimum of the free
+    energy. That minimum may be far from the truth: look at `converged`, and compare with a sampler.
 
-    It takes much longer than `BP` where that converges; they then often agree.
+    It takes much longer than `BP`. Where `BP` converges, both often agree.
 
     !!! example
 
