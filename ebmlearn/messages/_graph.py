@@ -309,16 +309,15 @@ class AbstractGraphMaker(AbstractMaker):
             )
         if not _checks.is_concrete((model, temperature)) or float(temperature) >= 1:
             return
-        with jax.ensure_compile_time_eval():
-            sizes = [jnp.abs(x) for x in model.log_potentials if x.size]
-            peaks = [float(jnp.where(x < LIMIT / 2, x, 0).max()) for x in sizes]
-            least = max([1e-4, *(4 * peak / LIMIT for peak in peaks)])
-            if float(temperature) < least:
-                raise ValueError(
-                    f"`temperature` must be at least {least:.3g} for log-potentials as large as"
-                    f' {max(peaks, default=0):.3g}, or `product="max"` for 0, got'
-                    f" {float(temperature):.3g}."
-                )
+        sizes = [np.abs(x) for x in model.log_potentials if x.size]
+        peaks = [float(np.where(x < LIMIT / 2, x, 0).max()) for x in sizes]
+        least = max([1e-4, *(4 * peak / LIMIT for peak in peaks)])
+        if float(temperature) < least:
+            raise ValueError(
+                f"`temperature` must be at least {least:.3g} for log-potentials as large as"
+                f' {max(peaks, default=0):.3g}, or `product="max"` for 0, got'
+                f" {float(temperature):.3g}."
+            )
 
     def check_mixed(self, model: Any, argument: str) -> None:
         """Nothing: scores can be mixed."""

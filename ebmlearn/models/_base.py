@@ -1288,12 +1288,14 @@ def gaussian(
     return jnp.asarray(scale, dtype) * jax.random.normal(key, shape, dtype)
 
 
+@jax.jit
 def without_diagonal(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """A matrix with zeros on its diagonal."""
     own = jnp.eye(couplings.shape[0], dtype=bool)
     return jnp.where(own, jnp.zeros((), couplings.dtype), couplings)
 
 
+@jax.jit
 def symmetrised(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The symmetric part without its diagonal: what the energy means, also after an update that
     broke the symmetry or while differentiating.

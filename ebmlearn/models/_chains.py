@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Num, PRNGKeyArray
@@ -23,21 +24,31 @@ def chains(
         )
     given = by_layer("start", model.names, start)
     masks = by_layer("clamped", model.names, clamped)
-    keys = jax.random.split(key, len(model.names))
+    drawn = _at_random(model, num_chains, key, tuple(x is None for x in given))
     states, held = [], []
-    for k, (units, x, mask) in enumerate(zip(model.layers, given, masks, strict=True)):
-        name = model.names[k]
+    for name, units, x, mask, other in zip(
+        model.names, model.layers, given, masks, drawn, strict=True
+    ):
         if x is not None:
             x = chain_states(f"start ({name})", x, num_chains, units, model.dtype)
         if mask is not None:
             mask = _mask(f"clamped ({name})", mask, (num_chains, units.size))
             if x is None:
                 raise ValueError(f"`start` must hold states for clamped units ({name}), got None.")
-        bias = model.unary()[k]
-        field = jnp.broadcast_to(bias, (num_chains, bias.shape[-1]))
-        states.append(units.decode(units.at_random(field, keys[k])) if x is None else x)
+        states.append(other if x is None else x)
         held.append(mask)
     return model.units(states), None if clamped is None else model.units(held)
+
+
+@eqx.filter_jit
+def _at_random(
+    model: Any, num_chains: int, key: PRNGKeyArray, wanted: tuple[bool, ...]
+) -> list[Num[Array, "chains _"] | None]:
+    """Random states of the layers that are wanted, drawn in one program."""
+    keys = jax.random.split(key, len(model.names))
+    fields = [jnp.broadcast_to(b, (num_chains, b.shape[-1])) for b in model.unary()]
+    parts = zip(model.layers, fields, keys, wanted, strict=True)
+    return [u.decode(u.at_random(f, own)) if want else None for u, f, own, want in parts]
 
 
 def chain_states(

@@ -245,8 +245,7 @@ def check_couplings(couplings: Array) -> None:
         # In NumPy, which needs no compilation for a new size.
         diagonal = np.diagonal(np.asarray(couplings))
         least = float(diagonal.min(initial=np.inf))
-        with jax.ensure_compile_time_eval():
-            outside = jnp.asarray(np.asarray(couplings) - np.diag(diagonal))
+        outside = np.asarray(couplings) - np.diag(diagonal)
     _checks.symmetric("couplings", outside)
     if least <= 0:
         raise ValueError(

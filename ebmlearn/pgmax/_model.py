@@ -472,7 +472,7 @@ def _filled(name: str, value: Any, like: Float[Array, "..."]) -> Float[Array, ".
             f"`{name}` must hold arrays of shape {like.shape}, or without leading axes to share one"
             f" table, got {_checks.describe(value)}."
         )
-    if _checks.is_concrete(value) and bool(jnp.isnan(value).any()):
+    if _checks.is_concrete(value) and np.isnan(value).any():
         raise ValueError(f"`{name}` must hold numbers, got NaN.")
     value = jnp.clip(value.astype(like.dtype), -LIMIT, LIMIT)
     return jnp.broadcast_to(value, like.shape)
