@@ -43,11 +43,11 @@ def pytest_configure(config):
 
 def _share_contexts():
     """JAX makes a context of MLIR for every program, which takes a third of the time of compiling a
-    single operation. Here 200 programs of a thread share one, unless one is compiled within another.
+    single operation. Here 200 programs of a thread share one, but for those within others.
     """
     try:
         from jax._src.interpreters import mlir
-        from jax._src.lib.mlir import ir
+        from jax._src.lib.mlir import ir  # pyright: ignore
 
         make = mlir.make_ir_context
     except (ImportError, AttributeError):  # They are private: without them tests take longer.

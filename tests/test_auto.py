@@ -102,7 +102,7 @@ def test_chains_cross_between_modes(rbm):
         found = sampled(problem, jax.random.key(0), 60)
         assert found is not None
         exact = ebm.Exact()(rbm, *evidence)
-        wrong = apart(exact.means, found.means, len(problem.shape))
+        wrong = apart(exact.means, found.beliefs.means, len(problem.shape))
         assert (wrong < 0.05).all()
         assert (wrong < 6 * found.error + 0.01).all()
 
@@ -113,7 +113,7 @@ def test_chains_of_a_graph(rbm):
     found = sampled(model.problem(evidence, None), jax.random.key(1), 60)
     assert found is not None
     exact = ebm.Exact()(model, evidence)
-    assert float(apart(exact.means, found.means, 0)) < 0.05
+    assert float(apart(exact.means, found.beliefs.means, 0)) < 0.05
     soft = {"x": jnp.full((11, 2), 0.5)}
     assert sampled(model.problem(soft, None), jax.random.key(1), 60) is None
 

@@ -4,8 +4,9 @@ from dataclasses import KW_ONLY
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-import numpy as np
+from jaxtyping import Array, Float
 
 from .. import _checks
 from .._types import Key
@@ -19,18 +20,21 @@ from ..inference import (
     TRBP,
 )
 from ..inference._base import TooLarge
-from ..inference._beliefs import Found
 from ..inference._exact import affordable, MAXIMISES
-from ..messages import graph_kinds, MAKERS
+from ..messages import graph_kinds
 from ..models import Statistics
-from ._chains import apart, sampled
+from ._chains import apart, ENOUGH, Sampled, sampled
+from ._drawn import drawn
 from ._maximum import maximised
+from ._networks import shapes_and_tables
 from ._propagated import iterated, propagated
 
 
 _MEMORY = 28  # the logarithm to base 2 of the largest table
 # Tables of more shapes than these take a minute to compile with their derivatives.
 _SHAPES = 8
+# The standard error of log Z above which draws are too few.
+_LARGEST = 1.0
 
 
 class Auto(AbstractInference):
@@ -39,10 +43,12 @@ class Auto(AbstractInference):
 
     - Exact inference is taken if it is fast enough: see [`ebmlearn.Exact`][].
     - Otherwise belief propagation from several starts with automatic damping, if it does not
-      converge [`ebmlearn.ConvergentBP`][], mean field and [`ebmlearn.TRBP`][] are candidates. Short
-      parallel tempering with chains from random starts judges them: the answer is the candidate
-      whose means are closest to those of the chains, or the chains' own if all candidates are
-      further away than the chains are from each other.
+      converge [`ebmlearn.ConvergentBP`][], mean field and [`ebmlearn.TRBP`][] are candidates.
+      Draws judge them: weighted draws by elimination with tables of a limited size, called
+      mini-buckets, or short parallel tempering with chains from random starts, whichever has the
+      smaller error. The answer is the candidate whose means are closest to those of the draws, or
+      the draws' own if all candidates are further away than the error of the draws. Mini-buckets
+      also give `log_partition`, without bias, and an upper bound of it.
     - With `product="max"`, a search looks for the most likely states until the time is over: parts
       of the model that are narrow enough are solved exactly given the rest. The bound of
       [`ebmlearn.MPLP`][] is reported beside.
@@ -114,55 +120,81 @@ class _Candidate(NamedTuple):
     beliefs: Beliefs
 
 
+class _Candidates(NamedTuple):
+    """Approximations; log Z by messages that converged, if any did, and bounds of it."""
+
+    candidates: list[_Candidate]
+    value: Float[Array, "*batch"]
+    lower: Float[Array, "*batch"]
+    upper: Float[Array, "*batch"]
+
+
 def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
-    """The best approximation of the marginals."""
+    """The best approximation of the marginals, and of log Z."""
+    began, compact = time.perf_counter(), _is_compact(problem)
+    # Draws compile nothing. Where all else compiles for long, they have all the time.
+    end = began + (deadline - began) / 3 if compact else deadline
+    draws = drawn(problem, end, jax.random.fold_in(key, 1))
+    judges = [] if draws is None else [draws.sampled]
+    if draws is not None and not compact:
+        told = _Candidates([], draws.value, jnp.full_like(draws.value, -jnp.inf), draws.bound)
+    else:
+        told = _candidates(problem, deadline, compact, key)
+        if draws is None or float(draws.sampled.error.max()) > ENOUGH:
+            chains = sampled(problem, key, deadline - time.perf_counter())
+            judges += [] if chains is None else [chains]
+    value, upper = told.value, told.upper
+    best, error = _judged(told.candidates, judges, jnp.full_like(value, jnp.nan))
+    name = best.name
+    if draws is not None:
+        upper = jnp.minimum(upper, draws.bound)
+        # What rests on a few draws is worse than what messages say.
+        if bool((draws.error < _LARGEST).all()):
+            value = draws.value
+            name += "" if name == draws.sampled.name else ", log Z by mini-buckets"
+    return best.beliefs.with_report(Report(name, False, error, told.lower, upper), value)
+
+
+def _candidates(problem: Any, deadline: float, compact: bool, key: Any) -> _Candidates:
+    """Approximations by messages and by mean field, in half of the time that is left."""
+    shape, dtype = problem.shape, problem.model.dtype
+    lower, upper = jnp.full(shape, -jnp.inf, dtype), jnp.full(shape, jnp.inf, dtype)
     began = time.perf_counter()
     half = (began + deadline) / 2
-    candidates = [_Candidate("belief propagation", propagated(problem, "sum", half, key))]
-    lower = upper = None
-    tables = half if _is_compact(problem) else began
-    if not bool(candidates[0].beliefs.converged.all()) and (
+    tables = half if compact else began
+    out = [_Candidate("belief propagation", propagated(problem, "sum", half, key))]
+    if not bool(out[0].beliefs.converged.all()) and (
         found := _asked(ConvergentBP(), problem, tables)
     ):
-        candidates.append(_Candidate("convergent belief propagation", found))
-    bethe = candidates[-1].beliefs.log_partition
+        out.append(_Candidate("convergent belief propagation", found))
+    bethe = out[-1].beliefs.log_partition
     if found := _asked(MeanField(1), problem, half):
-        candidates.append(_Candidate("mean field", found))
+        out.append(_Candidate("mean field", found))
         lower = found.log_partition
     if found := _asked(TRBP(), problem, tables):
-        candidates.append(_Candidate("TRBP", found))
+        out.append(_Candidate("TRBP", found))
         upper = found.log_partition
-    shape, dtype = problem.shape, problem.model.dtype
-    lower = jnp.full(shape, -jnp.inf, dtype) if lower is None else lower
-    upper = jnp.full(shape, jnp.inf, dtype) if upper is None else upper
-    judge = None
-    if time.perf_counter() < deadline:
-        judge = sampled(problem, key, deadline - time.perf_counter())
-    best = candidates[0]
-    if judge is None:
-        unknown = jnp.full(shape, jnp.nan, dtype)
-        return best.beliefs.with_report(Report(best.name, False, unknown, lower, upper))
-    noise = judge.error
-    errors = []
-    for _, beliefs in candidates:
-        distance = apart(beliefs.means, judge.means, len(shape))
-        errors.append(jnp.sqrt(jnp.maximum(distance**2 - noise**2, 0.0)))
-    means = [float(x.mean()) for x in errors]
-    k = int(np.argmin(means))
-    best, error = candidates[k], errors[k]
-    found = best.beliefs
-    if means[k] > float(noise.mean()):
-        value = jnp.clip(bethe, lower, upper)
-        found = Beliefs(
-            problem,
-            Found(value, None, "Auto"),
-            log_odds=problem.log_odds(judge.means),
-            converged=jnp.ones(shape, bool),
-            iterations=jnp.full(shape, judge.steps, jnp.int32),
-            residual=noise,
-        )
-        return found.with_report(Report("parallel tempering", False, noise, lower, upper))
-    return found.with_report(Report(best.name, False, jnp.maximum(error, noise), lower, upper))
+    return _Candidates(out, jnp.clip(bethe, lower, upper), lower, upper)
+
+
+def _judged(
+    candidates: list[_Candidate], judges: list[Sampled], unknown: Float[Array, "*batch"]
+) -> tuple[_Candidate, Float[Array, "*batch"]]:
+    """The candidate that is nearest to what the surest draws say, and its error; or the draws
+    themselves, if all candidates are further away than the error of these.
+    """
+    if not judges:
+        return candidates[0], unknown
+    judge = min(judges, key=lambda x: float(x.error.mean()))
+    noise, means = judge.error, judge.beliefs.means
+    best, error, least = _Candidate(judge.name, judge.beliefs), noise, float(noise.mean())
+    # The first of those that are as near comes last, and stays.
+    for candidate in reversed(candidates):
+        distance = apart(candidate.beliefs.means, means, noise.ndim)
+        own = jnp.sqrt(jnp.maximum(distance**2 - noise**2, 0.0))
+        if float(own.mean()) <= least:
+            best, error, least = candidate, own, float(own.mean())
+    return best, jnp.maximum(error, noise)
 
 
 def _asked(inference: AbstractInference, problem: Any, deadline: float) -> Beliefs | None:
@@ -177,7 +209,5 @@ def _asked(inference: AbstractInference, problem: Any, deadline: float) -> Belie
 
 def _is_compact(problem: Any) -> bool:
     """Whether the factors of a model are tables of a few shapes."""
-    try:
-        return len(MAKERS[problem.model.kind].tables(problem.model)) <= _SHAPES
-    except TypeError:
-        return False
+    size = shapes_and_tables(problem)
+    return size is not None and size[0] <= _SHAPES

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from ..inference import Beliefs
+from ..inference._beliefs import Found
 from ..models._problem import AbstractSampled
 from ..samplers import ParallelTempering
 from ..samplers._adaptation import ladder_of, with_ladder
@@ -19,18 +21,18 @@ _RUNGS = 24
 _CHAINS = 16  # in all, if there are few instances
 _STEPS = 20  # that one call of a compiled function makes
 _PLACED = 320  # steps in which temperatures move
-_ENOUGH = 5e-3  # an error for which no more steps are made
+ENOUGH = 5e-3  # an error for which no more steps are made
 _TRIPS = 2  # of a chain, from the hot end to the cold one, without which it is not trusted
 
 
 class Sampled(NamedTuple):
-    """Means of all units by name, for each instance: of all chains, and their standard error, the
-    root mean square of all units.
+    """What draws say of all units, and its standard error, the root mean square of all units, for
+    each instance.
     """
 
-    means: PyTree
+    name: str
+    beliefs: Beliefs
     error: Float[Array, "*batch"]
-    steps: int
 
 
 def sampled(problem: AbstractSampled, key: PRNGKeyArray, seconds: float | int) -> Sampled | None:
@@ -54,28 +56,36 @@ def sampled(problem: AbstractSampled, key: PRNGKeyArray, seconds: float | int) -
     ladder = ladder_of(sampler, _PLACED, model.dtype)
     ends: list[_End] = []
     found = None
-    while time.perf_counter() < deadline and (found is None or float(found.error.max()) > _ENOUGH):
+    while time.perf_counter() < deadline and (found is None or float(found.error.max()) > ENOUGH):
         key, own = jax.random.split(key)
         end = _advanced(sampler, chained.model, problem, state, ladder, own)
         state, ladder = end.state, end.ladder
         ends.append(jax.block_until_ready(end._replace(state=state.trips)))
-        found = _told(ends[_PLACED // _STEPS :], number, shape)
+        found = _told(ends[_PLACED // _STEPS :], number, problem)
     return found
 
 
-def _told(ends: "list[_End]", number: int, shape: tuple[int, ...]) -> Sampled | None:
+def _told(ends: "list[_End]", number: int, problem: AbstractSampled) -> Sampled | None:
     """What chains say after some steps, without the first third of them."""
     kept = ends[len(ends) // 3 :]
     if not kept or float((kept[-1].state - kept[0].state).mean()) < _TRIPS:
         return None
     mean = jax.tree.map(lambda *x: sum(x) / len(x), *[x.means for x in kept])
-
+    shape = problem.shape
     chains = jax.tree.map(lambda x: x.reshape(number, *shape, *x.shape[1:]), mean)
     means = jax.tree.map(lambda x: x.mean(0), chains)
     # Chains are independent, whatever the time is that each of them needs to forget a state.
     off = jnp.stack([apart(_chain(chains, k), means, len(shape)) for k in range(number)])
     error = jnp.sqrt((off**2).sum(0) / (number * (number - 1)))
-    return Sampled(means, error, len(kept) * _STEPS)
+    beliefs = Beliefs(
+        problem,
+        Found(None, None, "Auto"),
+        log_odds=problem.log_odds(means),
+        converged=jnp.ones(shape, bool),
+        iterations=jnp.full(shape, len(kept) * _STEPS, jnp.int32),
+        residual=error,
+    )
+    return Sampled("parallel tempering", beliefs, error)
 
 
 def _chain(chains: PyTree, k: int) -> PyTree:

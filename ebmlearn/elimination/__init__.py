@@ -1,5 +1,5 @@
-"""Exact inference by elimination of variables, on the host, in float64: the tables of a network,
-orders, and the sums, maxima, marginals and samples that they give.
+"""Elimination of variables, on the host, in float64: the tables of a network, orders, and the sums,
+maxima, marginals and samples that they give. Networks that are too wide are eliminated in parts.
 """
 
 from ._buckets import (
@@ -9,6 +9,12 @@ from ._buckets import (
     Solution as Solution,
     solve as solve,
     TooWide as TooWide,
+)
+from ._mini_buckets import (
+    Estimate as Estimate,
+    estimated as estimated,
+    MiniBuckets as MiniBuckets,
+    shared_out as shared_out,
 )
 from ._network import (
     Impossible as Impossible,

@@ -10,6 +10,10 @@ from ._network import aligned, Network, Reduced, reduced
 from ._orders import find_order, Order
 
 
+# How much wider than allowed an order may become before it is given up.
+HOPELESS = 2
+
+
 class Bucket(NamedTuple):
     """What is joined when a variable is eliminated.
 
@@ -48,7 +52,7 @@ def planned(
 
     Raises `TooWide` where a table would have more than `2**most` entries.
     """
-    order = find_order(counts, scopes, last=maximised, seconds=seconds)
+    order = find_order(counts, scopes, last=maximised, most=HOPELESS * most, seconds=seconds)
     if order.width > most:
         raise TooWide(
             f"elimination needs tables of 2**{order.width:.1f} numbers, and at most 2**{most:g} are"
@@ -206,6 +210,17 @@ def _kept(
     left = [v for v in scope if v in kept]
     summed = np.asarray(p.sum(gone)) if gone else p
     return np.transpose(summed, [left.index(v) for v in kept])
+
+
+def kept_logs(
+    x: Float[np.ndarray, "..."], scope: Sequence[int], kept: Sequence[int]
+) -> Float[np.ndarray, "..."]:
+    """The logarithm of the sum of exponentials over all variables but some, in their order."""
+    top = x.max()
+    if not np.isfinite(top):
+        top = 0.0
+    with np.errstate(divide="ignore"):
+        return np.log(_kept(np.exp(x - top), scope, kept)) + top
 
 
 def solve(

@@ -41,6 +41,16 @@ class Reduced(NamedTuple):
         parts = [own[states[..., v]] for v, own in enumerate(self.states)]
         return np.stack(parts, -1).astype(np.int64)
 
+    def whole(
+        self, marginals: Sequence[Float[np.ndarray, " _"]], counts: Sequence[int]
+    ) -> list[Float[np.ndarray, " _"]]:
+        """Probabilities of all states, from those of the states that are possible."""
+        out = []
+        for p, states, number in zip(marginals, self.states, counts, strict=True):
+            out.append(np.zeros(number))
+            out[-1][states] = p / p.sum()
+        return out
+
 
 def reduced(network: Network, evidence: Int[np.ndarray, " variables"] | None = None) -> Reduced:
     """The network without states that evidence or tables exclude. What a state needs of its

@@ -11,7 +11,7 @@ import scipy.sparse
 import scipy.sparse.csgraph
 
 
-# The first order goes from end to end, the second is greedy by fill. They are always finished. The
+# The first order goes from end to end, the second is greedy by fill. They are always tried. The
 # third is greedy by size. All later ones are greedy by turns, with random ties.
 _END_TO_END, _BY_FILL, _BY_SIZE = range(3)
 
@@ -34,6 +34,7 @@ def find_order(
     scopes: Iterable[Sequence[int]],
     *,
     last: frozenset[int] = frozenset(),
+    most: float | int = math.inf,
     seconds: float | int = 1,
     restarts: int = 30,
     seed: int = 0,
@@ -48,8 +49,9 @@ def find_order(
     - `counts`: the number of states of each variable.
     - `scopes`: the variables of each table.
     - `last`: variables that come after all others.
-    - `seconds`: how long to go on. The first two orders are always finished, so that a slow machine
-      takes no wider order than the better one of these.
+    - `most`: orders but the first are given up once their tables have `2**most` entries in all.
+    - `seconds`: how long to go on. The second order is always tried, so that a slow machine takes
+      no wider order than the better one of the first two.
     - `restarts`: the largest number of orders to try.
     - `seed`: of the ties.
     """
@@ -62,8 +64,9 @@ def find_order(
         noise = 0.0 if k <= _BY_SIZE else (0.1, 0.5, 1.0)[k % 3]
         ranks = _end_to_end(around) if k == _END_TO_END else None
         by_fill = k == _BY_FILL or (k > _BY_SIZE and k % 2 == 0)
+        limit = math.inf if best is None else min(best.work, most)
         found = _greedy(
-            bits, around, last, by_fill=by_fill, ranks=ranks, noise=noise, rng=rng, best=best
+            bits, around, last, by_fill=by_fill, ranks=ranks, noise=noise, rng=rng, most=limit
         )
         if found is not None and (best is None or found.work < best.work):
             best = found
@@ -173,9 +176,9 @@ def _greedy(
     ranks: Sequence[int] | None,
     noise: float,
     rng: np.random.Generator,
-    best: Order | None,
+    most: float | int,
 ) -> Order | None:
-    """One order, or None once it is no better than the best one."""
+    """One order, or None once its tables have `2**most` entries in all."""
     near = [set(x) for x in around]
     size = [bits[v] + sum(bits[u] for u in near[v]) for v in range(len(near))]
 
@@ -197,7 +200,7 @@ def _greedy(
     heapq.heapify(heap)
     stamp, done = [0] * len(near), [False] * len(near)
     order, width, work = [], 0.0, 0.0
-    limit = math.inf if best is None else 2.0**best.work
+    limit = 2.0 ** min(most, 1000)
     while heap:
         *_, v, version = heapq.heappop(heap)
         if done[v] or version != stamp[v]:

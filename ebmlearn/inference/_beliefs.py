@@ -224,11 +224,14 @@ class Beliefs(eqx.Module):
         each = ((rows - mean) ** 2 / safe + jnp.log(2 * jnp.pi * safe)) / 2
         return jnp.where(targets, each, jnp.zeros_like(each)).sum(-1)
 
-    def with_report(self, report: Report) -> "Beliefs":
-        """The same beliefs with a report."""
+    def with_report(
+        self, report: Report, log_partition: Float[Array, "*batch"] | None = None
+    ) -> "Beliefs":
+        """The same beliefs with a report, and with a better estimate of log Z if there is one."""
+        known = log_partition is not None
         return Beliefs(
             self._problem,
-            self._derived,
+            _Revalued(self._derived, log_partition) if known else self._derived,
             log_odds=self.log_odds,
             converged=self.converged,
             iterations=self.iterations,
@@ -282,6 +285,19 @@ class Found(AbstractDerived):
 
     def log_partition(self, problem: Any, log_odds: PyTree) -> Float[Array, "*batch"]:
         return _or_error(self.value, self.name, "log_partition")
+
+
+class _Revalued(AbstractDerived):
+    """What an inference computes, but for log Z."""
+
+    derived: AbstractDerived
+    value: Float[Array, "*batch"]
+
+    def pairwise(self, problem: Any, log_odds: PyTree) -> PyTree:
+        return self.derived.pairwise(problem, log_odds)
+
+    def log_partition(self, problem: Any, log_odds: PyTree) -> Float[Array, "*batch"]:
+        return self.value
 
 
 def _or_error(x: Any, name: str, what: str) -> Any:

@@ -8,13 +8,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from .. import _checks
 from ..answers import Auto
-from ..answers._maximum import marginals_of, maximum, tabled
+from ..answers._maximum import maximum
+from ..answers._networks import marginals_of, tabled
 from ..answers._propagated import propagated
-from ..elimination import Impossible, Network, planned, Reduced, reduced, Solution
+from ..elimination import find_order, Impossible, Network, Reduced, reduced, Solution
+from ..elimination._buckets import bucketed, HOPELESS
 from ..inference import Beliefs
 from ._answers import Answer, Task, TASKS
 
@@ -100,13 +102,17 @@ def _eliminated(
     """The network with all variables eliminated, or None where that costs too much; and the width
     of the order.
     """
-    plan = planned(
-        network.counts, network.scopes, maximised=maximised, most=math.inf, seconds=seconds / 10
+    order = find_order(
+        network.counts,
+        network.scopes,
+        last=maximised,
+        most=HOPELESS * memory,
+        seconds=seconds / 10,
     )
-    width, work = plan.order.width, plan.order.work
+    width, work = order.width, order.work
     if width > memory or work > memory + 3 or 2.0**work * _PER_NUMBER > seconds:
         return None, width
-    return Solution(network, plan), width
+    return Solution(network, bucketed(network.scopes, order, maximised)), width
 
 
 def _exact(
@@ -115,7 +121,7 @@ def _exact(
     if task == "PR":
         return Answer(task, log10_partition=solution.value / math.log(10))
     if task == "MAR":
-        return Answer(task, marginals=_whole(solution.marginals()[0], small, counts))
+        return Answer(task, marginals=tuple(small.whole(solution.marginals()[0], counts)))
     states = small.restored(np.maximum(solution.best(), 0))
     return Answer("MAP", states=states) if task == "MAP" else _of_query(states, query)
 
@@ -123,18 +129,6 @@ def _exact(
 def _of_query(states: Int[np.ndarray, " variables"], query: Sequence[int]) -> Answer:
     variables = tuple(sorted(query))
     return Answer("MMAP", states=states[list(variables)], variables=variables)
-
-
-def _whole(
-    marginals: Sequence[Float[np.ndarray, " _"]], small: Reduced, counts: tuple[int, ...]
-) -> tuple[Float[np.ndarray, " _"], ...]:
-    """Probabilities of all states, of those that are possible."""
-    out = []
-    for p, states, number in zip(marginals, small.states, counts, strict=True):
-        whole = np.zeros(number)
-        whole[states] = p / p.sum()
-        out.append(whole)
-    return tuple(out)
 
 
 def _value_of(task: Task, value: float) -> str:
@@ -164,8 +158,8 @@ class _Approximate:
 
     def _mar(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
         beliefs, method, said = self._judged()
-        whole = _whole(marginals_of(beliefs, self.small), self.small, self.counts)
-        return Answer("MAR", marginals=whole), method, said
+        whole = self.small.whole(marginals_of(beliefs, self.small), self.counts)
+        return Answer("MAR", marginals=tuple(whole)), method, said
 
     def _judged(self) -> tuple[Beliefs, str, str]:
         """The best approximation of all marginals and of log Z."""

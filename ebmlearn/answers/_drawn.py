@@ -1,0 +1,75 @@
+"""Estimates of log Z and of all means by weighted draws, where a model is made of tables."""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..elimination import Estimate, estimated, find_order, Impossible, Network, reduced
+from ..inference import Beliefs
+from ..inference._beliefs import Found
+from ._chains import Sampled
+from ._networks import beliefs_of, networks_of, shapes_and_tables
+
+
+# Orders of more tables than these take too long to find.
+_TABLES = 20_000
+
+
+class Drawn(NamedTuple):
+    """What draws say; an estimate of log Z, its standard error, and an upper bound."""
+
+    sampled: Sampled
+    value: Float[Array, "*batch"]
+    error: Float[Array, "*batch"]
+    bound: Float[Array, "*batch"]
+
+
+def drawn(problem: Any, deadline: float, key: PRNGKeyArray) -> Drawn | None:
+    """Beliefs by draws from mini-buckets. None if the
+    model is not made of few tables, or if there was too little time.
+    """
+    size = shapes_and_tables(problem)
+    if size is None or size[1] > _TABLES:
+        return None
+    networks = networks_of(problem)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    found: list[Estimate] = []
+    for k, network in enumerate(networks):
+        now = time.perf_counter()
+        own = _estimated(network, (deadline - now) / (len(networks) - k), rng)
+        if own is None:
+            return None
+        found.append(own)
+    shape, dtype = problem.shape, problem.model.dtype
+    value, error, bound, spread = (
+        jnp.asarray([getattr(x, name) for x in found], dtype).reshape(shape)
+        for name in ("value", "error", "bound", "spread")
+    )
+    with np.errstate(divide="ignore"):
+        scores = jnp.asarray(np.log([np.stack(x.marginals) for x in found]), dtype)
+    beliefs = Beliefs(
+        problem,
+        Found(None, None, "Auto"),
+        log_odds=beliefs_of(problem, scores),
+        converged=jnp.ones(shape, bool),
+        iterations=jnp.asarray([x.sets for x in found], jnp.int32).reshape(shape),
+        residual=spread,
+    )
+    return Drawn(Sampled("mini-buckets", beliefs, spread), value, error, bound)
+
+
+def _estimated(network: Network, seconds: float, rng: np.random.Generator) -> Estimate | None:
+    began = time.perf_counter()
+    try:
+        small = reduced(network)
+    except Impossible:
+        return None
+    order = find_order(small.network.counts, small.network.scopes, seconds=seconds / 10)
+    found = estimated(small.network, order, began + seconds - time.perf_counter(), rng)
+    if found is None:
+        return None
+    return found._replace(marginals=small.whole(found.marginals, network.counts))
