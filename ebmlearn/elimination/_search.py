@@ -20,7 +20,7 @@ _WIDTH = 14.0  # of a part that is eliminated
 _MOVES = 30  # of a round
 _HELD = 3  # moves of a round that leave the variables of a kick as they are
 _FREE = (4, 8, 16, 32, 64)  # numbers of variables that are not fixed if others can be
-_TEMPERATURES = (0.3, 1.0)
+_TEMPERATURES = (0.3, 1.0, 3.0)
 
 
 class Found(NamedTuple):
@@ -45,9 +45,10 @@ def likely_states(
     variables with many tables, except for some that beliefs are unsure of, that cost much, or that
     are neighbours.
 
-    Moves come in rounds. After the first, a round begins with the best states so far, and either
-    draws states at a temperature that falls, or gives a few unsure variables other states and holds
-    them for some moves. It ends with the best combination of where it came to with the best states.
+    Moves come in rounds. After the first, they take turns: a round draws states at a temperature
+    that falls, from the best ones so far; or it gives a few unsure variables other states than the
+    best ones, and holds them for some moves; or it begins anew with states that beliefs draw. It
+    ends with the best combination of where it came to with the best states.
 
     **Arguments:**
 
@@ -67,12 +68,14 @@ def likely_states(
     rounds = 0
     while time.perf_counter() < deadline and search.free.any() and search.value < bound:
         rounds += 1
-        if rounds % 2:
+        if rounds % 3 == 1:
             temperature = float(search.rng.choice(_TEMPERATURES))
             end = search.round(search.best, deadline, _MOVES, temperature=temperature)
-        else:
+        elif rounds % 3 == 2:
             kicked, held = search.kicked()
             end = search.round(kicked, deadline, _MOVES // 3, held=held)
+        else:
+            end = search.round(search.drawn_states(), deadline, _MOVES // 3)
         search.combine(end)
     return Found(search.best, float(network.score(search.best)), search.moves)
 
@@ -138,6 +141,9 @@ class _Search:
 
     def likely(self) -> Int[np.ndarray, " variables"]:
         return np.array([int(np.argmax(p)) for p in self.beliefs], np.int64)
+
+    def drawn_states(self) -> Int[np.ndarray, " variables"]:
+        return np.array([self.rng.choice(len(p), p=p) for p in self.beliefs], np.int64)
 
     def round(
         self,

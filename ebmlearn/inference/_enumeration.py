@@ -236,11 +236,16 @@ def by_state(
 ) -> tuple[Float[Array, " units"], Float[Array, " units"]]:
     """The values of all configurations with a unit at 0, reduced, and with it at 1."""
     units = values.size.bit_length() - 1
-    halves = [values.reshape(2**k, 2, -1) for k in range(units)]
-    empty = [values[:0]]
-    zero = jnp.concatenate(empty + [reduce(both[:, 0])[None] for both in halves])
-    one = jnp.concatenate(empty + [reduce(both[:, 1])[None] for both in halves])
-    return zero, one
+    if not units:
+        return values[:0], values[:0]
+
+    # The bit of a unit is the first while it is looked at, then the last. So one step is compiled,
+    # not one for each unit.
+    def step(values: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+        both = values.reshape(2, -1)
+        return both.T.reshape(-1), (reduce(both[0]), reduce(both[1]))
+
+    return jax.lax.scan(step, values, None, length=units)[1]
 
 
 def pair_maxima(table: Table) -> tuple[Float[Array, "n n"], Float[Array, "n m"]]:
