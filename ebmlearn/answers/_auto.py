@@ -33,8 +33,6 @@ from ._propagated import iterated, propagated
 _MEMORY = 28  # the logarithm to base 2 of the largest table
 # Tables of more shapes than these take a minute to compile with their derivatives.
 _SHAPES = 8
-# The standard error of log Z above which draws are too few.
-_LARGEST = 1.0
 
 
 class Auto(AbstractInference):
@@ -147,11 +145,8 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     best, error = _judged(told.candidates, judges, jnp.full_like(value, jnp.nan))
     name = best.name
     if draws is not None:
-        upper = jnp.minimum(upper, draws.bound)
-        # What rests on a few draws is worse than what messages say.
-        if bool((draws.error < _LARGEST).all()):
-            value = draws.value
-            name += "" if name == draws.sampled.name else ", log Z by mini-buckets"
+        value, upper = draws.value, jnp.minimum(upper, draws.bound)
+        name += "" if name == draws.sampled.name else ", log Z by mini-buckets"
     return best.beliefs.with_report(Report(name, False, error, told.lower, upper), value)
 
 

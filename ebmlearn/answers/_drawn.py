@@ -17,20 +17,21 @@ from ._networks import beliefs_of, networks_of, shapes_and_tables
 
 # Orders of more tables than these take too long to find.
 _TABLES = 20_000
+# The standard error of log Z above which one set of draws outweighs all others.
+_LARGEST = 0.5
 
 
 class Drawn(NamedTuple):
-    """What draws say; an estimate of log Z, its standard error, and an upper bound."""
+    """What draws say of all units; an estimate of log Z, and an upper bound."""
 
     sampled: Sampled
     value: Float[Array, "*batch"]
-    error: Float[Array, "*batch"]
     bound: Float[Array, "*batch"]
 
 
 def drawn(problem: Any, deadline: float, key: PRNGKeyArray) -> Drawn | None:
-    """Beliefs by draws from mini-buckets. None if the
-    model is not made of few tables, or if there was too little time.
+    """Beliefs by draws from mini-buckets. None if the model is not made of few tables, if there was
+    too little time, or if the answer would rest on a few of the draws.
     """
     size = shapes_and_tables(problem)
     if size is None or size[1] > _TABLES:
@@ -41,13 +42,13 @@ def drawn(problem: Any, deadline: float, key: PRNGKeyArray) -> Drawn | None:
     for k, network in enumerate(networks):
         now = time.perf_counter()
         own = _estimated(network, (deadline - now) / (len(networks) - k), rng)
-        if own is None:
+        if own is None or own.error > _LARGEST:
             return None
         found.append(own)
     shape, dtype = problem.shape, problem.model.dtype
-    value, error, bound, spread = (
+    value, bound, spread = (
         jnp.asarray([getattr(x, name) for x in found], dtype).reshape(shape)
-        for name in ("value", "error", "bound", "spread")
+        for name in ("value", "bound", "spread")
     )
     with np.errstate(divide="ignore"):
         scores = jnp.asarray(np.log([np.stack(x.marginals) for x in found]), dtype)
@@ -59,7 +60,7 @@ def drawn(problem: Any, deadline: float, key: PRNGKeyArray) -> Drawn | None:
         iterations=jnp.asarray([x.sets for x in found], jnp.int32).reshape(shape),
         residual=spread,
     )
-    return Drawn(Sampled("mini-buckets", beliefs, spread), value, error, bound)
+    return Drawn(Sampled("mini-buckets", beliefs, spread), value, bound)
 
 
 def _estimated(network: Network, seconds: float, rng: np.random.Generator) -> Estimate | None:
