@@ -30,7 +30,7 @@ def equilibrium_jumps() -> str:
     lines = [
         "Jumps between clusters of the data in 10,000 sweeps, over all chains, of RBMs that were"
         " trained by chains on a growing trajectory (`SAP(TrajectoryTempering(...))`). A jump: the"
-        " nearest cluster changes and stays changed for ten sweeps. Clusters are the two digits, and"
+        " nearest cluster changes and stays changed for ten sweeps. Clusters are the two digits, or"
         " three clusters of genomes. The ratio of jumps, tempering to Gibbs, is at equal sweeps of"
         " each replica, at equal sweeps over all replicas, and at equal time, while other programs"
         " used the GPU too. If Gibbs makes no jump, the ratio is to one jump. The last columns are"
