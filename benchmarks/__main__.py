@@ -10,6 +10,7 @@ NAMES = (
     "cd_starts",
     "compile",
     "crbm",
+    "equilibrium",
     "exchange",
     "gibbs",
     "logz",

@@ -73,7 +73,9 @@ PAPER: dict[tuple[str, str], dict[str, Any]] = {
     ("lr", "caltech-noisy"): {"rate": 0.02, "epochs": 50, "average": 0.999},
     ("cd-1", "noisy10"): {"rate": 5e-3, "epochs": 60, "start": "data", "centred": True},
     ("cd-1", "noisy20"): {"rate": 2e-3, "epochs": 60, "start": "data", "centred": True},
-    ("cd-1", "occluded12"): {"rate": 0.05, "epochs": 60, "start": "data", "centred": True},
+    ("cd-1", "occluded12"): {
+        "rate": 2e-3, "epochs": 60, "start": "data", "centred": True, "initial": "logistic"
+    },
     ("cd-1", "occluded"): {"rate": 0.1, "epochs": 60, "start": "data", "centred": True},
     ("cd-1", "caltech-noisy"): {"rate": 5e-3, "epochs": 60, "start": "data", "centred": True},
     ("cd-1", "caltech-occluded"): {"rate": 0.1, "epochs": 60, "start": "data", "centred": True},
@@ -90,10 +92,11 @@ PAPER: dict[tuple[str, str], dict[str, Any]] = {
         "rate": 0.05, "epochs": 60, "centred": True, "initial": "logistic"
     },
     ("mle-mf", "noisy10"): {"rate": 0.02, "epochs": 12},
-    ("mle-bp", "noisy10"): {"rate": 0.01, "epochs": 13, "centred": True},
+    ("mle-bp", "noisy10"): {"rate": 0.02, "epochs": 20, "centred": True, "weight_decay": 1e-3},
     ("mle-bp", "noisy20"): {"rate": 0.02, "epochs": 9, "centred": True},
     ("mle-bp", "caltech-noisy"): {"rate": 0.02, "epochs": 50, "centred": True},
     ("lssvm", "noisy10"): {"rate": 5e-3, "epochs": 16, "average": 0.9995},
+    ("mssvm", "noisy10"): {"rate": 0.01, "epochs": 30},
     ("mssvm", "caltech-noisy"): {"rate": 2e-3, "epochs": 50},
 }  # fmt: skip
 # All of these have batches of 80 and, unless they say otherwise, this mean of the parameters.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from . import (
     _crbm_further,
+    _equilibrium_report,
     _hosts_report,
     _logz_report,
     _nnbm_tables,
@@ -608,6 +609,8 @@ TABLES = {
         _crbm_further.cd_starts,
         sap_toy,
         sap_semi_restricted,
+        _equilibrium_report.equilibrium_jumps,
+        _equilibrium_report.equilibrium_likelihood,
         _pmp_report.pmp_toy,
         _pmp_report.pmp_logz,
         _pmp_report.pmp_zeros,
