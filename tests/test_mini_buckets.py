@@ -41,7 +41,7 @@ def solved(number, zeros):
 
 
 def buckets_of(network, order, most):
-    return MiniBuckets(network, order, shared_out(network.counts, network.scopes, order, most))
+    return MiniBuckets(network, shared_out(network.counts, network.scopes, order, most))
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.15])

@@ -132,10 +132,10 @@ class MiniBuckets:
     whose factors are small can be replaced by copies of others on the way, as particle filters do.
     """
 
-    def __init__(self, network: Network, order: Order, shares: Shares):
-        self.network, self.order, self.shares = network, order, shares
-        self._messages: list[tuple[tuple[int, ...], Float[np.ndarray, ...]]] = []
-        self._matches: list[tuple[tuple[int, ...], Float[np.ndarray, ...]] | None] = []
+    def __init__(self, network: Network, shares: Shares):
+        self.network, self.shares = network, shares
+        self._messages: list[tuple[tuple[int, ...], np.ndarray]] = []
+        self._matches: list[tuple[tuple[int, ...], np.ndarray] | None] = []
         self.bound = sum(
             float(x) for x, scope in zip(network.tables, network.scopes, strict=True) if not scope
         )
@@ -289,7 +289,7 @@ def estimated(
             break
     if chosen is None:
         return None
-    buckets = MiniBuckets(network, order, chosen)
+    buckets = MiniBuckets(network, chosen)
     return buckets.estimate(began + seconds - time.perf_counter(), rng)
 
 
