@@ -42,11 +42,12 @@ class Auto(AbstractInference):
     - Exact inference is taken if it is fast enough: see [`ebmlearn.Exact`][].
     - Otherwise belief propagation from several starts with automatic damping, if it does not
       converge [`ebmlearn.ConvergentBP`][], mean field and [`ebmlearn.TRBP`][] are candidates.
-      Draws judge them: weighted draws by elimination with tables of a limited size, called
-      mini-buckets, or short parallel tempering with chains from random starts, whichever has the
-      smaller error. The answer is the candidate whose means are closest to those of the draws, or
-      the draws' own if all candidates are further away than the error of the draws. Mini-buckets
-      also give `log_partition`, without bias, and an upper bound of it.
+      Two samplers judge them: weighted draws from mini-buckets, which are an elimination with
+      tables of limited size, and short parallel tempering. The one with the smaller error counts.
+      The answer is the candidate whose means are closest to its means, or its own means if all
+      candidates are further away than its error. Mini-buckets also give an estimate of log Z, and
+      an upper bound. If a model has tables of many shapes, all else would compile for minutes, and
+      mini-buckets alone answer.
     - With `product="max"`, a search looks for the most likely states until the time is over: parts
       of the model that are narrow enough are solved exactly given the rest. The bound of
       [`ebmlearn.MPLP`][] is reported beside.

@@ -19,6 +19,8 @@ from ._networks import beliefs_of, networks_of, shapes_and_tables
 _TABLES = 20_000
 # The standard error of log Z above which one set of draws outweighs all others.
 _LARGEST = 0.5
+# Greedy orders of wider networks take too long to find: the one from end to end has to do.
+_HOPELESS = 60
 
 
 class Drawn(NamedTuple):
@@ -69,7 +71,9 @@ def _estimated(network: Network, seconds: float, rng: np.random.Generator) -> Es
         small = reduced(network)
     except Impossible:
         return None
-    order = find_order(small.network.counts, small.network.scopes, seconds=seconds / 10)
+    order = find_order(
+        small.network.counts, small.network.scopes, most=_HOPELESS, seconds=seconds / 10
+    )
     found = estimated(small.network, order, began + seconds - time.perf_counter(), rng)
     if found is None:
         return None

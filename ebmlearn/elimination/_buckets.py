@@ -10,6 +10,8 @@ from ._network import aligned, Network, Reduced, reduced
 from ._orders import find_order, Order
 
 
+# A table and its scope.
+Part = tuple[tuple[int, ...], np.ndarray]
 # How much wider than allowed an order may become before it is given up.
 HOPELESS = 2
 
@@ -159,19 +161,13 @@ class Solution:
             if rng is None and bucket.is_summed:
                 continue
             v = bucket.scope[0]
-            scores = np.zeros((number, self.network.counts[v]))
-            for scope, table in self._parts(bucket):
-                at = scope.index(v)
-                # The axis of the variable and the last one change places.
-                others = [states[:, u] for u in scope]
-                others[at] = others[-1]
-                scores = scores + table.swapaxes(at, -1)[tuple(others[:-1])]
+            scores = scores_given(self._parts(bucket), v, self.network.counts[v], states)
             if rng is not None:
                 scores = scores + rng.gumbel(size=scores.shape)
             states[:, v] = scores.argmax(-1)
         return states
 
-    def _parts(self, bucket: Bucket) -> list[tuple[tuple[int, ...], Float[np.ndarray, "..."]]]:
+    def _parts(self, bucket: Bucket) -> list[Part]:
         """The tables and messages of a bucket with their scopes."""
         network, buckets = self.network, self.plan.buckets
         own = [(network.scopes[k], network.tables[k]) for k in bucket.tables]
@@ -179,17 +175,37 @@ class Solution:
 
     def _joint(self, bucket: Bucket) -> Float[np.ndarray, "..."]:
         """The sum of the tables and messages of a bucket, the variable along the first axis."""
-        parts = sorted(self._parts(bucket), key=lambda part: part[1].size)
-        shape = tuple(self.network.counts[v] for v in bucket.scope)
-        out = np.zeros((1,) * len(shape))
-        # Small tables are added up before they meet large ones.
-        for scope, table in parts:
-            more = aligned(table, scope, bucket.scope)
-            if all(a >= b for a, b in zip(out.shape, more.shape, strict=True)):
-                out += more
-            else:
-                out = out + more
-        return out if out.shape == shape else np.broadcast_to(out, shape).copy()
+        return joined(self._parts(bucket), bucket.scope, self.network.counts)
+
+
+def joined(
+    parts: Sequence[Part], scope: Sequence[int], counts: Sequence[int]
+) -> Float[np.ndarray, "..."]:
+    """The sum of tables, with an axis for each variable of `scope`."""
+    shape = tuple(counts[v] for v in scope)
+    out = np.zeros((1,) * len(shape))
+    # Small tables are added up before they meet large ones.
+    for own, table in sorted(parts, key=lambda part: part[1].size):
+        more = aligned(table, own, scope)
+        if all(a >= b for a, b in zip(out.shape, more.shape, strict=True)):
+            out += more
+        else:
+            out = out + more
+    return out if out.shape == shape else np.broadcast_to(out, shape).copy()
+
+
+def scores_given(
+    parts: Sequence[Part], v: int, count: int, states: Int[np.ndarray, "number variables"]
+) -> Float[np.ndarray, "number states"]:
+    """The sum of tables for each state of variable `v`, given the states of the others."""
+    out = np.zeros((len(states), count))
+    for scope, table in parts:
+        at = scope.index(v)
+        # The axis of the variable and the last one change places.
+        others = [states[:, u] for u in scope]
+        others[at] = others[-1]
+        out += table.swapaxes(at, -1)[tuple(others[:-1])]
+    return out
 
 
 def log_sum(x: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "..."]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._buckets import kept_logs, log_sum
+from ._buckets import joined, kept_logs, log_sum, Part, scores_given
 from ._network import aligned, Network
 from ._orders import Order
 
@@ -121,27 +121,30 @@ class Estimate(NamedTuple):
 class MiniBuckets:
     """Weighted mini-bucket elimination (Liu and Ihler 2011).
 
-    The sum over a variable of a product of functions is at most the product of their power sums, if
-    the powers' inverses add up to one. So each mini-bucket sends a message of its own, and `bound`
-    is at least log Z. Before that, functions that share variables are made equal on these, which
-    tightens the bound.
+    By Hölder's inequality, the sum over a variable of a product of functions is at most the product
+    of their power sums, if the inverse powers add up to one. So each mini-bucket can send its own
+    message, and `bound` is at least log Z. The bound is tighter if the functions first agree on the
+    variables that they share.
 
-    `estimate` draws variables in reverse order from mixtures of what the mini-buckets say (Liu,
-    Fisher and Ihler 2015). The ratio of a configuration's potential to its probability is never
-    above the bound. It is a product of one factor for each variable that is shared out, so draws
-    whose factors are small can be replaced by copies of others on the way, as particle filters do.
+    `estimate` draws the variables in reverse order, each from a mixture of what its mini-buckets
+    say (Liu, Fisher and Ihler 2015). The potential of a configuration divided by its probability is
+    an estimate of Z without bias, and never above the bound. It has one factor for each variable
+    with several mini-buckets. As in a particle filter, draws with small factors are replaced on the
+    way by copies of others.
     """
 
     def __init__(self, network: Network, shares: Shares):
         self.network, self.shares = network, shares
-        self._messages: list[tuple[tuple[int, ...], np.ndarray]] = []
-        self._matches: list[tuple[tuple[int, ...], np.ndarray] | None] = []
+        self._messages: list[Part] = []
+        self._matches: list[Part | None] = []
         self.bound = sum(
             float(x) for x, scope in zip(network.tables, network.scopes, strict=True) if not scope
         )
         for own in shares.buckets:
             weight = 1 / len(own)
-            joints = [self._joint(mini) / weight for mini in own]
+            joints = [
+                joined(self._parts(mini), mini.scope, network.counts) / weight for mini in own
+            ]
             self._match([mini.scope for mini in own], joints)
             for mini, joint in zip(own, joints, strict=True):
                 message = weight * log_sum(joint)
@@ -229,14 +232,8 @@ class MiniBuckets:
         spread = float(np.sqrt((off**2).mean()))
         return Estimate(self.bound, value, error, cut, spread, sets)
 
-    def _joint(self, mini: MiniBucket) -> Float[np.ndarray, "..."]:
-        """The sum of the tables and messages of a mini-bucket."""
-        out = np.zeros([self.network.counts[v] for v in mini.scope])
-        for scope, table in self._parts(mini):
-            out += aligned(table, scope, mini.scope)
-        return out
-
-    def _parts(self, mini: MiniBucket) -> list[tuple[tuple[int, ...], Float[np.ndarray, "..."]]]:
+    def _parts(self, mini: MiniBucket) -> list[Part]:
+        """The tables and messages of a mini-bucket with their scopes."""
         network = self.network
         own = [(network.scopes[k], network.tables[k]) for k in mini.tables]
         return own + [self._messages[k] for k in mini.children]
@@ -261,14 +258,8 @@ class MiniBuckets:
     ) -> Float[np.ndarray, "number states"]:
         """What a mini-bucket says of the states of its variable, given those drawn before."""
         v, match = mini.scope[0], self._matches[place]
-        out = np.zeros((len(states), self.network.counts[v]))
-        for scope, table in self._parts(mini) + ([] if match is None else [match]):
-            at = scope.index(v)
-            # The axis of the variable and the last one change places.
-            others = [states[:, u] for u in scope]
-            others[at] = others[-1]
-            out += table.swapaxes(at, -1)[tuple(others[:-1])]
-        return out
+        parts = self._parts(mini) + ([] if match is None else [match])
+        return scores_given(parts, v, self.network.counts[v], states)
 
 
 def estimated(
