@@ -3,6 +3,7 @@ and on the grid MRF.
 """
 
 import functools
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -137,36 +138,47 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
         key=one,
         scale=run["scale"],
     )
-    model = ebm.QueryModel(start, run["layers"], temperature=None)
     roles = ebm.FixedTargets(["pixels"], ["labels"])
     kept = len(images) - run["held"]
-    steps = run["epochs"] * (kept // run["batch"])
+    validation = {"pixels": images[kept:], "labels": labels[kept:]}
+    steps = kept // run["batch"]
     falls = run.get("decay", False)
-    rate = optax.cosine_decay_schedule(run["rate"], steps) if falls else run["rate"]
-    adam = optax.adam(rate)
-    if "clip" in run:
-        adam = optax.chain(optax.clip_by_global_norm(run["clip"]), adam)
-    # As precise as products of matrices are by default: on a GPU a quarter faster.
-    with jax.default_matmul_precision("default"):
-        fitted = ebm.fit(
-            model,
-            ebm.QueryTraining(roles, scale=False, strength=False),
-            {"pixels": images[:kept], "labels": labels[:kept]},
-            optimizer=adam,
-            epochs=run["epochs"],
-            batch_size=run["batch"],
-            validation={"pixels": images[kept:], "labels": labels[kept:]},
-            metric=lambda model, x, epoch: (
-                ebm.query_entropy(
-                    model, x, roles, key=jax.random.key(0), batch_size=run["batch"]
-                ).value
-            ),
-            key=two,
-            **deadline.options(work),
-        )
-    if fitted.stopped == "callback" and deadline.over:
-        return None
-    out = {**run, **about(fitted, kept // run["batch"])}
+    rate = optax.cosine_decay_schedule(run["rate"], run["epochs"] * steps)
+    # Few layers are stable and cheap to begin with; each stage takes the model of the one before.
+    stages = run.get("stages", [[run["layers"], run["epochs"]]])
+    model, done, parts = start, 0, []
+    for layers, epochs in stages:
+        first = done * steps
+        adam = optax.adam((lambda step, first=first: rate(first + step)) if falls else run["rate"])
+        if "clip" in run:
+            adam = optax.chain(optax.clip_by_global_norm(run["clip"]), adam)
+        # As precise as products of matrices are by default: on a GPU a quarter faster.
+        with jax.default_matmul_precision("default"):
+            fitted = ebm.fit(
+                ebm.QueryModel(model, layers, temperature=None),
+                ebm.QueryTraining(roles, scale=False, strength=False),
+                {"pixels": images[:kept], "labels": labels[:kept]},
+                optimizer=adam,
+                epochs=epochs,
+                batch_size=run["batch"],
+                average=run.get("average"),
+                validation=validation,
+                metric=lambda model, x, epoch: (
+                    ebm.query_entropy(
+                        model, x, roles, key=jax.random.key(0), batch_size=run["batch"]
+                    ).value
+                ),
+                key=jax.random.fold_in(two, done) if done else two,
+                **deadline.options(None if work is None else work / str(done)),
+            )
+        if fitted.stopped == "callback" and deadline.over:
+            return None
+        model, done = fitted.last.to_model(), done + epochs
+        parts.append(about(fitted, steps))
+    out = {**run, **parts[-1]}
+    for name in ("curve", "steps_done", "seconds"):
+        out[name] = functools.reduce(operator.add, [part[name] for part in parts])
+    out["best_step"] += out["steps_done"] - parts[-1]["steps_done"]
     if run["stage"] != "row":
         return out
 

@@ -256,6 +256,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=int, help="units; the paper's by default")
     parser.add_argument("--layers", type=int, help="of faces and borders; the paper's by default")
     parser.add_argument("--clip", type=float, help="the largest norm of a gradient of borders")
+    parser.add_argument("--average", type=float, help="decay of a mean of parameters, of borders")
+    parser.add_argument(
+        "--stages", nargs="+", type=int, help="of borders: layers and epochs, by turns"
+    )
     parser.add_argument(
         "--answers", nargs="+", type=int, help="layers to answer about borders with, to choose from"
     )
@@ -307,7 +311,17 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
                 base |= {"rows": args.rows, "held": 50 if args.rows else 1000}
                 base |= {"decay": True} if args.decay else {}
                 base |= {"clip": args.clip} if args.clip else {}
+                base |= {"average": args.average} if args.average else {}
+                if args.stages:
+                    stages = [
+                        [layers, epochs]
+                        for layers, epochs in zip(args.stages[::2], args.stages[1::2], strict=True)
+                    ]
+                    base |= {"stages": stages, "epochs": sum(epochs for _, epochs in stages)}
+                    base["layers"] = stages[-1][0]
             rates = args.rates or rates
+            if args.stages and len(rates) > 1:
+                raise SystemExit("--stages takes one rate")
             # A fifth of the epochs is enough to choose one.
             search = {**base, "stage": "rate", "epochs": max(1, base["epochs"] // 5), "seed": 0}
             for rate in rates if len(rates) > 1 else ():
