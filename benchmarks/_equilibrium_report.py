@@ -70,19 +70,25 @@ def equilibrium_likelihood() -> str:
     """Held-out log-likelihoods of RBMs."""
     runs = sorted(
         _runs("likelihood"),
-        key=lambda r: (r["data"], r["method"], r.get("optimiser", "adam"), r["seed"]),
-    )
+        key=lambda r: (
+            r["data"], r["method"], r.get("optimiser", "adam"), r["hidden"], r.get("shifts", 0),
+            r["seed"],
+        ),
+    )  # fmt: skip
     lines = [
         "Log-likelihood of test rows in nats. Rates fall to 0 by a cosine, except for genomes,"
         " where both methods have as many seconds. Rows of MNIST are drawn from their grey levels"
-        " anew in each step. For Caltech and genomes, rows for validation chose when to stop. Log Z"
-        " is by annealing both ways, and the larger estimate counts. `python -m benchmarks"
-        " equilibrium --task likelihood --data mnist --seed 0 1 2`, `--data caltech`, and `--data"
-        f" genomes` also with `--method trajectory`; {machine(runs[0])}.",
+        " anew in each step. Images of Caltech are moved by up to so many pixels, at random in each"
+        " step; rows for validation and test are not. For Caltech and genomes, rows for validation"
+        " chose when to stop. Log Z is by annealing both ways, and the larger estimate counts."
+        " `python -m benchmarks equilibrium --task likelihood --data mnist --seed 0 1 2`, `--data"
+        " caltech`, and `--data genomes` also with `--method trajectory`; the row of 1,000 hidden"
+        " units of MNIST: `--together 0 --hidden 1000 --updates 200000 --weight-decay 1e-4`;"
+        f" {machine(runs[0])}.",
         "",
-        "| data | trained by | hidden | optimiser | rate | weight decay | updates | batch | chains"
-        " | seed | log Z, forward | reverse | test | training | seconds |",
-        f"|{'---|' * 15}",
+        "| data | trained by | hidden | optimiser | rate | weight decay | pixels moved | updates"
+        " | batch | chains | seed | log Z, forward | reverse | test | training | seconds |",
+        f"|{'---|' * 16}",
     ]
     for run in runs:
         kind = {"adam": "Adam", "sgd": "SGD"}[run.get("optimiser", "adam")]
@@ -93,6 +99,7 @@ def equilibrium_likelihood() -> str:
             f"{kind}, centred" if run.get("centred") else kind,
             f"{run['rate']:g}",
             f"{run['weight_decay']:g}",
+            str(run.get("shifts", 0)),
             f"{run.get('best_step', run['updates']):,}",
             str(run["batch"]),
             str(run["chains"]),

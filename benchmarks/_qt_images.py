@@ -143,13 +143,14 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     validation = {"pixels": images[kept:], "labels": labels[kept:]}
     steps = kept // run["batch"]
     falls = run.get("decay", False)
-    rate = optax.cosine_decay_schedule(run["rate"], run["epochs"] * steps)
+    warm, top = run.get("warm", 0), run["rate"]
+    rate = optax.warmup_cosine_decay_schedule(top / 10, top, warm, run["epochs"] * steps)
     # Few layers are stable and cheap to begin with; each stage takes the model of the one before.
     stages = run.get("stages", [[run["layers"], run["epochs"]]])
     model, done, parts = start, 0, []
     for layers, epochs in stages:
         first = done * steps
-        adam = optax.adam((lambda step, first=first: rate(first + step)) if falls else run["rate"])
+        adam = optax.adam((lambda step, first=first: rate(first + step)) if falls else top)
         if "clip" in run:
             adam = optax.chain(optax.clip_by_global_norm(run["clip"]), adam)
         # As precise as products of matrices are by default: on a GPU a quarter faster.

@@ -191,22 +191,22 @@ def qt_frey() -> str:
 def qt_border() -> str:
     """Borders."""
     found = runs(task="border", stage="row")
-    names = ("scale", "layers", "answers", "epochs", "rate", "decay", "clip")
+    names = ("hidden", "scale", "layers", "answers", "epochs", "rate", "decay", "clip", "stages")
     settings: dict[str, list[dict[str, Any]]] = {}
     for run in found:
         settings.setdefault(str([run.get(name) for name in names]), []).append(run)
     one = found[0]
     lines = [
-        f"Border ownership with an 8-connected grid of {one['hidden'] + 2} hidden states, batches"
-        f" of {one['batch']}; 10,000 test images. The bits per pixel are for the three labels, and"
-        " for object or background. The latter seems to be what is published: there, guessing has"
+        f"Border ownership with an 8-connected grid of hidden states, batches of {one['batch']};"
+        " 10,000 test images. The bits per pixel are for the three labels, and for object or"
+        " background. The latter seems to be what is published: there, guessing has"
         " 1 bit and an intersection over union of 16.39%, and a coin for object or background has"
         " 16.41%. If several numbers of layers were tried for answers, the validation images chose."
         f" `python -m benchmarks qt --task border`; {machine(one)}.",
         "",
-        "| first log-potentials | layers | epochs | rate | seed | answered with | validation, three"
-        " labels | three labels | object | intersection over union |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| hidden states | first log-potentials | layers | epochs | rate | seed | answered with"
+        " | validation, three labels | three labels | object | intersection over union |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
 
     def line(first: str, run: dict[str, Any], seed: str, answered: str, valid: float) -> str:
@@ -223,8 +223,13 @@ def qt_border() -> str:
         for run in group:
             falls = ", falling to 0" if run.get("decay") else ""
             cut = f", gradients cut at {run['clip']:g}" if "clip" in run else ""
-            rate = f"{run['rate']:g}{falls}{cut}"
-            first = f"±{run['scale']:g} | {run['layers']} | {run['epochs']} | {rate}"
+            mean = f", mean of parameters {run['average']:g}" if "average" in run else ""
+            stages = run.get("stages", [[run["layers"], run["epochs"]]])
+            layers, epochs = (", then ".join(map(str, x)) for x in zip(*stages, strict=True))
+            first = (
+                f"{run['hidden'] + 2} | ±{run['scale']:g} | {layers} | {epochs} |"
+                f" {run['rate']:g}{falls}{cut}{mean}"
+            )
             tried = run.get("answers")
             answered = str(run.get("answered_with", run["layers"]))
             if tried:
@@ -235,8 +240,8 @@ def qt_border() -> str:
                 name: statistics.mean(run[name] for run in group)
                 for name in ("nce", "object_nce", "iou")
             }
-            lines.append(line(" | | |", means, "mean", "", statistics.mean(map(valid, group))))
-    lines.append("| published | 15 | 10 | 0.01 | | 15 | | | 0.0398 | 96.97% |")
+            lines.append(line(" | | | |", means, "mean", "", statistics.mean(map(valid, group))))
+    lines.append("| published | | 15 | 10 | 0.01 | | 15 | | | 0.0398 | 96.97% |")
     return "\n".join(lines)
 
 

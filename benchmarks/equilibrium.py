@@ -54,7 +54,7 @@ SETTINGS: dict[tuple[str, str, str], dict[str, Any]] = {
     },
     ("likelihood", "caltech", "pcd"): {
         "hidden": 1_000, "optimiser": "sgd", "centred": True, "rate": 0.02, "weight_decay": 1e-4,
-        "chains": 1_000, "updates": 30_000, "annealing": 40_000, "validations": 15,
+        "chains": 1_000, "updates": 40_000, "shifts": 1, "annealing": 60_000, "validations": 15,
     },
     ("likelihood", "genomes", "pcd"): {
         "optimiser": "sgd", "centred": True, "rate": 5e-3, "updates": 80_000,

@@ -257,6 +257,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=int, help="of faces and borders; the paper's by default")
     parser.add_argument("--clip", type=float, help="the largest norm of a gradient of borders")
     parser.add_argument("--average", type=float, help="decay of a mean of parameters, of borders")
+    parser.add_argument("--warm", type=int, help="steps in which the rate of borders rises")
     parser.add_argument(
         "--stages", nargs="+", type=int, help="of borders: layers and epochs, by turns"
     )
@@ -312,6 +313,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
                 base |= {"decay": True} if args.decay else {}
                 base |= {"clip": args.clip} if args.clip else {}
                 base |= {"average": args.average} if args.average else {}
+                base |= {"warm": args.warm} if args.warm else {}
                 if args.stages:
                     stages = [
                         [layers, epochs]
