@@ -359,6 +359,9 @@ def likelihood(run: dict[str, Any], work: Path | None, deadline: Deadline) -> di
     else:
         trained, seconds = training.fit()
     found, binary = trained.model, training.binary
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)
+        ebm.save(work / "model.npz", found)
     log_z = training.log_z(found)
     larger = max(log_z["log_z"], log_z["log_z_reverse"])
     with jax.default_matmul_precision("float32"):
@@ -404,7 +407,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--annealing", type=int, help="temperatures of AIS")
     parser.add_argument("--rows", type=int, help="use only so many rows")
     parser.add_argument("--seed", type=int, nargs="+", default=[0])
-    _slices.add_arguments(parser)
+    _slices.add_arguments(parser)  # `--work` keeps the models of likelihoods.
 
 
 def settings(args: argparse.Namespace, seed: int) -> dict[str, Any]:
