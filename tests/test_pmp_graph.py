@@ -75,6 +75,36 @@ def test_peaks():
         np.testing.assert_array_equal(np.isinf(info.energy), np.isinf(model.energy(state.units)))
 
 
+def test_determined_variables_follow():
+    """Max-product that has not converged decodes them to contradict what determines them. Samples
+    have them follow, level by level, unless they are held.
+    """
+    from pgmax import fgraph, fgroup
+
+    a, b, c = (nd_var_array(num_states=2, shape=(n,)) for n in (4, 4, 1))
+    graph = fgraph.FactorGraph([a, b, c])
+    pairs = list(itertools.combinations(range(4), 2))[:4]
+    ands = [[a[i], a[j], b[k]] for k, (i, j) in enumerate(pairs)]
+    graph.add_factors(fgroup.ANDFactorGroup(ands))
+    graph.add_factors(fgroup.ORFactorGroup([[*b[:], c[0]]]))
+    rng = np.random.default_rng(0)
+    evidence = {group: 5 * rng.normal(size=(*group.shape, 2)) for group in (a, b, c)}
+    model = FactorGraphModel(graph).with_evidence(evidence)
+    samples, info = ebm.sample(model, ebm.PMP(1), 200, key=KEY, with_info=True)
+    roots, both, either = (np.asarray(samples[group]) for group in (a, b, c))
+    np.testing.assert_array_equal(both, [[row[i] & row[j] for i, j in pairs] for row in roots])
+    np.testing.assert_array_equal(either[:, 0], both.any(1))
+    rows = np.concatenate([roots, both, either], 1)
+    np.testing.assert_allclose(info.energy[0], model.energy(rows), rtol=1e-5)
+    assert np.isfinite(info.energy).all()
+    assert len(np.unique(roots, axis=0)) > 1
+    # What is held does not follow, and what it determines follows it.
+    given = {"start": {b: np.array([1, 0, 0, 0])}, "clamped": {b: True}}
+    samples = ebm.sample(model, ebm.PMP(1), 200, key=KEY, **given)
+    np.testing.assert_array_equal(samples[b], np.tile([1, 0, 0, 0], (200, 1)))
+    assert (np.asarray(samples[c]) == 1).all()
+
+
 def categorical():
     from pgmax import fgraph, fgroup
 

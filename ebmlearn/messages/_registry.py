@@ -106,6 +106,12 @@ class AbstractMaker(abc.ABC):
         whose variables are `members`.
         """
 
+    def mended(self, model: Any, states: Any, instance: Any) -> Any:
+        """Decoded states of one instance, in which units that others determine follow them unless
+        they are held. By default there are none.
+        """
+        return states
+
     @abc.abstractmethod
     def size(self, model: Any, schedule: Schedule) -> int:
         """The size of the messages of an instance."""
