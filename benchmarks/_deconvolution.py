@@ -38,15 +38,19 @@ def built(
     placed = vgroup.NDVarArray(2, (*locations.shape, side, side))
     images = vgroup.NDVarArray(2, (num_images, size, size))
     graph = fgraph.FactorGraph([features, locations, placed, images])
-    ands, ors = [], {}
-    for at in np.ndindex(*placed.shape):
-        image, feature, down, across, row, column = at
-        both = placed[at]
-        ands.append([locations[image, feature, down, across], features[feature, row, column], both])
-        ors.setdefault((image, down + row, across + column), []).append(both)
+    # Where each AND has its parents, and the pixel that it may switch on.
+    image, feature, down, across, row, column = np.indices(placed.shape).reshape(6, -1)
+    places = np.ravel_multi_index((image, feature, down, across), locations.shape)
+    parts = np.ravel_multi_index((feature, row, column), features.shape)
+    pixels = np.ravel_multi_index((image, down + row, across + column), images.shape)
+    both, place, part, pixel = (group[:] for group in (placed, locations, features, images))
+    ands = [[place[i], part[j], x] for i, j, x in zip(places, parts, both, strict=True)]
     graph.add_factors(fgroup.ANDFactorGroup(variables_for_factors=ands))
-    pixels = [[*parents, images[at]] for at, parents in ors.items()]
-    graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=pixels))
+    ors = [[] for _ in pixel]
+    for i, x in zip(pixels, both, strict=True):
+        ors[i].append(x)
+    ors = [[*parents, x] for parents, x in zip(ors, pixel, strict=True)]
+    graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=ors))
     model = FactorGraphModel(graph).with_evidence(
         {
             features: np.array([0.0, log_odds_feature], np.float32),
