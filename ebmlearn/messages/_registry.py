@@ -106,11 +106,11 @@ class AbstractMaker(abc.ABC):
         whose variables are `members`.
         """
 
+    @abc.abstractmethod
     def mended(self, model: Any, states: Any, instance: Any) -> Any:
         """Decoded states of one instance, in which units that others determine follow them unless
-        they are held. By default there are none.
+        they are held.
         """
-        return states
 
     @abc.abstractmethod
     def size(self, model: Any, schedule: Schedule) -> int:
