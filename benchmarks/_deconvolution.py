@@ -3,9 +3,11 @@
 import itertools
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from pgmax import fgraph, fgroup, vgroup
 
+import ebmlearn as ebm
 from ebmlearn.pgmax import FactorGraphModel
 
 
@@ -59,6 +61,61 @@ def built(
         }
     )
     return Deconvolution(model, features, locations, images)
+
+
+class Found(NamedTuple):
+    """Samples of features and locations, with energies without the perturbation and the changes of
+    the last sweep.
+    """
+
+    features: np.ndarray
+    locations: np.ndarray
+    energy: np.ndarray
+    residual: np.ndarray
+
+
+def sampled(
+    problem: Deconvolution, sampler: ebm.PMP, number: int, seed: int, **given: Any
+) -> Found:
+    """Posterior samples. Those of one seed have the same perturbation, but for what is held."""
+    samples, info = ebm.sample(
+        problem.model, sampler, number, key=jax.random.key(seed), with_info=True, **given
+    )
+    parts = (
+        samples[problem.features],
+        samples[problem.locations],
+        info.energy.reshape(-1),
+        info.residual.reshape(-1),
+    )
+    return Found(*(np.asarray(x) for x in parts))
+
+
+def in_turns(
+    problem: Deconvolution, sweeps: int, dampings: tuple[float, float], number: int, seed: int
+) -> tuple[Found, list[Found]]:
+    """Posterior samples by several runs of max-product that share the sweeps, and what each run
+    found.
+
+    The first run, with two shares, is on all variables. The second has the features held that were
+    found, so that the locations settle. In each of the others one feature is free again. A run that
+    lowers the energy of a sample replaces it.
+    """
+    num_features = problem.features.shape[0]
+    share = sweeps // (num_features + 3)
+    first, later = dampings
+    best = sampled(problem, ebm.PMP(2 * share, damping=first), number, seed)
+    tried = [best]
+    for free in (None, *range(num_features)):
+        held = np.ones(best.features.shape[1:], bool)
+        if free is not None:
+            held[free] = False
+        given = {"start": {problem.features: best.features}, "clamped": {problem.features: held}}
+        new = sampled(problem, ebm.PMP(share, damping=later), number, seed, **given)
+        tried.append(new)
+        lower = new.energy < best.energy
+        pairs = zip(new, best, strict=True)
+        best = Found(*(np.where(lower.reshape(-1, *(1,) * (x.ndim - 1)), x, y) for x, y in pairs))
+    return best, tried
 
 
 def recovered(found: np.ndarray, true: np.ndarray) -> list[float]:

@@ -294,13 +294,10 @@ def hidden(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
 
 
 def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
-    """Posterior samples of features and locations given images, by max-product on all variables at
-    once or, with "turns", in seven runs that share the sweeps. The first, with twice the share of
-    others, is on all variables. The second has the features held that were found, so that the
-    locations settle; in each of the others one feature is free again. What lowers the energy of a
-    sample is kept. The perturbation is the same in all runs.
+    """Posterior samples of features and locations given images, by one run of max-product or, with
+    "turns", by several.
     """
-    from ._deconvolution import built, recovered
+    from ._deconvolution import built, in_turns, recovered, sampled
 
     data = datasets.binary_convolution(
         run["images"], size=run["size"], seed=run["data"], density=run["density"]
@@ -310,42 +307,12 @@ def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) ->
     problem = built(data.images, run["features"], run["side"], *run["log_odds"])
     building = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-    def found(sweeps: int, damping: float, **given: Any) -> tuple[np.ndarray, ...]:
-        """Features and locations of samples, their energies, and how far messages were settled."""
-        samples, info = ebm.sample(
-            problem.model,
-            ebm.PMP(sweeps, damping=damping),
-            run["samples"],
-            key=jax.random.key(run["seed"]),
-            with_info=True,
-            **given,
-        )
-        features, locations = samples[problem.features], samples[problem.locations]
-        parts = features, locations, info.energy.reshape(-1), info.residual.reshape(-1)
-        return tuple(np.asarray(x) for x in parts)
-
-    first, later = run["dampings"]
+    sweeps, dampings, number, seed = (run[k] for k in ("sweeps", "dampings", "samples", "seed"))
     if run["method"] == "pmp":
-        best = found(run["sweeps"], first)
+        best = sampled(problem, ebm.PMP(sweeps, damping=dampings[0]), number, seed)
         tried = [best]
     else:
-        share = run["sweeps"] // (run["features"] + 3)
-        best = found(2 * share, first)
-        tried = [best]
-        for free in (None, *range(run["features"])):
-            held = np.ones(best[0].shape[1:], bool)
-            if free is not None:
-                held[free] = False
-            new = found(
-                share, later, start={problem.features: best[0]}, clamped={problem.features: held}
-            )
-            tried.append(new)
-            better = new[2] < best[2]
-            best = tuple(
-                np.where(better.reshape(-1, *(1,) * (x.ndim - 1)), x, y)
-                for x, y in zip(new, best, strict=True)
-            )
+        best, tried = in_turns(problem, sweeps, dampings, number, seed)
     features, locations, energy, residual = best
     pairs = zip(features, locations, strict=True)
     made = np.stack([datasets.convolved(*pair, run["size"]) for pair in pairs])
@@ -354,9 +321,9 @@ def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) ->
         **run,
         "overlap": [[round(x, 3) for x in row] for row in overlap],
         "recovered": [all(x >= 0.9 for x in row) for row in overlap],
-        "recovered_first": [min(recovered(x, data.features)) >= 0.9 for x in tried[0][0]],
+        "recovered_first": [min(recovered(x, data.features)) >= 0.9 for x in tried[0].features],
         "energy": [float(x) for x in energy],
-        "tried": [[float(x) for x in energy] for _, _, energy, _ in tried],
+        "tried": [[float(x) for x in one.energy] for one in tried],
         "explained": [round(float(x), 5) for x in (made == data.images).mean((1, 2, 3))],
         "placed": [int(x) for x in locations.sum((1, 2, 3, 4))],
         "placed_in_truth": int(data.locations.sum()),
