@@ -3,9 +3,11 @@
 import itertools
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from pgmax import fgraph, fgroup, vgroup
 
+import ebmlearn as ebm
 from ebmlearn.pgmax import FactorGraphModel
 
 
@@ -38,15 +40,19 @@ def built(
     placed = vgroup.NDVarArray(2, (*locations.shape, side, side))
     images = vgroup.NDVarArray(2, (num_images, size, size))
     graph = fgraph.FactorGraph([features, locations, placed, images])
-    ands, ors = [], {}
-    for at in np.ndindex(*placed.shape):
-        image, feature, down, across, row, column = at
-        both = placed[at]
-        ands.append([locations[image, feature, down, across], features[feature, row, column], both])
-        ors.setdefault((image, down + row, across + column), []).append(both)
+    # Where each AND has its parents, and the pixel that it may switch on.
+    image, feature, down, across, row, column = np.indices(placed.shape).reshape(6, -1)
+    places = np.ravel_multi_index((image, feature, down, across), locations.shape)
+    parts = np.ravel_multi_index((feature, row, column), features.shape)
+    pixels = np.ravel_multi_index((image, down + row, across + column), images.shape)
+    both, place, part, pixel = (group[:] for group in (placed, locations, features, images))
+    ands = [[place[i], part[j], x] for i, j, x in zip(places, parts, both, strict=True)]
     graph.add_factors(fgroup.ANDFactorGroup(variables_for_factors=ands))
-    pixels = [[*parents, images[at]] for at, parents in ors.items()]
-    graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=pixels))
+    ors = [[] for _ in pixel]
+    for i, x in zip(pixels, both, strict=True):
+        ors[i].append(x)
+    ors = [[*parents, x] for parents, x in zip(ors, pixel, strict=True)]
+    graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=ors))
     model = FactorGraphModel(graph).with_evidence(
         {
             features: np.array([0.0, log_odds_feature], np.float32),
@@ -55,6 +61,61 @@ def built(
         }
     )
     return Deconvolution(model, features, locations, images)
+
+
+class Found(NamedTuple):
+    """Samples of features and locations, with energies without the perturbation and the changes of
+    the last sweep.
+    """
+
+    features: np.ndarray
+    locations: np.ndarray
+    energy: np.ndarray
+    residual: np.ndarray
+
+
+def sampled(
+    problem: Deconvolution, sampler: ebm.PMP, number: int, seed: int, **given: Any
+) -> Found:
+    """Posterior samples. Those of one seed have the same perturbation, but for what is held."""
+    samples, info = ebm.sample(
+        problem.model, sampler, number, key=jax.random.key(seed), with_info=True, **given
+    )
+    parts = (
+        samples[problem.features],
+        samples[problem.locations],
+        info.energy.reshape(-1),
+        info.residual.reshape(-1),
+    )
+    return Found(*(np.asarray(x) for x in parts))
+
+
+def in_turns(
+    problem: Deconvolution, sweeps: int, dampings: tuple[float, float], number: int, seed: int
+) -> tuple[Found, list[Found]]:
+    """Posterior samples by several runs of max-product that share the sweeps, and what each run
+    found.
+
+    The first run, with two shares, is on all variables. The second has the features held that were
+    found, so that the locations settle. In each of the others one feature is free again. A run that
+    lowers the energy of a sample replaces it.
+    """
+    num_features = problem.features.shape[0]
+    share = sweeps // (num_features + 3)
+    first, later = dampings
+    best = sampled(problem, ebm.PMP(2 * share, damping=first), number, seed)
+    tried = [best]
+    for free in (None, *range(num_features)):
+        held = np.ones(best.features.shape[1:], bool)
+        if free is not None:
+            held[free] = False
+        given = {"start": {problem.features: best.features}, "clamped": {problem.features: held}}
+        new = sampled(problem, ebm.PMP(share, damping=later), number, seed, **given)
+        tried.append(new)
+        lower = new.energy < best.energy
+        pairs = zip(new, best, strict=True)
+        best = Found(*(np.where(lower.reshape(-1, *(1,) * (x.ndim - 1)), x, y) for x, y in pairs))
+    return best, tried
 
 
 def recovered(found: np.ndarray, true: np.ndarray) -> list[float]:

@@ -1,10 +1,13 @@
 """Tables and pictures of perturb-and-max-product, from the committed results."""
 
+import itertools
 import statistics
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ebmlearn import datasets
 
 from ._report import machine, stored
 
@@ -199,6 +202,8 @@ def pmp_deconvolution() -> str:
     found = _deconvolutions()
     one = found[0]
     feature, location, pixel = one["log_odds"]
+    share = one["sweeps"] // (one["features"] + 3)
+    first, later = one["dampings"]
     lines = [
         f"Blind deconvolution of {one['images']} images of {one['size']}×{one['size']} pixels. The"
         f" images are made of four features of 5×5, each at each place with probability"
@@ -207,45 +212,68 @@ def pmp_deconvolution() -> str:
         f" {location:g} for a place and {pixel:g} for an image pixel to equal the observed one. The"
         " columns are the number of posterior samples that hold all four features, each with an"
         " intersection over union of at least 0.9; the share of pixels that the sampled features"
-        " and places reproduce; and the number of places. With several dampings, max-product runs"
-        " with each of them on the same perturbation, and the most probable outcome is kept; the"
-        f" sweeps are those of all runs. The graph has {one['variables']:,} variables; building it"
-        f" takes {one['seconds_to_build']:.0f} s and {one['mib_to_build'] / 1024:.1f} GiB."
-        " `python -m benchmarks pmp --task deconvolution`, with `--data`, `--seed` and"
-        " `--dampings`.",
+        " and places reproduce; the same share for the true places in place of the sampled ones, as"
+        " far as windows in the image reach them; and the number of places. In turns, a sample has"
+        f" {one['features'] + 2} runs of max-product: one on all variables ({2 * share} sweeps,"
+        f" damping {first:g}), one with the features held that it found, and one for each feature"
+        f" with the others held ({share} sweeps each, damping {later:g}). A run replaces the sample"
+        ' if it lowers its energy without the perturbation. The column "first run" counts the'
+        " samples that hold all features after the run on all variables. The graph has"
+        f" {one['variables']:,} variables; building it takes {one['seconds_to_build']:.0f} s and"
+        f" {one['mib_to_build'] / 1024:.1f} GiB. `python -m benchmarks pmp --task deconvolution`,"
+        f" with `--method`, `--sweeps` and `--data`; {machine(one)}, seed {one['seed']}.",
         "",
-        "| damping | seed of the images | sweeps | all features | pixels right | places | truth |"
-        " machine |",
-        "|---|---|---|---|---|---|---|---|",
+        "| method | seed of the images | sweeps | first run | all features | pixels right |"
+        " at true places | places | truth | time |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
+    names = {"turns": "in turns", "pmp": "one run"}
     for run in found:
-        right, placed = [100 * x for x in run["explained"]], run["placed"]
+        right, reached = ([100 * x for x in part] for part in (run["explained"], _reached(run)))
+        placed = run["placed"]
+        begun = run.get("recovered_first", run["recovered"])
         cells = [
-            ", ".join(f"{x:g}" for x in run["dampings"]),
+            names[run["method"]],
             str(run["data"]),
             f"{run['sweeps']:,}",
+            f"{sum(begun)} of {len(begun)}",
             f"{sum(run['recovered'])} of {len(run['recovered'])}",
             f"{min(right):.1f}% to {max(right):.1f}%",
+            f"{min(reached):.1f}% to {max(reached):.1f}%",
             f"{min(placed)} to {max(placed)}",
             str(run["placed_in_truth"]),
-            machine(run),
+            f"{run['seconds']:.0f} s",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _deconvolutions() -> list[dict[str, Any]]:
-    """Runs with the samples of all seeds together, most tries first."""
-    groups: dict[Any, dict[str, Any]] = {}
-    for run in sorted(runs("deconvolution"), key=lambda run: run["seed"]):
-        key = (-len(run["dampings"]), run["data"])
-        if key in groups:
-            parts = ("recovered", "explained", "placed", "pictures")
-            joined = {part: groups[key][part] + run[part] for part in parts}
-            groups[key] = {**groups[key], **joined}
-        else:
-            groups[key] = run
-    return [groups[key] for key in sorted(groups)]
+    """Runs by method, those in turns first, and by the seed of the images."""
+    return sorted(runs("deconvolution"), key=lambda run: (run["method"] == "pmp", run["data"]))
+
+
+def _reached(run: dict[str, Any]) -> list[float]:
+    """For each sample, the share of pixels that are right with those of its features that are true
+    ones at the true places, as far as their windows lie in the image there.
+    """
+    data = datasets.binary_convolution(
+        run["images"], size=run["size"], seed=run["data"], density=run["density"]
+    )
+    side, room = run["side"], run["size"] - run["side"] + 1
+    spare = side - data.features.shape[-1]
+    shares = []
+    for texts in run["pictures"]:
+        made = np.zeros_like(data.images)
+        for found in unpacked(texts, side, side).reshape(-1, side, side):
+            shifts = itertools.product(range(spare + 1), repeat=2)
+            for (down, across), (k, true) in itertools.product(shifts, enumerate(data.features)):
+                moved = np.pad(true, ((down, spare - down), (across, spare - across)))
+                if np.array_equal(found, moved):
+                    places = data.locations[:, [k], down : down + room, across : across + room]
+                    made |= datasets.convolved(moved[None], places, run["size"])
+        shares.append(float((made == data.images).mean()))
+    return shares
 
 
 def pmp_speed() -> str:
@@ -370,11 +398,11 @@ def draw_pmp_deconvolution(path: Path) -> None:
         1, 3, figsize=(9, 3.4), layout="constrained", width_ratios=(1, 3, 3)
     )
     size, side = one["size"], one["side"]
-    samples = [text for features in one["pictures"] for text in features]
+    samples = [text for features in zip(*one["pictures"], strict=True) for text in features]
     pictures = {
         "features": (one["true_features"], 5, 1),
         "images": (one["images_drawn"][:9], size, 3),
-        "features of samples, two a row": (samples, side, 10),
+        "features, a column for each sample": (samples, side, len(one["pictures"])),
     }
     for ax, (title, (texts, edge, columns)) in zip(axes, pictures.items(), strict=True):
         plotting.images(unpacked(texts, edge, edge), (edge, edge), columns=columns, ax=ax)

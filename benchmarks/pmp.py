@@ -294,10 +294,10 @@ def hidden(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
 
 
 def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
-    """Posterior samples of features and locations given images. For each perturbation max-product
-    is tried with several dampings, which share the sweeps, and the most probable outcome is kept.
+    """Posterior samples of features and locations given images, by one run of max-product or, with
+    "turns", by several.
     """
-    from ._deconvolution import built, recovered
+    from ._deconvolution import built, in_turns, recovered, sampled
 
     data = datasets.binary_convolution(
         run["images"], size=run["size"], seed=run["data"], density=run["density"]
@@ -307,42 +307,28 @@ def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) ->
     problem = built(data.images, run["features"], run["side"], *run["log_odds"])
     building = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tried = []
-    for damping in run["dampings"]:
-        # The same key, and so the same perturbation.
-        samples, info = ebm.sample(
-            problem.model,
-            ebm.PMP(run["sweeps"] // len(run["dampings"]), damping=damping),
-            run["samples"],
-            key=jax.random.key(run["seed"]),
-            with_info=True,
-        )
-        found = np.asarray(samples[problem.features]), np.asarray(samples[problem.locations])
-        made = np.stack([datasets.convolved(*one, run["size"]) for one in zip(*found, strict=True)])
-        right = (made == data.images).sum((1, 2, 3))
-        sums = found[0].sum((1, 2, 3)), found[1].sum((1, 2, 3, 4)), right
-        score = sum(weight * x for weight, x in zip(run["log_odds"], sums, strict=True))
-        valid = np.isfinite(np.asarray(info.energy)).reshape(-1)
-        tried.append((score, *found, right / data.images.size, valid, info.residual.reshape(-1)))
-    # Features and locations make up an image in any case, whatever ANDs and ORs were decoded to.
-    best = np.argmax([score for score, *_ in tried], 0)
-    rows = np.arange(run["samples"])
-    _, features, locations, explained, valid, residual = (
-        np.stack([np.asarray(part) for part in parts])[best, rows]
-        for parts in zip(*tried, strict=True)
-    )
-    overlap = [recovered(found, data.features) for found in features]
+    sweeps, dampings, number, seed = (run[k] for k in ("sweeps", "dampings", "samples", "seed"))
+    if run["method"] == "pmp":
+        best = sampled(problem, ebm.PMP(sweeps, damping=dampings[0]), number, seed)
+        tried = [best]
+    else:
+        best, tried = in_turns(problem, sweeps, dampings, number, seed)
+    features, locations, energy, residual = best
+    pairs = zip(features, locations, strict=True)
+    made = np.stack([datasets.convolved(*pair, run["size"]) for pair in pairs])
+    overlap = [recovered(x, data.features) for x in features]
     return {
         **run,
         "overlap": [[round(x, 3) for x in row] for row in overlap],
         "recovered": [all(x >= 0.9 for x in row) for row in overlap],
-        "tried": [[float(x) for x in score] for score, *_ in tried],
-        "explained": [round(float(x), 5) for x in explained],
+        "recovered_first": [min(recovered(x, data.features)) >= 0.9 for x in tried[0].features],
+        "energy": [float(x) for x in energy],
+        "tried": [[float(x) for x in one.energy] for one in tried],
+        "explained": [round(float(x), 5) for x in (made == data.images).mean((1, 2, 3))],
         "placed": [int(x) for x in locations.sum((1, 2, 3, 4))],
         "placed_in_truth": int(data.locations.sum()),
-        "valid": [bool(x) for x in valid],
         "residual": [round(float(x), 4) for x in residual],
-        "pictures": [packed(f) for f in features],
+        "pictures": [packed(x) for x in features],
         "images_drawn": packed(data.images[:10]),
         "true_features": packed(data.features),
         "variables": problem.model.num_variables,
@@ -415,7 +401,7 @@ METHODS = {
     "erdos": ("pmp", "pmp-0.1", "gibbs", "gibbs-reset", "gwg-reset"),
     "rbm": ("pmp", "pcd-1", "pcd-100", "gibbs-reset"),
     "hidden": ("exact-1", "sampled-1", "exact-0.1"),
-    "deconvolution": ("pmp",),
+    "deconvolution": ("pmp", "turns"),
     "speed": ("rbm", "ising"),
 }
 
@@ -496,10 +482,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--density", type=float, default=0.01, help="of features in images")
     parser.add_argument(
         "--dampings",
-        nargs="+",
+        nargs=2,
         type=float,
-        default=[0.3, 0.5, 0.7],
-        help="of the deconvolution, each tried with its share of the sweeps",
+        default=[0.3, 0.7],
+        help="of the deconvolution: with all variables free, and with features held",
     )
     parser.add_argument("--seed", type=int, default=0)
     _slices.add_arguments(parser)

@@ -14,7 +14,7 @@ from test_factor_graph_model import enumerated, Mixed, pool_tree
 from untyped import nd_var_array
 
 import ebmlearn as ebm
-from ebmlearn import datasets
+from ebmlearn import datasets, messages
 from ebmlearn.pgmax import FactorGraphModel
 from ebmlearn.samplers import _pmp
 
@@ -73,6 +73,62 @@ def test_peaks():
         np.testing.assert_array_equal(info.peak, want)
         assert 0 < np.mean(want) < 1
         np.testing.assert_array_equal(np.isinf(info.energy), np.isinf(model.energy(state.units)))
+
+
+def test_determined_variables_follow():
+    """Max-product that has not converged decodes them to contradict what determines them. Samples
+    have them follow, level by level, unless they are held.
+    """
+    from pgmax import fgraph, fgroup
+
+    a, b, c = (nd_var_array(num_states=2, shape=(n,)) for n in (4, 4, 1))
+    graph = fgraph.FactorGraph([a, b, c])
+    pairs = list(itertools.combinations(range(4), 2))[:4]
+    ands = [[a[i], a[j], b[k]] for k, (i, j) in enumerate(pairs)]
+    graph.add_factors(fgroup.ANDFactorGroup(ands))
+    graph.add_factors(fgroup.ORFactorGroup([[*b[:], c[0]]]))
+    rng = np.random.default_rng(0)
+    evidence = {group: 5 * rng.normal(size=(*group.shape, 2)) for group in (a, b, c)}
+    model = FactorGraphModel(graph).with_evidence(evidence)
+    samples, info = ebm.sample(model, ebm.PMP(1), 200, key=KEY, with_info=True)
+    roots, both, either = (np.asarray(samples[group]) for group in (a, b, c))
+    np.testing.assert_array_equal(both, [[row[i] & row[j] for i, j in pairs] for row in roots])
+    np.testing.assert_array_equal(either[:, 0], both.any(1))
+    rows = np.concatenate([roots, both, either], 1)
+    np.testing.assert_allclose(info.energy[0], model.energy(rows), rtol=1e-5)
+    assert np.isfinite(info.energy).all()
+    assert len(np.unique(roots, axis=0)) > 1
+    # What is held does not follow, and what it determines follows it.
+    given = {"start": {b: np.array([1, 0, 0, 0])}, "clamped": {b: True}}
+    samples, info = ebm.sample(model, ebm.PMP(1), 200, key=KEY, with_info=True, **given)
+    roots = np.asarray(samples[a])
+    np.testing.assert_array_equal(samples[b], np.tile([1, 0, 0, 0], (200, 1)))
+    assert (np.asarray(samples[c]) == 1).all()
+    # The energy is infinite where what is held contradicts what determines it.
+    agree = np.array([[row[i] & row[j] for i, j in pairs] == [1, 0, 0, 0] for row in roots])
+    np.testing.assert_array_equal(np.isfinite(info.energy[0]), agree)
+    # Roots that contradict what is held for sure, too: an OR of ones is held at 0.
+    given = {
+        "start": {a: np.ones(4, int), c: np.zeros(1, int)},
+        "clamped": {a: True, c: True},
+    }
+    samples, info = ebm.sample(model, ebm.PMP(1), 5, key=KEY, with_info=True, **given)
+    assert (np.asarray(samples[b]) == 1).all() and (np.asarray(samples[c]) == 0).all()
+    assert np.isinf(info.energy).all()
+
+
+def test_contended_variables_stay_as_decoded():
+    """Where two factors determine one variable, none of them is followed."""
+    from pgmax import fgraph, fgroup
+
+    a, b = (nd_var_array(num_states=2, shape=(n,)) for n in (4, 1))
+    graph = fgraph.FactorGraph([a, b])
+    graph.add_factors(fgroup.ANDFactorGroup([[a[0], a[1], b[0]], [a[2], a[3], b[0]]]))
+    model = FactorGraphModel(graph)
+    instance = messages.GraphInstance(model.unary(), None)
+    for states in itertools.product((0, 1), repeat=5):
+        row = jnp.asarray(states)
+        np.testing.assert_array_equal(messages.maker(model).mended(model, row, instance), row)
 
 
 def categorical():
@@ -242,6 +298,33 @@ def test_blind_deconvolution():
         np.testing.assert_array_equal(datasets.convolved(found, places, 6), data.images)
     first = (features[:, 0] == true[0]).all((1, 2))
     assert 0 < first.sum() < 10  # Both modes are met.
+
+
+def test_deconvolution_in_turns():
+    """One feature free at a time finds both from sweeps that are too few for one run. What is held
+    stays, and the energy of a sample never rises.
+    """
+    from benchmarks._deconvolution import built, in_turns, recovered
+
+    true = np.array([[[1, 1, 1], [0, 1, 0], [0, 1, 0]], [[1, 0, 1], [0, 1, 0], [1, 0, 1]]])
+    data = datasets.binary_convolution(12, size=6, density=0.08, features=true)
+    problem = built(data.images, 2, 3, -1.1, -172.7, 230.3)
+    best, tried = in_turns(problem, 100, (0.3, 0.7), 10, seed=0)
+    assert all(min(recovered(found, true)) < 1 for found in tried[0].features)
+    assert all(min(recovered(found, true)) == 1 for found in best.features)
+    # The best run so far, of each sample.
+    energies = np.stack([one.energy for one in tried])
+    assert np.isfinite(energies).all()
+    np.testing.assert_array_equal(best.energy, energies.min(0))
+    for k, held in ((1, [0, 1]), (2, [1]), (3, [0])):
+        before = energies[:k].argmin(0)
+        kept = np.stack([tried[run].features[i] for i, run in enumerate(before)])
+        np.testing.assert_array_equal(tried[k].features[:, held], kept[:, held])
+    # The energy is that of features and locations, by hand.
+    for found, places, energy in zip(best.features, best.locations, best.energy, strict=True):
+        wrong = datasets.convolved(found, places, 6) != data.images
+        want = 1.1 * found.sum() + 172.7 * places.sum() + 230.3 * (wrong.sum() - data.images.sum())
+        np.testing.assert_allclose(energy, want, rtol=1e-4)
 
 
 def test_overlap_of_features():

@@ -350,6 +350,10 @@ class GaussianMaker(AbstractMaker):
         """Raises: these messages do not maximise."""
         return refuse(model, "have units that can be maximised over")
 
+    def mended(self, model: Any, states: Any, instance: GaussianInstance) -> NoReturn:
+        """Raises: these messages do not maximise."""
+        return refuse(model, "have units that can be maximised over")
+
     def told(
         self, problem: Any, beliefs: tuple[Array, ...], temperature: Float[AnyArray, ""]
     ) -> Told:

@@ -407,3 +407,9 @@ class GridMaker(AbstractGraphMaker):
 
     def tables(self, model: Any) -> Stacks:
         return model.as_tables()
+
+    def mended(
+        self, model: Any, states: Int[Array, " variables"], instance: GraphInstance
+    ) -> Int[Array, " variables"]:
+        """The states as they are: no factor determines a variable."""
+        return states

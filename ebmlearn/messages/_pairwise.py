@@ -634,6 +634,10 @@ class PairwiseMaker(AbstractMaker):
         both = jnp.zeros((len(edges), 2, 2), weights.dtype).at[:, 1, 1].set(weights)
         return ((edges, both),)
 
+    def mended(self, model: Any, states: Any, instance: Instance) -> Any:
+        """The states as they are: no factor determines a unit."""
+        return states
+
     def rows(
         self, model: Any, instance: Instance
     ) -> tuple[Float[Array, "variables 2"], Bool[Array, "variables 2"]]:

@@ -107,6 +107,12 @@ class AbstractMaker(abc.ABC):
         """
 
     @abc.abstractmethod
+    def mended(self, model: Any, states: Any, instance: Any) -> Any:
+        """Decoded states of one instance, in which units that others determine follow them unless
+        they are held.
+        """
+
+    @abc.abstractmethod
     def size(self, model: Any, schedule: Schedule) -> int:
         """The size of the messages of an instance."""
 

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 from pgmax import factor
 
 from .. import _checks
@@ -50,13 +50,18 @@ class Sites(eqx.Module):
     pools: tuple[int, ...] = eqx.field(static=True)
     problem: str | None = eqx.field(static=True)
 
-    def followed(self, rows: Int[Array, "rows variables"]) -> Int[Array, "rows variables"]:
-        """Configurations in which children have followed their parents."""
+    def followed(
+        self, rows: Int[Array, "rows variables"], held: Bool[Array, "rows variables"] | None = None
+    ) -> Int[Array, "rows variables"]:
+        """Configurations in which children that are not held have followed their parents."""
         parents, children, of = (jnp.asarray(x) for x in (self.parents, self.children, self.of))
         for _ in range(self.depth):
             ones = jax.ops.segment_sum(rows[:, parents].T, of, children.shape[0]).T
             on = ones >= jnp.broadcast_to(jnp.asarray(self.needed, ones.dtype), ones.shape)
-            rows = rows.at[:, children].set(on.astype(rows.dtype))
+            new = on.astype(rows.dtype)
+            if held is not None:
+                new = jnp.where(held[:, children], rows[:, children], new)
+            rows = rows.at[:, children].set(new)
         return rows
 
 
@@ -133,22 +138,21 @@ def _depth(
     """After how many rounds all children have followed, and why chains would not do, if so."""
     if not len(children):
         return 0, None
-    if len(set(children.tolist())) < len(children):
+    if len(np.unique(children)) < len(children):
         return 1, "a variable is determined by two factors, which chains cannot change together"
     if np.isin(choices, children).any():
         return (
             1,
             "a choice of a pool is determined by other variables, which pools exclude at times",
         )
-    level = dict.fromkeys(children.tolist(), 0)
+    level = np.full(max(parents.max(), children.max()) + 1, -1)
+    level[children] = 0
     for depth in range(1, len(children) + 1):
-        above = np.array([level.get(v, -1) for v in parents.tolist()])
         deepest = np.full(len(children), -1)
-        np.maximum.at(deepest, of, above)
-        new = dict(zip(children.tolist(), (deepest + 1).tolist(), strict=True))
-        if new == level:
+        np.maximum.at(deepest, of, level[parents])
+        if (deepest + 1 == level[children]).all():
             return depth, None
-        level = new
+        level[children] = deepest + 1
     return 1, "variables determine each other in a circle"
 
 

@@ -379,6 +379,15 @@ class GraphMaker(AbstractGraphMaker):
     def tables(self, model: Any) -> Stacks:
         return stacks_of(model)
 
+    def mended(
+        self, model: Any, states: Int[Array, " variables"], instance: GraphInstance
+    ) -> Int[Array, " variables"]:
+        """Children of OR, AND and pool factors follow, unless factors contend for one of them."""
+        if model.sites.problem is not None:
+            return states
+        held = None if instance.clamp is None else (instance.clamp >= 0)[None]
+        return model.sites.followed(states[None], held)[0]
+
 
 def _sum(x: Float[Array, "m n"], axis: int) -> Float[Array, " _"]:
     coarse, rest = total(x, axis)

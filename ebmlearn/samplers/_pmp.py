@@ -57,7 +57,9 @@ class PMPInfo(NamedTuple):
     """For each sample:
 
     - `energy`: its energy without the perturbation; infinite if it violates a factor, for instance
-      because clamped units contradict it.
+      because clamped units contradict it. What OR, AND and pool factors determine follows from the
+      other variables, so that these factors are met even if max-product has not converged, unless
+      what they determine is clamped or a pool has two choices.
     - `perturbed`: its log-potential in the perturbed model. If all samples are maxima, the mean is
       an upper bound of log Z: see [`ebmlearn.pmp_bound`][].
     - `peak`: whether no change of a single variable raises `perturbed`.
@@ -179,7 +181,7 @@ def perturbed(
     def one(problem: Any) -> PyTree:
         instance, noise, begin = problem
         end, _, residual = settings.run(view, instance, settings.rows(size), begin)
-        states = view.decode(view.beliefs(end, instance))
+        states = maker.mended(model, view.decode(view.beliefs(end, instance)), instance)
         score = view.score(states, instance)
         extra = view.linear(states, noise)
         info = PMPInfo(
