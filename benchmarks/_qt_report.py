@@ -38,7 +38,7 @@ def _setting(run: dict[str, Any]) -> str:
     if run["method"] == "pcd":
         return f"{steps}, rate falling to 0"
     parts = [f"{steps}, rate falling to 0" if run.get("decay") else f"at most {steps}"]
-    if "start" in run:
+    if run.get("start") is not None:
         parts.append("from PCD's model")
     return ", ".join(parts)
 
