@@ -5,8 +5,8 @@ validation is then used with three seeds, each stopped by validation, and only t
 test rows. `--method pcd` does the same for maximum likelihood by persistent contrastive divergence,
 whose model is asked by belief propagation and by Gibbs sampling. `--choices` compares which of the
 numbers beside the parameters are learned. `--rows` cuts the training rows, and the validation rows
-in proportion; validation then comes every 20 steps. `--task speed` times a step against the same network
-written plainly. Finished runs are kept in the result file and not done again; a run that
+in proportion; validation then comes every 20 steps. `--task speed` times a step against the same
+network written plainly. Finished runs are kept in the result file and not done again; a run that
 `--seconds` cuts short goes on from its checkpoint.
 """
 
