@@ -20,7 +20,7 @@ from ._slices import Deadline
 
 
 DATA = ("zero-one", "caltech")
-METHODS = ("exact", "sap", "centred", "trans-sap", "trans-sap-far", "parallel", "trajectory")
+METHODS = ("exact", "sap", "trans-sap", "trans-sap-far", "parallel", "trajectory")
 BATCH = 100
 RATES = (0.01, 0.03, 0.1)
 SEEDS = (0, 1, 2, 3, 4)
@@ -68,22 +68,23 @@ def rows(name: str) -> Rows:
 def learner(run: dict[str, Any], model: ebm.RBM) -> tuple[ebm.AbstractLearner, int]:
     """A method, and after how many updates it has spent the Gibbs steps of all chains."""
     method, chains, updates = run["method"], run["chains"], run["updates"]
+    centred = {"centred": run["centred"]}
     if method == "exact":
-        return ebm.MLE(ebm.Exact()), updates
+        return ebm.MLE(ebm.Exact(), **centred), updates
     if method in LADDERS:
         betas, every, share = LADDERS[method]
         begin = int(share * updates)
         cost = 1 + 2 * (len(betas) - 1) / every
-        tempered = ebm.TransSAP(betas, every=every, begin=begin, num_chains=chains)
+        tempered = ebm.TransSAP(betas, every=every, begin=begin, num_chains=chains, **centred)
         return tempered, begin + int((updates - begin) / cost)
-    fewer = max(1, chains // REPLICAS)
+    if method == "sap":
+        return ebm.SAP(num_chains=chains, **centred), updates
     if method == "parallel":
-        ladder = ebm.ParallelTempering(np.linspace(0.1, 1, REPLICAS))
-        return ebm.SAP(ladder, num_chains=fewer), updates
-    if method == "trajectory":
+        sampler = ebm.ParallelTempering(np.linspace(0.1, 1, REPLICAS))
+    else:
         trajectory = ebm.Trajectory.start(model, rows(run["data"]).train, capacity=REPLICAS)
-        return ebm.SAP(ebm.TrajectoryTempering(trajectory), num_chains=fewer), updates
-    return ebm.SAP(num_chains=chains, centred=method == "centred"), updates
+        sampler = ebm.TrajectoryTempering(trajectory)
+    return ebm.SAP(sampler, num_chains=max(1, chains // REPLICAS), **centred), updates
 
 
 def falling(rate: float, updates: int) -> optax.Schedule:

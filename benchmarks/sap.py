@@ -240,6 +240,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chains", type=int, nargs="+", default=_sap_modes.CHAINS, help="modes")
     parser.add_argument("--rates", type=float, nargs="+", default=_sap_modes.RATES, help="modes")
     parser.add_argument("--seeds", type=int, nargs="+", default=_sap_modes.SEEDS, help="modes")
+    parser.add_argument("--centred", action="store_true", help="modes: the centred gradient")
     parser.add_argument("--seed", type=int, default=0)
     _slices.add_arguments(parser)
 
@@ -252,7 +253,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
         """Runs of the task `modes`, of which those of all rates and seeds are done at once."""
         run = {"task": "modes", "data": args.data, "method": method}
         run |= {"updates": args.updates or updates, "hidden": args.hidden or hidden}
-        run |= {"rates": list(args.rates), "seeds": list(args.seeds)}
+        run |= {"centred": args.centred, "rates": list(args.rates), "seeds": list(args.seeds)}
         for chains in args.chains if method != "exact" else (0,):
             for rate, seed in itertools.product(args.rates, args.seeds):
                 own = {**run, "chains": chains, "rate": rate, "seed": seed}
@@ -282,10 +283,11 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
 def show(run: dict[str, Any]) -> None:
     """A line about a run."""
     if run["task"] == "modes":
+        centred = ", centred" if run["centred"] else ""
         print(
-            f"{run['data']} {run['method']:13} {run['chains']} chains, rate {run['rate']}, seed"
-            f" {run['seed']}: test {run['test_log_probability']:.2f} nats, train"
-            f" {run['train_log_probability']:.2f}, shares off by {run['share_error']:.3f},"
+            f"{run['data']} {run['method']:13}{centred}, {run['chains']} chains, rate"
+            f" {run['rate']}, seed {run['seed']}: test {run['test_log_probability']:.2f} nats,"
+            f" train {run['train_log_probability']:.2f}, shares off by {run['share_error']:.3f},"
             f" {run['left']:.3f} leave, accepted {run['accepted']}, {run['seconds']:.0f} s",
             flush=True,
         )
