@@ -696,7 +696,7 @@ def test_warning_of_a_model_worse_than_independent_units(many):
     assert len(told) == 1
     # While it falls towards that of independent units, and while it stays below: no warning.
     fit(0.01, 10)
-    fit(0.1, 120, validate_every=5, metric=lambda model, valid, epoch: jnp.asarray(epoch))
+    fit(0.1, 120, validate_every=5, metric=lambda model, valid, epoch: jnp.float32(epoch))
 
 
 def test_no_warning_of_a_model_that_learns():
