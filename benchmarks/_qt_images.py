@@ -19,17 +19,15 @@ from ._slices import Deadline
 
 
 QUERIES = ebm.RandomTargets(0.5)
-# So many steps lie between two looks at the validation rows of small data sets.
-EPOCH = 500
 
 
-def about(fitted: ebm.Fitted, epoch: int = EPOCH) -> dict[str, Any]:
+def about(fitted: ebm.Fitted) -> dict[str, Any]:
     """How a run went on the validation rows, and the seconds that its steps took in all slices."""
-    curve = np.asarray(fitted.history.epochs["metric"])
+    curve = np.asarray(fitted.history.validations["metric"])
     return {
         "valid": float(curve.min()),
-        "best_step": epoch * (fitted.best_epoch + 1),
-        "steps_done": epoch * len(curve),
+        "best_step": fitted.best_step,
+        "steps_done": len(fitted.history.steps["loss"]),
         "stopped": fitted.stopped,
         "curve": [round(float(x), 5) for x in curve],
         "seconds": float(np.sum(fitted.history.epochs["seconds"])),
@@ -72,7 +70,7 @@ def frey(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | N
     )
     if fitted.stopped == "callback" and deadline.over:
         return None
-    out = {**run, **about(fitted, len(train) // run["batch"])}
+    out = {**run, **about(fitted)}
     best = fitted.model if held else fitted.last
     if run["stage"] != "row":
         return out
@@ -175,7 +173,7 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
         if fitted.stopped == "callback" and deadline.over:
             return None
         model, done = fitted.last.to_model(), done + epochs
-        parts.append(about(fitted, steps))
+        parts.append(about(fitted))
     out = {**run, **parts[-1]}
     for name in ("curve", "steps_done", "seconds"):
         out[name] = functools.reduce(operator.add, [part[name] for part in parts])

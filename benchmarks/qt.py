@@ -4,8 +4,9 @@ For a data set of binary units, learning rates are tried with one seed and fewer
 validation is then used with three seeds, each stopped by validation, and only these look at the
 test rows. `--method pcd` does the same for maximum likelihood by persistent contrastive divergence,
 whose model is asked by belief propagation and by Gibbs sampling. `--choices` compares which of the
-numbers beside the parameters are learned. `--task speed` times a step against the same network
-written plainly. Finished runs are kept in the result file and not done again; a run that
+numbers beside the parameters are learned. `--rows` cuts the training rows, and the validation rows
+in proportion; validation then comes every 20 steps. `--task speed` times a step against the same
+network written plainly. Finished runs are kept in the result file and not done again; a run that
 `--seconds` cuts short goes on from its checkpoint.
 """
 
@@ -24,9 +25,10 @@ import optax
 
 import ebmlearn as ebm
 from ebmlearn import datasets
+from ebmlearn.estimate._query_entropy import independent_entropy
 
 from . import _slices
-from ._qt_images import about, border, EPOCH, frey, QUERIES
+from ._qt_images import about, border, frey, QUERIES
 from ._slices import Deadline, drive
 
 
@@ -44,22 +46,47 @@ OTHERS = {"frey": "grbm", "border": "gmrf"}
 # Units; of the grid, states that are clones of a contour.
 HIDDEN = {"nips": 200, "web": 100, "frey": 200, "border": 64}
 RATES = {"qt": (0.001, 0.003, 0.01, 0.03), "pcd": (0.03, 0.1, 0.3, 1.0)}
+# Of few rows, which are soon learned by heart.
+FEW = {"qt": (0.0003, 0.001, 0.003, 0.01), "pcd": (0.003, 0.01, 0.03, 0.1)}
 SEEDS = (0, 1, 2)
 BATCH = 500
+# Steps between two validations: of all rows, and of few.
+EVERY, OFTEN = 500, 20
 LAYERS = 10
 SWEEPS = ebm.BP(LAYERS // 2)
+# Test rows that are answered at once.
+AT_ONCE = 2000
 
 
-def load(task: str) -> datasets.Dataset:
-    if task == "digits":
-        return datasets.shifted_digits()
-    return datasets.nade(NADE[task])
+def load(run: dict[str, Any]) -> datasets.Dataset:
+    """The data of a run: of few rows, some drawn at random, and as large a share of those for
+    validation. Test rows stay whole.
+    """
+    task, rows = run["task"], run.get("rows")
+    data = datasets.shifted_digits() if task == "digits" else datasets.nade(NADE[task])
+    if rows is None:
+        return data
+    share = rows / len(data.train.x)
+    random = np.random.default_rng(0)
+    train, valid = (
+        datasets.Split(random.permutation(x)[: round(share * len(x))])
+        for x in (data.train.x, data.valid.x)
+    )
+    return datasets.Dataset(train, valid, data.test)
 
 
-def repeated(x: np.ndarray) -> np.ndarray:
-    """Rows as often as it takes for an epoch of `EPOCH` steps."""
-    times = -(-EPOCH * BATCH // len(x))
-    return np.tile(x, (times, 1))[: EPOCH * BATCH]
+def protocol(x: np.ndarray, run: dict[str, Any], steps: int) -> dict[str, Any]:
+    """The data of `fit`, and how long and how often it looks at what. Rows are repeated until there
+    are enough for `EVERY` batches, since small epochs would cost more on the host than on the
+    device. Validation does not wait for the end of an epoch.
+    """
+    times = -(-EVERY * BATCH // len(x))
+    return {
+        "data": np.tile(x, (times, 1))[: EVERY * BATCH],
+        "epochs": max(1, steps // EVERY),
+        "batch_size": BATCH,
+        "validate_every": run.get("every") or EVERY,
+    }
 
 
 def start(run: dict[str, Any], units: int, key: jax.Array) -> Any:
@@ -71,12 +98,12 @@ def start(run: dict[str, Any], units: int, key: jax.Array) -> Any:
 
 def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
     """Query training of one model, stopped by validation."""
-    data = load(run["task"])
+    data = load(run)
     learned = run.get("learned", ["temperature", "scale", "strength"])
     one, two, three = jax.random.split(jax.random.key(run["seed"]), 3)
     learned = ["strength" if name == "evidence" else name for name in learned]
     strength = None if "strength" in learned else 1000.0
-    if "start" in run:
+    if run.get("start") is not None:
         first = by_chains(run, data, run["start"], 8000, progress=False).model
         model = ebm.QueryModel(first, LAYERS, scale=1.0, strength=strength)
     else:
@@ -90,10 +117,8 @@ def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | Non
     fitted = ebm.fit(
         model,
         learner,
-        repeated(data.train.x),
+        **protocol(data.train.x, run, run["steps"]),
         optimizer=optax.adam(rate),
-        epochs=max(1, run["steps"] // EPOCH),
-        batch_size=BATCH,
         validation=data.valid.x,
         patience=run.get("patience"),
         key=two,
@@ -110,6 +135,7 @@ def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | Non
     }
     if run["stage"] == "row":
         out["test"] = asked(best, data.test.x, None, three)
+        out["independent"] = alone(model, data, three)
     return out
 
 
@@ -130,10 +156,8 @@ def by_chains(
     return ebm.fit(
         model,
         ebm.SAP(num_chains=BATCH),
-        repeated(data.train.x),
+        **protocol(data.train.x, run, steps),
         optimizer=optax.sgd(optax.linear_schedule(rate, 0.0, steps)),
-        epochs=max(1, steps // EPOCH),
-        batch_size=BATCH,
         # Grey levels are the shares of ones.
         augment=None if run["task"] != "digits" else binarised,
         validation=data.valid.x,
@@ -147,7 +171,7 @@ def by_chains(
 
 def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | None:
     """A model by persistent chains, asked by belief propagation and by Gibbs sampling."""
-    data = load(run["task"])
+    data = load(run)
     key = jax.random.split(jax.random.key(run["seed"]), 3)[2]
     fitted = by_chains(run, data, run["rate"], run["steps"], **deadline.options(work))
     if fitted.stopped == "callback" and deadline.over:
@@ -155,6 +179,7 @@ def pcd(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
     out = {**run, **about(fitted)}
     if run["stage"] == "row":
         out["test"] = asked(fitted.model, data.test.x, SWEEPS, key)
+        out["independent"] = alone(fitted.model, data, key)
         chains = {"steps": run["samples"]}
         out["test_gibbs"] = asked(fitted.model, data.test.x, ebm.Gibbs(), key, **chains)
     return out
@@ -164,11 +189,17 @@ def asked(
     model: Any, x: np.ndarray, inference: Any, key: jax.Array, **options: Any
 ) -> dict[str, Any]:
     """The cross-entropy of queries on test rows, in bits, and by how many units were asked for."""
-    found = ebm.query_entropy(model, x, QUERIES, inference, key=key, batch_size=2000, **options)
+    found = ebm.query_entropy(model, x, QUERIES, inference, key=key, batch_size=AT_ONCE, **options)
     middle = x.shape[1] // 2
     edges = [0, middle - 5, middle + 6, x.shape[1] + 1]
     sizes = {f"{a}-{b - 1}": round(v, 5) for (a, b), v in found.by_targets(edges).items()}
     return {"nce": found.value, "standard_error": found.standard_error, "by_targets": sizes}
+
+
+def alone(model: Any, data: datasets.Dataset, key: jax.Array) -> float:
+    """The same of independent units that are as often 1 as in the training rows."""
+    x, y = data.train.x, data.test.x
+    return independent_entropy(model, x, y, QUERIES, key=key, batch_size=AT_ONCE)
 
 
 def speed(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
@@ -246,7 +277,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=int, help="steps at most, then; of pcd, whose rate falls to 0, as many"
     )
-    parser.add_argument("--patience", type=int, default=10, help="of so many times 500 steps")
+    parser.add_argument("--patience", type=int, default=10, help="of so many validations")
     parser.add_argument("--decay", action="store_true", help="let the rate fall to 0 over --steps")
     parser.add_argument(
         "--start", type=float, help="start at what persistent chains learn at this rate"
@@ -265,7 +296,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--answers", nargs="+", type=int, help="layers to answer about borders with, to choose from"
     )
     parser.add_argument("--epochs", type=int, help="of faces and borders; the paper's by default")
-    parser.add_argument("--rows", type=int, help="use only so many images of borders")
+    parser.add_argument("--rows", type=int, help="use only so many training rows")
+    parser.add_argument(
+        "--every", type=int, help="steps between validations; 500, or 20 of few rows"
+    )
     parser.add_argument("--held", type=int, help="faces for validation; 0: all epochs are done")
     parser.add_argument("--choices", action="store_true", help="compare what is learned")
     _slices.add_arguments(parser)
@@ -336,8 +370,9 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
                 yield run, kept(train, run)
             return
         train = {"qt": qt, "pcd": pcd}[args.method]
-        if args.start is not None:
-            base |= {"start": args.start}
+        # Older results lack these, and were found without them.
+        every = args.every or (OFTEN if args.rows else None)
+        base |= {"start": args.start, "rows": args.rows, "every": every}
         if args.choices:
             names = ("temperature", "scale", "evidence")
             for pick in itertools.product((True, False), repeat=3):
@@ -348,7 +383,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
             return
         search = {**base, "stage": "rate", "steps": args.search, "seed": 0}
         search |= {"stage": "falling rate", "decay": True} if args.decay else {}
-        rates = args.rates or RATES[args.method]
+        rates = args.rates or (FEW if args.rows else RATES)[args.method]
         for rate in rates:
             run = {**search, "rate": rate}
             yield run, kept(train, run)

@@ -14,6 +14,7 @@ from . import (
     _nnbm_tables,
     _pmp_report,
     _qt_report,
+    _sap_modes,
     _uai_report,
     sap,
 )
@@ -563,6 +564,62 @@ def sap_semi_restricted() -> str:
     return "\n".join(lines)
 
 
+_FAR_MODES = {
+    "exact": "exact maximum likelihood",
+    "sap": "SAP",
+    "trans-sap": "Trans-SAP, β from 0.9",
+    "trans-sap-far": "Trans-SAP, β from 0.2",
+    "parallel": "SAP, parallel tempering",
+    "trajectory": "SAP, trajectory tempering",
+}
+
+
+def sap_modes() -> str:
+    """Chains of Gibbs sampling and of tempering for data whose modes are far apart."""
+    runs = [run for run in stored("sap", "modes") if run["data"] == "zero-one"]
+    groups: dict[tuple[int, bool, str], dict[float, list[dict]]] = {}
+    for run in runs:
+        rates = groups.setdefault((run["chains"], run["centred"], run["method"]), {})
+        rates.setdefault(run["rate"], []).append(run)
+    one = runs[0]
+    share = one["shares_of_data"][0]
+    rates = ", ".join(f"{rate:g}" for rate in one["rates"])
+    lines = [
+        f"RBMs of 784×{one['hidden']} units of the zeros and ones of stochastically binarised"
+        f" MNIST, whose log Z is computed exactly, trained with {one['updates']:,} Gibbs steps of"
+        " each chain, batches of 100 and a rate that falls to 0 in the second half. Tempered"
+        " transitions cost updates, and parallel and trajectory tempering have"
+        f" {_sap_modes.REPLICAS} replicas of {_sap_modes.REPLICAS} times fewer chains, so that all"
+        " methods make the same number of Gibbs steps. Of the rates"
+        f" {rates}, the table shows the one with the highest mean log-probability of the training"
+        " images, which is in nats; means and standard deviations over the seeds"
+        f" {one['seeds'][0]} to {one['seeds'][-1]}. The zeros are {100 * share:.0f}% of the"
+        " training images; the column shows their share in"
+        f" {_sap_modes.DRAWS:,} exact draws from the model, by seed. The last but one column is the"
+        f" share of these draws that are at the other digit after {_sap_modes.SWEEPS} Gibbs sweeps."
+        " `python -m benchmarks sap --task modes --method ... --chains ...`, with `--centred` for"
+        " the centred gradient.",
+        "",
+        "| | chains | rate | updates | training | test | zeros drawn, by seed | cross | machine |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    order = list(_FAR_MODES)
+    for chains, centred, method in sorted(groups, key=lambda k: (k[0], k[1], order.index(k[2]))):
+        of = max(
+            groups[chains, centred, method].values(),
+            key=lambda of: statistics.mean(run["train_log_probability"] for run in of),
+        )
+        cells = [_FAR_MODES[method] + (", centred" if centred else "")]
+        cells += [str(chains or "–"), f"{of[0]['rate']:g}", f"{of[0]['updates_done']:,}"]
+        for name in ("train", "test"):
+            values = [run[f"{name}_log_probability"] for run in of]
+            cells.append(f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}")
+        cells.append(", ".join(f"{100 * run['shares'][0]:.0f}%" for run in of))
+        cells.append(f"{100 * statistics.mean(run['left'] for run in of):.1f}%")
+        lines.append(f"| {' | '.join((*cells, machine(of[0])))} |")
+    return "\n".join(lines)
+
+
 def draw_particles(path: Path) -> None:
     """Twenty particles of each semi-restricted model after 1000 Gibbs steps, and after a tempered
     run from there.
@@ -609,6 +666,7 @@ TABLES = {
         _crbm_further.cd_starts,
         sap_toy,
         sap_semi_restricted,
+        sap_modes,
         _equilibrium_report.equilibrium_jumps,
         _equilibrium_report.equilibrium_likelihood,
         _pmp_report.pmp_toy,
@@ -620,6 +678,7 @@ TABLES = {
         _pmp_report.pmp_deconvolution,
         _pmp_report.pmp_speed,
         _qt_report.qt_table,
+        _qt_report.qt_few,
         _qt_report.qt_choices,
         _qt_report.qt_frey,
         _qt_report.qt_border,

@@ -2,12 +2,15 @@
 
 `--task toy` trains RBMs of 784×10 units, whose likelihood is exact, by five methods of equally many
 Gibbs steps, in whole epochs. `--task semi-restricted` trains semi-restricted Boltzmann machines of
-MNIST with 500 hidden units and labels by SAP and Trans-SAP. Finished runs are kept in the result
-file and not done again; a run that `--seconds` cuts short goes on from its checkpoint.
+MNIST with 500 hidden units and labels by SAP and Trans-SAP. `--task modes` trains RBMs of 784×12
+units of data whose modes are far apart, with several learning rates and numbers of chains. Finished
+runs are kept in the result file and not done again; a run that `--seconds` cuts short goes on from
+its checkpoint.
 """
 
 import argparse
 import functools
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ import optax
 import ebmlearn as ebm
 from ebmlearn import datasets
 
-from . import _slices
+from . import _sap_modes, _slices
 from ._slices import Deadline, drive
 
 
@@ -210,14 +213,19 @@ def semi_restricted(run: dict[str, Any], work: Path | None, deadline: Deadline) 
     }
 
 
-TASKS = {"toy": toy, "semi-restricted": semi_restricted}
+TASKS = {"toy": toy, "semi-restricted": semi_restricted, "modes": _sap_modes.modes}
 # Gibbs steps, hidden units, temperatures of AIS.
-DEFAULTS = {"toy": (100_000, 10, 10_000), "semi-restricted": (200_000, 500, 40_000)}
+DEFAULTS = {
+    "toy": (100_000, 10, 10_000),
+    "semi-restricted": (200_000, 500, 40_000),
+    "modes": (20_000, 12, 0),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", choices=tuple(TASKS), default="toy")
-    parser.add_argument("--method", nargs="+", choices=(*METHODS, "all"), default=["all"])
+    known = dict.fromkeys((*METHODS, *_sap_modes.METHODS, "all"))
+    parser.add_argument("--method", nargs="+", choices=known, default=["all"])
     parser.add_argument("--updates", type=int, help="how many Gibbs steps; the paper's by default")
     parser.add_argument("--hidden", type=int, help="units; the paper's by default")
     parser.add_argument("--annealing", type=int, help="temperatures of AIS")
@@ -228,16 +236,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="steps",
         help="toy: whether tempered runs cost updates",
     )
+    parser.add_argument("--data", choices=_sap_modes.DATA, default="zero-one", help="modes")
+    parser.add_argument("--chains", type=int, nargs="+", default=_sap_modes.CHAINS, help="modes")
+    parser.add_argument("--rates", type=float, nargs="+", default=_sap_modes.RATES, help="modes")
+    parser.add_argument("--seeds", type=int, nargs="+", default=_sap_modes.SEEDS, help="modes")
+    parser.add_argument("--centred", action="store_true", help="modes: the centred gradient")
     parser.add_argument("--seed", type=int, default=0)
     _slices.add_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:
-    methods = METHODS if args.task == "toy" else ("sap", "trans-sap")
+    methods = {"toy": METHODS, "modes": _sap_modes.METHODS}.get(args.task, ("sap", "trans-sap"))
     updates, hidden, annealing = DEFAULTS[args.task]
+
+    def grid(method: str) -> Any:
+        """Runs of the task `modes`, of which those of all rates and seeds are done at once."""
+        run = {"task": "modes", "data": args.data, "method": method}
+        run |= {"updates": args.updates or updates, "hidden": args.hidden or hidden}
+        run |= {"centred": args.centred, "rates": list(args.rates), "seeds": list(args.seeds)}
+        for chains in args.chains if method != "exact" else (0,):
+            for rate, seed in itertools.product(args.rates, args.seeds):
+                own = {**run, "chains": chains, "rate": rate, "seed": seed}
+                yield own, functools.partial(_sap_modes.modes, own)
 
     def runs() -> Any:
         for method in methods if "all" in args.method else args.method:
+            if args.task == "modes":
+                yield from grid(method)
+                continue
             run = {
                 "task": args.task,
                 "method": method,
@@ -256,6 +282,16 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
 
 def show(run: dict[str, Any]) -> None:
     """A line about a run."""
+    if run["task"] == "modes":
+        centred = ", centred" if run["centred"] else ""
+        print(
+            f"{run['data']} {run['method']:13}{centred}, {run['chains']} chains, rate"
+            f" {run['rate']}, seed {run['seed']}: test {run['test_log_probability']:.2f} nats,"
+            f" train {run['train_log_probability']:.2f}, shares off by {run['share_error']:.3f},"
+            f" {run['left']:.3f} leave, accepted {run['accepted']}, {run['seconds']:.0f} s",
+            flush=True,
+        )
+        return
     print(
         f"{run['task']} {run['method']:18} test {run['test_log_probability']:.2f} nats after"
         f" {run['updates_done']:,} updates, log Z {run['log_z']:.2f} and in reverse"

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 
 import ebmlearn as ebm
+from benchmarks import _sap_modes
 from benchmarks.equilibrium import centres, count_jumps, measured, nearest, start
 
 
@@ -67,3 +68,28 @@ def test_tempered_learning_keeps_the_shares_of_clusters_that_gibbs_never_leaves(
     assert gibbs["jumps"] == 0
     assert tempered["jumps"] > 50
     assert abs(tempered["shares"][0] - _share(found, means)) < 0.15
+
+
+def test_exact_draws():
+    rng = np.random.default_rng(0)
+    shapes = ((7, 4), 7, 4)
+    model = ebm.RBM(*(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes))
+    units = _sap_modes.drawn_exactly(model, jax.random.key(0)).units
+    visible, hidden = (np.asarray(x, np.float64) for x in model.encode(units))
+    exact = ebm.Exact()(model)
+    error = 4.5 * 0.5 / np.sqrt(_sap_modes.DRAWS)
+    np.testing.assert_allclose(visible.mean(0), exact.visible, atol=error)
+    np.testing.assert_allclose(hidden.mean(0), exact.hidden, atol=error)
+    both = visible.T @ hidden / len(visible)
+    np.testing.assert_allclose(both, exact.pairwise, atol=error)
+
+
+def test_methods_of_far_modes_make_equally_many_gibbs_steps():
+    updates, chains = 20_000, 100
+    for method, (betas, every, _) in _sap_modes.LADDERS.items():
+        run = {"method": method, "chains": chains, "updates": updates, "centred": False}
+        learner, own = _sap_modes.learner(run, ebm.RBM.init(3, 2, key=jax.random.key(0)))
+        assert isinstance(learner, ebm.TransSAP)
+        transitions = (own - learner.begin) // every
+        sweeps = own + transitions * 2 * (len(betas) - 1)
+        assert updates - 2 * len(betas) < sweeps <= updates

@@ -15,6 +15,7 @@ from test_factor_graph_model import enumerated, Mixed
 from untyped import nd_var_array
 
 import ebmlearn as ebm
+from ebmlearn.estimate._query_entropy import independent_entropy
 from ebmlearn.pgmax import FactorGraphModel
 
 
@@ -230,3 +231,19 @@ def errors():
 @pytest.mark.parametrize("case", ["all", "state", "pair", "groups", "target", "index"])
 def test_bad_input(case, as_a_user):
     check(errors()[case])
+
+
+def test_entropy_of_independent_variables():
+    """With all variables asked for: by counting, half a row added of each state."""
+    model, hidden, seen, _ = chain(length=3)
+    rng = np.random.default_rng(0)
+    rows = {seen: rng.integers(0, 2, (30, 3)), hidden: rng.integers(-1, 3, (30, 3))}
+    queries = ebm.RandomTargets(1.0)
+    found = independent_entropy(ebm.QueryModel(model), rows, rows, queries, key=0)
+    surprise = []
+    for states, number in ((rows[seen], 2), (rows[hidden], 3)):
+        for column in states.T:
+            known = column[column >= 0]
+            p = (np.bincount(known, minlength=number) + 0.5) / (len(known) + 0.5 * number)
+            surprise += list(-np.log2(p[known]))
+    np.testing.assert_allclose(found, np.mean(surprise), rtol=1e-5)

@@ -22,6 +22,7 @@ from errors import check
 from slopes import assert_slopes
 
 import ebmlearn as ebm
+from ebmlearn.estimate._query_entropy import independent_entropy
 from ebmlearn.inference._network import Network
 
 
@@ -643,3 +644,74 @@ def test_gaussian_gradient_by_differences():
         learner = ebm.QueryTraining()
         gradient, _, _ = learner.step(model, None, rows, key=KEY, epoch=0)
         assert_slopes(lambda m: learner.loss(m, rows, key=KEY), model, gradient, rng, atol=1e-8)
+
+
+def small_data(rows=40):
+    """Rows of independent units: there is nothing to learn but how often each is 1."""
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.1, 0.9, 12)
+    return [(rng.random((rows, 12)) < p).astype(np.uint8) for _ in range(2)]
+
+
+def test_entropy_of_independent_units():
+    train, valid = small_data()
+    model = ebm.QueryModel(ebm.RBM.init(12, 3, key=KEY))
+    queries = ebm.RandomTargets(0.5)
+    found = independent_entropy(model, train, valid, queries, key=3, batch_size=25)
+    p = (train.sum(0) + 0.5) / (len(train) + 1)
+    bias = np.log(p / (1 - p))
+    alone = ebm.RBM(np.zeros((12, 3)), bias, np.zeros(3))
+    own = ebm.query_entropy(alone, valid, queries, ebm.BP(2), key=3, batch_size=25)
+    np.testing.assert_allclose(found, own.value, rtol=1e-5)
+    # What is missing is not asked for, and does not count.
+    holes = train.astype(np.float32)
+    holes[:5, 0] = np.nan
+    found = independent_entropy(model, holes, holes, queries, key=3)
+    assert np.isfinite(found)
+
+
+def test_entropy_of_independent_real_units():
+    train = np.random.default_rng(0).normal(3, 2, (500, 4)).astype(np.float32)
+    model = ebm.QueryModel(ebm.GaussianRBM.init(4, 3, key=KEY))
+    queries = ebm.RandomTargets(1.0)
+    found = independent_entropy(model, train, train, queries, key=0) * np.log(2)
+    each = scipy.stats.norm.logpdf(train, train.mean(0), train.std(0))
+    np.testing.assert_allclose(found, -each.mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_warning_of_a_model_worse_than_independent_units(many):
+    train, valid = small_data()
+    model = ebm.QueryModel(ebm.RBM.init(12, 8, key=KEY), 4)
+
+    def fit(rate, epochs, **options):
+        do = ebm.fit_many if many else ebm.fit
+        key = [0, 1] if many else 0
+        optimizer = optax.adam(rate)
+        options |= {"validation": valid, "epochs": epochs, "key": key, "progress": False}
+        return do(model, ebm.QueryTraining(), train, optimizer=optimizer, **options)
+
+    with pytest.warns(UserWarning, match="above the .* bits of independent units") as told:
+        fit(0.1, 120, validate_every=5)
+    assert len(told) == 1
+    # While it falls towards that of independent units, and while it stays below: no warning.
+    fit(0.01, 10)
+    fit(0.1, 120, validate_every=5, metric=lambda model, valid, epoch: jnp.float32(epoch))
+
+
+def test_no_warning_of_a_model_that_learns():
+    rng = np.random.default_rng(0)
+    rows = np.repeat(rng.integers(0, 2, (60, 1)), 12, 1) ^ (rng.random((60, 12)) < 0.1)
+    rows = rows.astype(np.uint8)
+    model = ebm.QueryModel(ebm.RBM.init(12, 8, key=KEY), 4)
+    fitted = ebm.fit(
+        model,
+        ebm.QueryTraining(),
+        rows[:40],
+        optimizer=optax.adam(0.03),
+        epochs=60,
+        validation=rows[40:],
+        key=0,
+        progress=False,
+    )
+    assert fitted.history.validations["metric"].min() < 0.7

@@ -26,6 +26,7 @@ from ._history import EpochReport, Fitted
 from ._progress import Bar
 from ._recorder import recorder, trajectory_in
 from ._run import Run, Validation
+from ._simple import Comparison
 from ._state import start, Training
 
 
@@ -95,7 +96,9 @@ def fit(
     - `validation`: data for `metric`, in the same form as `data`.
     - `metric`: a function of the model, the validation data (or None) and the epoch that returns a
       number; lower is better. The default for a CRBM is the share of wrong units, for query
-      training the cross-entropy on a fixed set of queries (see [`ebmlearn.query_entropy`][]).
+      training the cross-entropy on a fixed set of queries (see [`ebmlearn.query_entropy`][]). `fit`
+      warns once if that cross-entropy rises above the one of independent units, as it does when few
+      rows are learned by heart.
     - `validate_every`: the number of steps between two validations. By default `fit` validates at
       the end of each epoch. Without a metric, callbacks and checkpoints, the device runs several
       epochs without waiting for the host.
@@ -159,7 +162,7 @@ def fit(
                 f" {_checks.describe(trajectory)}: `fitted.trajectory` is that of the sampler."
             )
         own = jax.random.fold_in(init_key, 1)
-        batch = _all_rows(rows, augment, key)
+        batch = all_rows(rows, augment, key)
         state = dataclasses.replace(state, recorder=recorder(trajectory, built, batch, own))
     if replicated is not None:
         state = jax.device_put(state, replicated)
@@ -169,8 +172,9 @@ def fit(
     chains = None
     if equilibrium:
         own = jax.random.fold_in(init_key, 2)
-        chains = Chains(learner, _all_rows(rows, augment, key), own)
-    judged = Validation(metric, validation, validate_every, chains)
+        chains = Chains(learner, all_rows(rows, augment, key), own)
+    comparison = Comparison(metric, built, lambda: all_rows(rows, augment, key), validation)
+    judged = Validation(metric, validation, validate_every, comparison, chains)
     run = Run(training, state, rows, (order_key, step_key), judged, callbacks)
     if checkpoint is not None:
         settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
@@ -223,7 +227,7 @@ def opened(
     return built, rows
 
 
-def _all_rows(rows: Arrays | Batches, augment: Callable | None, key: Key) -> Any:
+def all_rows(rows: Arrays | Batches, augment: Callable | None, key: Key) -> Any:
     """All rows, or the first batch if they come in batches."""
     if isinstance(rows, Arrays) and augment is None:
         return rows.data

@@ -21,10 +21,11 @@ from ..messages import Form
 from ..models import AbstractModel
 from ._data import Arrays, Feed, in_memory
 from ._history import Fitted, means_of, Record, Stopped
-from ._loop import check_arguments, default_metric, opened, own_projection
+from ._loop import all_rows, check_arguments, default_metric, opened, own_projection
 from ._program import Program
 from ._progress import Bar
 from ._run import ROOM, SECONDS
+from ._simple import Comparison
 from ._state import column, compiled, first, step, Training, TrainState, walk
 
 
@@ -114,8 +115,9 @@ def fit_many(
     learner = with_traced(learner)
     static = eqx.partition(models[0], eqx.is_inexact_array)[1]
     training = Training(learner, static, build, project, augment, decay, None)
-    lanes = _Lanes(training, models, optimizers, keys, rows)
     validation = jax.tree.map(jnp.asarray, validation)
+    compared = Comparison(metric, built, lambda: all_rows(rows, augment, keys[0]), validation)
+    lanes = _Lanes(training, models, optimizers, keys, rows, compared)
     shown = progress and jax.process_index() == 0
     bar = Bar(shown, type(learner).__name__, epochs * rows.steps, 0)
     try:
@@ -160,7 +162,9 @@ class _Lanes:
         optimizers: Sequence[optax.GradientTransformation],
         keys: Sequence[PRNGKeyArray],
         rows: Arrays,
+        comparison: Comparison,
     ):
+        self.comparison = comparison
         split = jnp.stack([jax.random.split(key, 3) for key in keys])
         self.feed = rows.feed()
         self.keys = split[:, 0], split[:, 1]
@@ -292,6 +296,8 @@ class _Lanes:
         better = np.zeros(len(values), bool)
         for k in np.flatnonzero(self.active):
             lane, value = self.lanes[k], float(values[k])
+            if lane.record.validations:
+                self.comparison.see(value, lane.best, 4)
             lane.record.add_validation(lane.step, value)
             lane.waited += 1
             if value < lane.best or lane.best_epoch < 0:

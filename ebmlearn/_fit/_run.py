@@ -19,6 +19,7 @@ from ._data import Arrays, Batches, Feed
 from ._history import EpochReport, Fitted, History, Record, Stopped
 from ._progress import Bar
 from ._recorder import is_full, trajectory_in
+from ._simple import Comparison
 from ._state import advance, compiled, Training, TrainState
 
 
@@ -43,6 +44,7 @@ class Validation(NamedTuple):
     metric: Callable[[Any, Any, int], Any] | None
     data: Any
     every: int | None  # steps; None is the end of an epoch
+    comparison: Comparison
     chains: Callable[[Any, Any, int], tuple[float, float, float]] | None = None
 
     @property
@@ -215,6 +217,8 @@ class Run:
                 text = f"`metric` must return a number, got NaN in epoch {self.epoch}."
                 warnings.warn(text, stacklevel=4)
         step, facts, best = int(self.state.step), dict(self.facts), self.now.best
+        if facts["validations"]:
+            self.validation.comparison.see(value, facts["best"], 6)
         facts.update(waited=facts["waited"] + 1, validations=facts["validations"] + 1)
         # The first is better than the start, whatever it is.
         if value < facts["best"] or facts["best_epoch"] < 0:

@@ -140,6 +140,27 @@ def mean_entropy(
     return total / jnp.asarray(count).astype(x.dtype) / math.log(2)
 
 
+def independent_entropy(
+    model: Any,
+    train: Any,
+    data: Any,
+    queries: AbstractQueries,
+    *,
+    key: Key,
+    batch_size: int = 500,
+) -> float:
+    """The value of [`ebmlearn.query_entropy`][] in bits, on the same queries, if units were
+    independent and distributed as in `train`. The parameters of the model do not matter.
+    """
+    x, train = model.asked_rows(data, "data"), model.asked_rows(train, "train")
+    total = count = 0.0
+    for _, part, asked in _batches(model, x, queries, _checks.as_key(key), batch_size):
+        targets = np.asarray(asked.targets & model.told_in(part))
+        total += np.asarray(model.surprise_alone(train, part), float)[targets].sum()
+        count += targets.sum()
+    return float(total / count / math.log(2)) if count else math.nan
+
+
 def _batches(
     model: Any, x: Array, queries: AbstractQueries, key: PRNGKeyArray, batch_size: int
 ) -> Iterator[tuple[int, Array, Query]]:

@@ -63,6 +63,22 @@ def as_schedule(
 Metric = Callable[[PyTree, PyTree, int], float | Array]
 
 
+class AbstractComparedMetric(eqx.Module):
+    """A metric that can be compared with that of a simple model, which needs no training."""
+
+    @abc.abstractmethod
+    def __call__(self, model: Any, validation: Any, epoch: Any) -> float | Array:
+        """Judges a model by data at an epoch; lower is better."""
+
+    @abc.abstractmethod
+    def simple(self, model: Any, data: Any, validation: Any) -> float:
+        """The metric of the simple model of the training data."""
+
+    @abc.abstractmethod
+    def worse(self, value: float, simple: float) -> str:
+        """What to tell the user if the metric has risen above that of the simple model."""
+
+
 class StepInfo(NamedTuple):
     """What a learner reports about a step, averaged over the batch.
 

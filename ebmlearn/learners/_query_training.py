@@ -8,12 +8,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Batch, Key
-from ..estimate._query_entropy import cross_entropy, mean_entropy
+from ..estimate._query_entropy import cross_entropy, independent_entropy, mean_entropy
 from ..inference import AbstractInference, RandomTargets
 from ..inference._network import Network
 from ..inference._queries import AbstractQueries, as_queries, check_told, draw
 from ..models import AbstractModel, QueryModel
-from ._base import AbstractLearner, Metric, Model, only, StepInfo
+from ._base import AbstractComparedMetric, AbstractLearner, Metric, Model, only, StepInfo
 
 
 class QueryTraining(AbstractLearner):
@@ -144,9 +144,10 @@ class QueryTraining(AbstractLearner):
         return _loss(model, self, self._seen(model, batch), _checks.as_key(key))[0]
 
 
-class _Entropy(eqx.Module):
+class _Entropy(AbstractComparedMetric):
     """The cross-entropy on a fixed set of queries. Metrics of equal queries are equal. The model
-    answers with its own number of iterations, not with that of training.
+    answers with its own number of iterations, not with that of training. The simple model is one of
+    independent units.
     """
 
     queries: AbstractQueries
@@ -154,6 +155,16 @@ class _Entropy(eqx.Module):
 
     def __call__(self, model: QueryModel, validation: Any, epoch: Any) -> Float[Array, ""]:
         return mean_entropy(model, validation, self.queries, self.network, key=0)
+
+    def simple(self, model: QueryModel, data: Any, validation: Any) -> float:
+        return independent_entropy(model, data, validation, self.queries, key=0)
+
+    def worse(self, value: float, simple: float) -> str:
+        return (
+            f"The validation loss has risen to {value:.3g} bits, above the {simple:.3g} bits of"
+            " independent units: use fewer steps (`patience` stops in time), a smaller learning"
+            " rate or weight decay (`optax.adamw`)."
+        )
 
 
 def _checked(model: AbstractModel) -> QueryModel:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, Num, PRNGKeyArray, PyT
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..units import _random, AbstractUnits
+from ._alone import by_frequency, by_normal
 from ._block import Block
 from ._chains import chains
 from ._names import by_layer, HIDDEN, named, TUPLES
@@ -439,6 +440,12 @@ class AbstractPlainModel(AbstractModel):
     @abc.abstractmethod
     def row_problem(self, rows: Array, observed: Array) -> AbstractProblem:
         """The model with evidence that has been checked."""
+
+    @abc.abstractmethod
+    def surprise_alone(self, train: Array, rows: Array) -> Float[Array, "rows units"]:
+        """Minus the log-probability of each value of rows, in nats, if units were independent and
+        distributed as in the rows of `train`. Missing values give any number.
+        """
 
     @abc.abstractmethod
     def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
@@ -869,6 +876,12 @@ class AbstractLayeredModel(AbstractNamedModel):
         start; None if it can be of no such model.
         """
         return {"binary": (5.0, (1000.0, 9.21)), "gaussian binary": (1.0, None)}.get(self.kind)
+
+    def surprise_alone(
+        self, train: Float[Array, "_ units"], rows: Float[Array, "rows units"]
+    ) -> Float[Array, "rows units"]:
+        """By the frequencies of binary units, or the means and variances of Gaussian ones."""
+        return {"binary": by_frequency, "gaussian binary": by_normal}[self.kind](train, rows)
 
     def centred_form(self: Layered) -> Layered:
         """Its parameters in the form of units ±1, in a model of the same class, if its units are

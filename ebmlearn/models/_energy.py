@@ -330,6 +330,10 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         """There are no messages on it."""
         return
 
+    def surprise_alone(self, train: Array, rows: Array) -> NoReturn:
+        """Raises `TypeError`: it takes no queries."""
+        return refuse(self, "be of a kind that queries are about")
+
     def perturbation(self, number: int, key: PRNGKeyArray) -> NoReturn:
         """Raises `TypeError`: no messages find its maximum."""
         return refuse(self, "be of a kind that messages know to be perturbed")

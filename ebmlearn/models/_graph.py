@@ -12,6 +12,7 @@ from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..units import _random
+from ._alone import by_state
 from ._base import no_features, refuse, States
 from ._block import Block
 from ._energy import EnergyModel
@@ -243,6 +244,12 @@ class AbstractGraphModel(AbstractTurns):
     def row_problem(self, rows: Int[Array, "rows variables"], observed: PyTree) -> GraphProblem:
         """The graph with some of the states of rows held."""
         return GraphProblem(self, jnp.where(observed, rows, jnp.full_like(rows, -1)))
+
+    def surprise_alone(
+        self, train: Int[Array, "_ variables"], rows: Int[Array, "rows variables"]
+    ) -> Float[Array, "rows variables"]:
+        """By the frequencies of states."""
+        return by_state(train, rows, self.num_states).astype(self.dtype)
 
     def holding(self, seen: Int[Array, "rows variables"], observed: PyTree) -> GraphProblem:
         """The problem in which all variables in the data are fixed."""

@@ -195,6 +195,10 @@ class QueryModel(AbstractModel):
         """The model with evidence that has been checked."""
         return QueryProblem(self, self.to_model().row_problem(rows, observed))
 
+    def surprise_alone(self, train: Array, rows: Array) -> Float[Array, "rows units"]:
+        """That of the plain model, whose parameters do not matter."""
+        return self.centred.surprise_alone(train, rows)
+
     def configuration(self, states: PyTree) -> PyTree:
         """States as the plain model names them."""
         return self.centred.configuration(states)

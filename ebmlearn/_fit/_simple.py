@@ -1,0 +1,28 @@
+"""Compares the validations of a run with a simple model."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ..learners._base import AbstractComparedMetric
+
+
+# The metric has risen if it is so many times as large as it was, and as that of the simple model.
+RISE = 1.01
+
+
+class Comparison:
+    """Warns once if the metric of a run has risen above that of a simple model."""
+
+    def __init__(
+        self, metric: Callable | None, model: Any, data: Callable[[], Any], validation: Any
+    ):
+        self.metric = metric if isinstance(metric, AbstractComparedMetric) else None
+        if self.metric is not None:
+            self.simple = self.metric.simple(model, data(), validation)
+
+    def see(self, value: float, best: float, level: int) -> None:
+        """Looks at a validation, given the best one before it. The user's call is `level` above."""
+        if self.metric is not None and value > RISE * max(self.simple, best):
+            warnings.warn(self.metric.worse(value, self.simple), stacklevel=level + 1)
+            self.metric = None
