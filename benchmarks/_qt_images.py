@@ -145,7 +145,7 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     rate = optax.warmup_cosine_decay_schedule(top / 10, top, warm, run["epochs"] * steps)
     # Few layers are stable and cheap to begin with; each stage takes the model of the one before.
     stages = run.get("stages", [[run["layers"], run["epochs"]]])
-    model, done, parts = start, 0, []
+    model, done, fits = start, 0, []
     for layers, epochs in stages:
         first = done * steps
         adam = optax.adam((lambda step, first=first: rate(first + step)) if falls else top)
@@ -173,7 +173,8 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
         if fitted.stopped == "callback" and deadline.over:
             return None
         model, done = fitted.last.to_model(), done + epochs
-        parts.append(about(fitted))
+        fits.append(fitted)
+    parts = [about(fitted) for fitted in fits]
     out = {**run, **parts[-1]}
     for name in ("curve", "steps_done", "seconds"):
         out[name] = functools.reduce(operator.add, [part[name] for part in parts])
@@ -187,7 +188,7 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
             model, asked, roles, key=jax.random.key(1), batch_size=run["batch"]
         )
 
-    best = fitted.model
+    best = fits[-1].model
     if "answers" in run:
         others = {n: ebm.QueryModel(best.to_model(), n, temperature=None) for n in run["answers"]}
         scores = {n: measured(m, images[kept:], labels[kept:]).value for n, m in others.items()}
