@@ -191,19 +191,19 @@ for ax, (name, label) in zip(axes, names.items(), strict=True):
     ax.plot(told["step"], told[name])
     ax.set(xlabel="step", ylabel=label, yscale="linear" if name == "metric" else "log")
 fig.tight_layout()
-print(f"exact gradient {loss(rbm, images, 0):.2f}, PCD at the end {told['metric'][-1]:.2f} nats")
+metric, r_hat = told["metric"], told["r_hat"]
+apart = np.median(metric[r_hat > 2])
+print(f"exact gradient {loss(rbm, images, 0):.2f} nats")
+print(f"PCD {metric[0]:.2f} at first, {metric.max():.2f} at worst, {apart:.2f} if R-hat is above 2")
 assert told["autocorrelation_time"].max() > 20 * told["autocorrelation_time"][0]
-drawn = ebm.sample(pcd.last, ebm.Gibbs(), 1000, key=6, num_chains=100, burn_in=200).visible
-nearest = ((np.asarray(drawn)[:, None] - centres) ** 2).sum(-1).argmin(1)
-print(f"draws of the last model: {np.mean(nearest == 0):.0%} zeros, {np.mean(nearest):.0%} ones")
-assert max(nearest.mean(), 1 - nearest.mean()) > 0.9
-assert told["metric"][told["r_hat"] > 2].max() < np.median(told["metric"])
+assert apart < np.median(metric)
+assert metric.max() > metric[0] + 2 and r_hat[metric.argmax()] < 1.5
 
 # %% [markdown]
-# The three curves belong together. Where R-hat peaks the model has both digits: its loss is low,
-# and chains do not cross. The chains of PCD are then in the wrong proportion, the gradient moves
-# the model away from the digit with too many of them, and all of it falls into the other one. Such
-# a model is bad and easy to sample, so R-hat is 1 again.
+# The three curves belong together. Where R-hat peaks the model has both digits: its loss is mostly
+# low, and chains do not cross. The chains of PCD are then in the wrong proportion, the gradient
+# moves the model away from the digit with too many of them, and it falls into the other one. Such a
+# model is worse than the first one and easy to sample, so R-hat is 1 again.
 #
 # An R-hat of 1 therefore says that chains agree, not that the model is good. Peaks during training
 # say that the gradient is that of chains that remember where they came from. To let chains cross
