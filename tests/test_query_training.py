@@ -22,8 +22,10 @@ from errors import check
 from slopes import assert_slopes
 
 import ebmlearn as ebm
+from ebmlearn._fit._simple import Comparison
 from ebmlearn.estimate._query_entropy import independent_entropy
 from ebmlearn.inference._network import Network
+from ebmlearn.learners._base import AbstractComparedMetric
 
 
 KEY = jax.random.key(0)
@@ -715,3 +717,25 @@ def test_no_warning_of_a_model_that_learns():
         progress=False,
     )
     assert fitted.history.validations["metric"].min() < 0.7
+
+
+def test_a_rise_is_told_below_zero_too():
+    """Cross-entropies of real units may be negative. There, too, a metric that falls has not risen,
+    and one that rises by more than a hundredth has.
+    """
+
+    class Known(AbstractComparedMetric):
+        def __call__(self, model, validation, epoch):
+            return 0.0
+
+        def simple(self, model, data, validation):
+            return -6.0
+
+        def worse(self, value, simple):
+            return f"{value} after {simple}"
+
+    comparison = Comparison(Known(), None, lambda: None, None)
+    for value, best in ((-5.02, -5.0), (-4.96, -5.0), (-6.5, -6.2)):
+        comparison.see(value, best, 1)
+    with pytest.warns(UserWarning, match="-4.9 after -6.0"):
+        comparison.see(-4.9, -5.0, 1)

@@ -7,8 +7,9 @@ from typing import Any
 from ..learners._base import AbstractComparedMetric
 
 
-# The metric has risen if it is so many times as large as it was, and as that of the simple model.
-RISE = 1.01
+# A metric has risen if it is above the best one before it, and above that of the simple model, by
+# more than this share of the larger of the two. Metrics of real units may be negative.
+RISE = 0.01
 
 
 class Comparison:
@@ -23,6 +24,9 @@ class Comparison:
 
     def see(self, value: float, best: float, level: int) -> None:
         """Looks at a validation, given the best one before it. The user's call is `level` above."""
-        if self.metric is not None and value > RISE * max(self.simple, best):
+        if self.metric is None:
+            return
+        limit = max(self.simple, best)
+        if value > limit + RISE * abs(limit):
             warnings.warn(self.metric.worse(value, self.simple), stacklevel=level + 1)
             self.metric = None
