@@ -14,6 +14,7 @@ import optax
 
 import ebmlearn as ebm
 from ebmlearn import datasets
+from ebmlearn.estimate._query_entropy import independent_entropy
 
 from ._slices import Deadline
 
@@ -83,7 +84,10 @@ def frey(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | N
             "nce": found.value,
             "standard_error": found.standard_error,
             "trivial": trivial(x, observed, targets),
-            "independent": independent(train, x, targets),
+            "independent": independent_entropy(
+                model, train, x, queries, key=three, batch_size=len(x)
+            )
+            * np.log(2),
         }
         shown = np.linspace(0, len(x) - 1, 8).astype(int)
         answers = ebm.query(best, x[shown], observed[shown])
@@ -101,13 +105,6 @@ def trivial(x: np.ndarray, observed: np.ndarray, targets: np.ndarray) -> float:
     count = observed.sum(1, keepdims=True)
     mean = np.where(observed, x, 0).sum(1, keepdims=True) / count
     variance = np.where(observed, (x - mean) ** 2, 0).sum(1, keepdims=True) / count
-    each = ((x - mean) ** 2 / variance + np.log(2 * np.pi * variance)) / 2
-    return float(each[targets].mean())
-
-
-def independent(train: np.ndarray, x: np.ndarray, targets: np.ndarray) -> float:
-    """What one Gaussian for each pixel, fitted to training images, makes of targets, in nats."""
-    mean, variance = train.mean(0), train.var(0)
     each = ((x - mean) ** 2 / variance + np.log(2 * np.pi * variance)) / 2
     return float(each[targets].mean())
 
@@ -140,6 +137,10 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     kept = len(images) - run["held"]
     validation = {"pixels": images[kept:], "labels": labels[kept:]}
     steps = kept // run["batch"]
+
+    def measured(model: ebm.QueryModel, asked: dict[str, np.ndarray]) -> ebm.QueryEntropy:
+        return ebm.query_entropy(model, asked, roles, key=0, batch_size=run["batch"])
+
     falls = run.get("decay", False)
     warm, top = run.get("warm", 0), run["rate"]
     rate = optax.warmup_cosine_decay_schedule(top / 10, top, warm, run["epochs"] * steps)
@@ -162,11 +163,7 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
                 batch_size=run["batch"],
                 average=run.get("average"),
                 validation=validation,
-                metric=lambda model, x, epoch: (
-                    ebm.query_entropy(
-                        model, x, roles, key=jax.random.key(0), batch_size=run["batch"]
-                    ).value
-                ),
+                metric=lambda model, x, epoch: measured(model, x).value,
                 key=jax.random.fold_in(two, done) if done else two,
                 **deadline.options(None if work is None else work / str(done)),
             )
@@ -182,21 +179,15 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     if run["stage"] != "row":
         return out
 
-    def measured(model: ebm.QueryModel, images: np.ndarray, labels: np.ndarray) -> ebm.QueryEntropy:
-        asked = {"pixels": images, "labels": labels}
-        return ebm.query_entropy(
-            model, asked, roles, key=jax.random.key(1), batch_size=run["batch"]
-        )
-
     best = fits[-1].model
     if "answers" in run:
         others = {n: ebm.QueryModel(best.to_model(), n, temperature=None) for n in run["answers"]}
-        scores = {n: measured(m, images[kept:], labels[kept:]).value for n, m in others.items()}
+        scores = {n: measured(m, validation).value for n, m in others.items()}
         out["valid_answers"] = scores
         out["answered_with"] = min(scores, key=scores.__getitem__)
         best = others[out["answered_with"]]
     test, truth = data.test.images[rows], data.test.labels[rows]
-    found = measured(best, test, truth)
+    found = measured(best, {"pixels": test, "labels": truth})
     ask = jax.jit(lambda model, x: ebm.query(model, {"pixels": x}, targets="labels"))
     parts = np.split(test, range(run["batch"], len(test), run["batch"]))
     p = np.concatenate([np.asarray(ask(best, part)) for part in parts])
