@@ -97,8 +97,8 @@ def fit(
     - `metric`: a function of the model, the validation data (or None) and the epoch that returns a
       number; lower is better. The default for a CRBM is the share of wrong units, for query
       training the cross-entropy on a fixed set of queries (see [`ebmlearn.query_entropy`][]). `fit`
-      warns once if that cross-entropy rises above the one of independent units, as it does when few
-      rows are learned by heart.
+      warns once if that cross-entropy rises above the one of independent units, as happens when a
+      model memorises few rows.
     - `validate_every`: the number of steps between two validations. By default `fit` validates at
       the end of each epoch. Without a metric, callbacks and checkpoints, the device runs several
       epochs without waiting for the host.

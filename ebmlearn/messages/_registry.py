@@ -108,8 +108,8 @@ class AbstractMaker(abc.ABC):
 
     @abc.abstractmethod
     def mended(self, model: Any, states: Any, instance: Any) -> Any:
-        """Decoded states of one instance, in which units that others determine follow them unless
-        they are held.
+        """Decoded states of one instance, in which units that others determine are computed from
+        these, unless they are held.
         """
 
     @abc.abstractmethod

@@ -444,7 +444,7 @@ class AbstractPlainModel(AbstractModel):
     @abc.abstractmethod
     def surprise_alone(self, train: Array, rows: Array) -> Float[Array, "rows units"]:
         """Minus the log-probability of each value of rows, in nats, if units were independent and
-        distributed as in the rows of `train`. Missing values give any number.
+        distributed as in the rows of `train`. The number for a missing value means nothing.
         """
 
     @abc.abstractmethod

@@ -57,9 +57,10 @@ class PMPInfo(NamedTuple):
     """For each sample:
 
     - `energy`: its energy without the perturbation; infinite if it violates a factor, for instance
-      because clamped units contradict it. What OR, AND and pool factors determine follows from the
-      other variables, so that these factors are met even if max-product has not converged, unless
-      what they determine is clamped or a pool has two choices.
+      because clamped units contradict it. A variable that an OR, AND or pool factor determines is
+      computed from the others, so these factors hold even if max-product has not converged. There
+      are three exceptions: the variable is clamped, a pool has two choices, or two factors
+      determine the same variable.
     - `perturbed`: its log-potential in the perturbed model. If all samples are maxima, the mean is
       an upper bound of log Z: see [`ebmlearn.pmp_bound`][].
     - `peak`: whether no change of a single variable raises `perturbed`.
