@@ -25,7 +25,7 @@ def logz() -> str:
         f" {number} RBMs of 20 hidden units trained by PCD on binary 8×8 digits, with four learning"
         f" rates and four numbers of epochs. `python -m benchmarks logz`; {machine(result)}. There"
         f" are {result['chains']} chains, and the tempered ones make {most}. Annealing makes at"
-        " least as many steps as the last round of these, but with one replica instead of all, so"
+        " least as many steps as those of them that count, but with one replica instead of all, so"
         " the table compares stated with true errors, not the methods at equal work. Errors are in"
         " nats; an interval is one of 95% by Student's distribution.",
         "",

@@ -6,6 +6,7 @@
 from typing import Any
 
 import errors
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -15,9 +16,10 @@ from scipy.special import expit
 from transitions import configurations, layered, scores
 
 import ebmlearn as ebm
-from ebmlearn.estimate import _log_partition, Estimate
+from ebmlearn.estimate import _log_partition, _path, Estimate
 from ebmlearn.estimate._bennett import bennett, mbar, standard_error
-from ebmlearn.estimate._path import temper
+from ebmlearn.estimate._path import independent, Straight, temper
+from ebmlearn.samplers._sweep import sweep
 
 
 def conditioned(rng):
@@ -92,10 +94,49 @@ def test_a_path_through_a_trajectory_ends_at_the_model():
         assert abs(found.log_partition - exact(models[-1])) < 4.5 * error
 
 
-def test_work_doubles_until_the_budget_ends_and_compiles_once():
+@pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "categorical", "crbm"])
+def test_energies_and_sweeps_on_a_straight_path_are_those_of_the_models_on_it(name):
+    rng = np.random.default_rng(11)
+    model = MODELS[name](rng)
+    base = tuple(jnp.asarray(rng.normal(size=x.shape), x.dtype) for x in model.unary())
+    path = Straight(model, base)
+    key = jax.random.key(12)
+    states = independent(path, 50, key)
+    betas = jnp.asarray([0.0, 0.3, 1.0], jnp.float32)
+    together = path.at(betas).energies([jnp.repeat(x, 3, axis=0) for x in states])
+    for beta, energies in zip(betas, together, strict=True):
+        one = path.rounded.between(base, beta)
+        own = [x[0] for x in states]
+        np.testing.assert_allclose(energies, one.marginal_energies(own), atol=2e-5)
+        for new, wanted in zip(
+            path.at(beta[None]).swept(states, key), sweep(one, own, key), strict=True
+        ):
+            np.testing.assert_array_equal(new[0], wanted)
+
+
+def test_what_rounded_weights_miss_is_made_up_for(monkeypatch):
+    monkeypatch.setattr(_path, "_BITS", 2)
+    model = ebm.RBM(jnp.full((4, 3), 1.05), jnp.zeros(4), jnp.zeros(3))
+    rounded = Straight(model, model.unary()).rounded
+    found = ebm.log_partition(model, key=1, within=0.05, beside=False)
+    assert abs(exact(rounded) - exact(model)) > 0.2
+    for estimate in found.estimates.values():
+        assert abs(estimate.log_partition - exact(model)) < 4.5 * estimate.standard_error
+
+
+def test_steps_count_only_after_trips_along_the_path():
+    model = MODELS["rbm"](np.random.default_rng(1))
+    run = _log_partition._Run(model, None, 8, jax.random.key(2))
+    run.extend(4, jax.random.key(3))
+    each = [float(x.trips.mean()) for x in run.found]
+    assert run.trips == pytest.approx(sum(each))
+    assert run.mixed and sum(each[: run.burn_in]) >= 8 > sum(each[: run.burn_in - 1])
+
+
+def test_work_grows_until_the_budget_ends_and_compiles_once():
     model = MODELS["rbm"](np.random.default_rng(1))
     size = temper._cached._cache_size()  # pyright: ignore
-    for steps, made in ((200, 192), (1000, 960)):
+    for steps, made in ((300, 256), (1000, 960)):
         found = ebm.log_partition(model, key=4, within=1e-6, max_steps=steps, beside=False)
         assert (found.stopped, found.steps) == ("budget", made)
     assert temper._cached._cache_size() - size <= 1  # pyright: ignore

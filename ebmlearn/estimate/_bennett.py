@@ -15,7 +15,9 @@ _STEP = 4.0
 Works = Sequence[tuple[Float[Array, "records pairs chains"], Float[Array, "records pairs chains"]]]
 
 
-def bennett(works: Works) -> tuple[Float[np.ndarray, " pairs"], Float[np.ndarray, "pairs chains"]]:
+def bennett(
+    works: Works, start: Float[np.ndarray, " pairs"] | None = None
+) -> tuple[Float[np.ndarray, " pairs"], Float[np.ndarray, "pairs chains"]]:
     """The logarithms of the ratios of the normalisers of neighbours by Bennett's acceptance ratio
     (1976), the best estimate from as many draws of both: the $r$ at which
     $\\sum_x \\sigma(-a(x) - r)$ over draws of the first is
@@ -25,12 +27,16 @@ def bennett(works: Works) -> tuple[Float[np.ndarray, " pairs"], Float[np.ndarray
 
     - `works`: for each pair $a(x)$, the energy of the second model minus that of the first, for
       draws of the first and for draws of the second; any number of arrays of one shape.
+    - `start`: log-ratios to start from.
 
     **Returns:**
 
     The log-ratios, and how much each chain moves them, to first order: see `standard_error`.
     """
-    ratios = -np.mean([[np.asarray(x.mean((0, 2))) for x in both] for both in works], (0, 1))
+    if start is None:
+        means = jax.device_get([[x.mean((0, 2)) for x in both] for both in works])
+        start = -np.asarray(means, np.float64).mean((0, 1))
+    ratios = np.asarray(start)
     low, high = np.full_like(ratios, -np.inf), np.full_like(ratios, np.inf)
     for _ in range(_ROUNDS):
         gap, slope = _added(works, ratios)
@@ -53,7 +59,8 @@ def bennett(works: Works) -> tuple[Float[np.ndarray, " pairs"], Float[np.ndarray
 def _added(
     works: Works, ratios: Float[np.ndarray, " pairs"]
 ) -> tuple[Float[np.ndarray, "pairs chains"], Float[np.ndarray, "pairs chains"]]:
-    parts = np.asarray([_sums(*both, ratios) for both in works], np.float64)
+    # Fetched together, so that a device does not wait for the host between two of them.
+    parts = np.asarray(jax.device_get([_sums(*both, ratios) for both in works]), np.float64)
     return parts[:, 0].sum(0), parts[:, 1].sum(0)
 
 

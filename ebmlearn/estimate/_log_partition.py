@@ -16,7 +16,19 @@ from ..models import AbstractPlainModel
 from ..models._base import refuse, require_chains, require_single
 from ..samplers import Trajectory
 from ._bennett import bennett, mbar, standard_error
-from ._path import adapted, all_energies, anneal, CALL, independent, LEG, Path, temper, tempered
+from ._path import (
+    AbstractPath,
+    adapted,
+    all_energies,
+    anneal,
+    CALL,
+    independent,
+    LEG,
+    Passing,
+    Replicas,
+    Straight,
+    temper,
+)
 from ._pmp_bound import pmp_bound
 
 
@@ -24,8 +36,12 @@ from ._pmp_bound import pmp_bound
 _PLACES = (32, 64, 128, 256)
 # Estimates whose difference is larger than so many standard errors disagree.
 _ERRORS = 4.0
-# The largest number of draws of each chain whose energies under all models MBAR compares.
-_LOOKS = 8
+# Steps count once replicas have come from the first place to the last so often, in a mean chain.
+_TRIPS = 8
+# Calls of annealing that lead to the first states of the replicas.
+_FIRST = 4
+# The number of draws of each place, from all chains, whose energies under all models MBAR compares.
+_LOOKS = 512
 
 
 class Estimate(eqx.Module):
@@ -45,15 +61,16 @@ class LogPartition(eqx.Module):
     - `log_partition`: the estimate, by Bennett's acceptance ratio.
     - `interval`: its interval of 95%. If other estimates disagree, it also contains them.
     - `estimates`: all estimates by name: `bennett` and `mbar` from tempered chains; `earlier`, that
-      by Bennett of the steps before; `ais` and `reverse_ais`; and, for models that it takes,
-      `bethe`, the value of belief propagation, and `pmp_bound`. The last two have errors of their
-      own, so they are not compared with the others.
+      by Bennett of the first half of the steps that count; `ais` and `reverse_ais`; and, for models
+      that they take, `bethe`, the value of belief propagation, and `pmp_bound`. The last two have
+      errors of their own, so they are not compared with the others.
     - `disagree`: the names of estimates that differ from `log_partition` by more than four standard
-      errors of the difference.
+      errors of the difference; `earlier` if it differs so from that of the second half.
     - `stopped`: `"within"` if the interval is as small as it should be, else `"budget"`.
     - `steps`: the number of steps of the tempered chains, `places` of them along the path for each
       of `num_chains`.
     - `swaps`: the lowest share of swaps between neighbouring places.
+    - `trips`: how often a replica came from the start of the path to the model, in the mean chain.
     """
 
     log_partition: float
@@ -65,6 +82,7 @@ class LogPartition(eqx.Module):
     places: int
     num_chains: int
     swaps: float
+    trips: float
 
     @property
     def quoted(self) -> float:
@@ -94,8 +112,12 @@ def log_partition(
     both directions checks the result: forward from independent units, and in reverse from the
     tempered chains.
 
-    Work doubles until the interval is small enough and the estimates agree, or `max_steps` are
-    made. Only the last half counts. Doubling compiles nothing.
+    Work grows until the interval is small enough and the estimates agree, or `max_steps` are made.
+    Steps count once replicas have come from independent units to the model eight times in each
+    chain, on average. Growing compiles nothing.
+
+    Chains of a model of layers run on its weights rounded to 10 bits, which GPUs multiply fast and
+    without an error; the ratio to the model itself is estimated from their draws.
 
     !!! example
 
@@ -124,16 +146,16 @@ def log_partition(
     require_single(model)
     _checks.number("within", within, 0, math.inf, "(0, inf)")
     _checks.count("num_chains", num_chains, 8)
-    _checks.count("max_steps", max_steps, 2 * CALL)
+    _checks.count("max_steps", max_steps, 4 * CALL)
     if trajectory is not None:
         if not isinstance(trajectory, Trajectory):
             got = _checks.describe(trajectory)
             raise TypeError(f"`trajectory` must be a `Trajectory`, got {got}.")
         trajectory = trajectory.ending(model)
-    # GPUs round factors to 10 bits by default.
-    with jax.default_matmul_precision("float32"):
-        found = _estimated(model, trajectory, num_chains, within, max_steps, _checks.as_key(key))
-        if beside:
+    found = _estimated(model, trajectory, num_chains, within, max_steps, _checks.as_key(key))
+    if beside:
+        # GPUs round factors to 10 bits by default.
+        with jax.default_matmul_precision("float32"):
             found.estimates.update(_beside(model, jax.random.fold_in(_checks.as_key(key), 1)))
     if found.disagree:
         warnings.warn(_warning(found), stacklevel=2)
@@ -152,33 +174,39 @@ def _estimated(
     run = _Run(model, trajectory, num_chains, one)
     # The half-width of the interval in standard errors, by Student's distribution.
     errors = float(stdtrit(num_chains - 1, 0.975))
-    calls, earlier = 1, None
+    calls, most = 4, max_steps // CALL
     while True:
-        run.double(calls, jax.random.fold_in(two, calls))
-        value, width = run.bennett.log_partition, errors * run.bennett.standard_error
-        last = run.steps + 2 * calls * CALL > max_steps
-        settled = earlier is not None and not _differ(earlier, run.bennett)
-        if last or (settled and width <= within):
-            others = run.checked(jax.random.fold_in(three, calls))
-            if earlier is not None:
-                others["earlier"] = earlier
-            disagree = tuple(k for k, x in others.items() if _differ(x, run.bennett))
-            values = [others[k].log_partition for k in disagree]
-            low, high = min([value - width, *values]), max([value + width, *values])
-            small = high - low <= 2 * within
-            if small or last:
-                return LogPartition(
-                    log_partition=value,
-                    interval=(low, high),
-                    estimates={"bennett": run.bennett, **others},
-                    disagree=disagree,
-                    stopped="within" if small else "budget",
-                    steps=run.steps,
-                    places=len(run.places),
-                    num_chains=num_chains,
-                    swaps=run.swaps,
-                )
-        calls, earlier = 2 * calls, run.bennett
+        run.extend(calls, two)
+        last, wanted = calls == most, math.inf
+        if last or run.mixed:
+            best = run.bennett(run.burn_in, calls)
+            width = errors * best.standard_error
+            # The variance falls with the number of steps that count: as many as should be enough.
+            wanted = run.burn_in + 1.1 * (width / within) ** 2 * (calls - run.burn_in)
+            if last or width <= within:
+                others = run.checked(jax.random.fold_in(three, calls))
+                middle = (run.burn_in + calls) // 2
+                others["earlier"] = run.bennett(run.burn_in, middle)
+                against = {"earlier": run.bennett(middle, calls)}
+                disagree = [k for k, x in others.items() if _differ(x, against.get(k, best))]
+                values = [others[k].log_partition for k in disagree]
+                low = min([best.log_partition - width, *values])
+                high = max([best.log_partition + width, *values])
+                small = run.mixed and high - low <= 2 * within
+                if small or last:
+                    return LogPartition(
+                        log_partition=best.log_partition,
+                        interval=(low, high),
+                        estimates={"bennett": best, **others},
+                        disagree=tuple(disagree),
+                        stopped="within" if small else "budget",
+                        steps=calls * CALL,
+                        places=len(run.places),
+                        num_chains=num_chains,
+                        swaps=run.swaps,
+                        trips=run.trips,
+                    )
+        calls = min(math.ceil(min(max(wanted, 1.2 * calls), 2 * calls)), most)
 
 
 def _differ(one: Estimate, other: Estimate) -> bool:
@@ -205,76 +233,121 @@ class _Run:
         num_chains: int,
         key: PRNGKeyArray,
     ):
-        self.num_chains, self.steps = num_chains, 0
-        keys = jax.random.split(key, 7)
-        if trajectory is None:
-            base = tuple(jnp.zeros_like(x) for x in model.unary())
-        else:
-            base = trajectory[0].unary()
-        self.path = Path(model, trajectory, base)
+        self.num_chains = num_chains
+        self.found, self.looks = [], {}
+        self.stride = 1
+        self.ratios: Any = None
+        keys = jax.random.split(key, 6)
+        self.path = _path(model, trajectory)
         self.places = jnp.linspace(0, self.path.length, _PLACES[0], dtype=model.dtype)
-        if trajectory is None and model.layerwise:
+        if isinstance(self.path, Straight):
             end, *_ = self._anneal(self._start(keys[0]), keys[1])
             self.path = adapted(self.path, end)
         _, _, lengths, _ = self._anneal(self._start(keys[2]), keys[3])
-        self.places = _respaced(self.places, np.asarray(lengths))
-        _, _, _, visited = self._anneal(self._start(keys[4]), keys[5])
-        self.sampler, self.end, self.state = tempered(self.path, self.places, visited, keys[6])
+        self.places = _respaced(self.places, np.asarray(lengths)[:, 0])
+        self.replicas = Replicas(self._visited(keys[4], keys[5]))
         self.base = float(model.base_log_partition(self.path.base))
 
     def _start(self, key: PRNGKeyArray) -> list[Array]:
         return independent(self.path, self.num_chains, key)
 
-    def _anneal(
-        self, layers: list[Array], key: PRNGKeyArray, part: tuple[float, float] = (0.0, 1.0)
-    ) -> Any:
-        first, last = (jnp.asarray(x, self.places.dtype) for x in part)
-        return anneal(self.path, self.places, (first, last), layers, key)
+    def _anneal(self, layers: list[Array], key: PRNGKeyArray, ends: Any = ((0, 1),)) -> Any:
+        return anneal(self.path, self.places, jnp.asarray(ends, self.places.dtype), layers, key)
 
-    def double(self, calls: int, key: PRNGKeyArray) -> None:
-        """Runs the chains, and keeps what they find in place of what they found before."""
-        self.calls, self.works, self.snapshots = calls, [], []
-        for k in range(calls):
+    def _visited(self, one: PRNGKeyArray, two: PRNGKeyArray) -> list[Array]:
+        """States at all places, from annealing."""
+        layers = self._start(one)
+        parts, marks = [layers], np.linspace(0, 1, _FIRST + 1)
+        for k in range(_FIRST):
+            own = jax.random.fold_in(two, k)
+            layers, _, _, visited = self._anneal(layers, own, marks[None, k : k + 2])
+            parts.append([x[:, 0] for x in visited])
+        return [jnp.concatenate(x)[::_FIRST] for x in zip(*parts, strict=True)]
+
+    def extend(self, calls: int, key: PRNGKeyArray) -> None:
+        """Runs the chains until so many calls are made. The first of them do not count: if not all
+        have mixed, a half.
+        """
+        for k in range(len(self.found), calls):
             own = jax.random.fold_in(key, k)
-            self.state, forward, backward = temper(self.sampler, self.end, self.state, own)
-            self.works.append((forward, backward))
-            if (k + 1) % max(1, calls // _LOOKS) == 0:
-                self.snapshots.append(self.state.replicas)
-        self.steps += calls * CALL
-        self.ratios, moves = bennett(self.works)
-        self.bennett = Estimate(self.base + float(self.ratios.sum()), standard_error(moves.sum(0)))
+            self.replicas, found = temper(self.path, self.places, self.replicas, own)
+            self.found.append(found)
+            self._look(k + 1)
+        trips = np.cumsum(np.asarray(jax.device_get([x.trips.mean() for x in self.found])))
+        self.trips = float(trips[-1])
+        self.burn_in = int((trips < _TRIPS).sum()) + 1
+        self.mixed = self.burn_in <= calls - 2
+        if not self.mixed:
+            self.burn_in = calls // 2
+
+    def bennett(self, first: int, last: int) -> Estimate:
+        """By Bennett's acceptance ratio, from some calls."""
+        found = self.found[first:last]
+        self.ratios, moves = bennett([(x.forward, x.backward) for x in found], self.ratios)
+        return self._estimate(self.ratios.sum(), standard_error(moves.sum(0)))
+
+    def _estimate(self, ratio: float, error: float) -> Estimate:
+        """An estimate from a log-ratio of the last model of the path to the first."""
+        missing = jax.device_get([x.missing for x in self.found[self.burn_in :]])
+        shift, own = _shifted(np.asarray(missing, np.float64))
+        return Estimate(self.base + float(ratio) + shift, math.hypot(error, own))
+
+    def _look(self, call: int) -> None:
+        """Keeps the states after some calls for MBAR, evenly spaced and not too many."""
+        if call % self.stride == 0:
+            self.looks[call] = self.replicas.layers
+        if len(self.looks) > max(2, _LOOKS // self.num_chains):
+            self.stride *= 2
+            self.looks = {k: x for k, x in self.looks.items() if k % self.stride == 0}
 
     @property
     def swaps(self) -> float:
         """The lowest share of swaps between neighbours."""
-        rates = [np.asarray(_rates(*both)) for both in self.works]
+        rates = jax.device_get([_rates(x.forward, x.backward) for x in self.found[self.burn_in :]])
         return float(np.mean(rates, axis=0).min())
 
     def checked(self, key: PRNGKeyArray) -> dict[str, Estimate]:
-        """Other estimates, from the last round and from annealing."""
-        one, two, three = jax.random.split(key, 3)
-        models = self.sampler.trajectory
-        looks = [np.asarray(all_energies(models, self.end, x)) for x in self.snapshots]
+        """Other estimates, from the states that were kept and from annealing."""
+        one, two = jax.random.split(key)
+        looks = [
+            all_energies(self.path, self.places, x)
+            for k, x in self.looks.items()
+            if k > self.burn_in or k == max(self.looks)
+        ]
         start = np.concatenate([[0], np.cumsum(self.ratios)])
-        found, moves = mbar(np.stack(looks, axis=1), start)
-        forward = self._annealed(self._start(one), two, 1)
-        backward = self._annealed(self.end.encode(self.state.units), three, -1)
+        found, moves = mbar(np.stack(jax.device_get(looks), axis=1), start)
+        forward, backward = self._annealed(one, two)
         return {
-            "mbar": Estimate(self.base + float(found[-1]), standard_error(moves[-1])),
-            "ais": _weighted(self.base, forward, 1),
-            "reverse_ais": _weighted(self.base, backward, -1),
+            "mbar": self._estimate(found[-1], standard_error(moves[-1])),
+            "ais": self._estimate(*_weighted(forward)),
+            "reverse_ais": self._estimate(*_weighted(backward, -1)),
         }
 
-    def _annealed(self, layers: list[Array], key: PRNGKeyArray, sign: int) -> np.ndarray:
-        """The log-weights of chains along the path, in as many steps as the last round or more."""
-        parts = -(-self.calls * CALL // (LEG * (len(self.places) - 1)))
-        marks = np.linspace(0, 1, parts + 1)[::sign]
-        total = np.zeros(self.num_chains)
+    def _annealed(self, one: PRNGKeyArray, two: PRNGKeyArray) -> Float[np.ndarray, "2 chains"]:
+        """The log-weights of chains along the path, forward from independent units and back from
+        the replicas of the model, in as many steps as those that count, or more.
+        """
+        steps = (len(self.found) - self.burn_in) * CALL
+        parts = -(-steps // (LEG * (len(self.places) - 1)))
+        marks = np.linspace(0, 1, parts + 1)
+        layers = [
+            jnp.concatenate([x, y[-1:]])
+            for x, y in zip(self._start(one), self.replicas.layers, strict=True)
+        ]
+        gains = []
         for k in range(parts):
-            own = jax.random.fold_in(key, k)
-            layers, gains, *_ = self._anneal(layers, own, (marks[k], marks[k + 1]))
-            total += np.asarray(gains, np.float64)
-        return total
+            ends = marks[k : k + 2], 1 - marks[k : k + 2]
+            layers, more, *_ = self._anneal(layers, jax.random.fold_in(two, k), ends)
+            gains.append(more)
+        return np.asarray(jax.device_get(gains), np.float64).sum(0)
+
+
+def _path(model: Any, trajectory: Trajectory | None) -> AbstractPath:
+    """From uniform units straight to the model, or from those of a trajectory through it."""
+    base = tuple(jnp.zeros_like(x) for x in model.unary())
+    if trajectory is not None:
+        return Passing(model, trajectory[0].unary(), trajectory)
+    return Straight(model, base) if model.layerwise else Passing(model, base)
 
 
 @jax.jit
@@ -294,10 +367,10 @@ def _respaced(places: Array, lengths: Float[np.ndarray, " legs"]) -> Array:
     return jnp.asarray(found, places.dtype)
 
 
-def _weighted(base: float, log_weights: Float[np.ndarray, " chains"], sign: int) -> Estimate:
-    """An estimate from weights. For few chains of very different weights the spread of the weights
-    says too little: the mean plus half the variance of their logarithms, to which the estimate
-    comes close if these are nearly normal, says how much is missing.
+def _weighted(log_weights: Float[np.ndarray, " chains"], sign: int = 1) -> tuple[float, float]:
+    """A log-ratio from weights, and its standard error. For few chains of very different weights
+    the spread of the weights says too little: the mean plus half the variance of their logarithms,
+    to which the estimate comes close if these are nearly normal, says how much is missing.
     """
     number = len(log_weights)
     top = log_weights.max()
@@ -305,7 +378,15 @@ def _weighted(base: float, log_weights: Float[np.ndarray, " chains"], sign: int)
     log_mean = top + np.log(weights.mean())
     spread = weights.std(ddof=1) / weights.mean() / np.sqrt(number)
     missing = log_weights.mean() + log_weights.var(ddof=1) / 2 - log_mean
-    return Estimate(base + sign * float(log_mean), math.hypot(spread, missing))
+    return sign * float(log_mean), math.hypot(spread, missing)
+
+
+def _shifted(energies: Float[np.ndarray, "draws chains"]) -> tuple[float, float]:
+    """The log-ratio of a model to one whose draws these are, from the differences of energies, and
+    its standard error.
+    """
+    means = np.exp(-energies).mean(0)
+    return math.log(means.mean()), standard_error(means / means.mean() - 1)
 
 
 def _beside(model: Any, key: PRNGKeyArray) -> dict[str, Estimate]:

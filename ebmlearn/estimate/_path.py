@@ -1,15 +1,17 @@
 """Chains along a path of models, from independent units to the model whose log Z is asked for."""
 
-from typing import Any
+import abc
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..models import AbstractPlainModel
-from ..samplers import Trajectory, TrajectoryTempering
+from ..samplers import Trajectory
 from ..samplers._base import start_chains
+from ..samplers._exchange import exchanged, is_tried, moved
 from ..samplers._sweep import sweep
 from ..samplers._trajectory import parameters
 
@@ -19,151 +21,293 @@ LEG = 16
 # Steps of the replicas between two records of energies, and records in one call.
 THIN, RECORDS = 2, 32
 CALL = THIN * RECORDS
+# Bits of a weight that GPUs multiply fast and without rounding.
+_BITS = 10
+# Fields are divided by the inverse temperature. They come out the same at 0 and at this one.
+_LEAST = 1e-6
 
-States = list[Float[Array, "chains _"]]
-Visited = list[Float[Array, "places chains _"]]
+States = list[Float[Array, "places chains _"]]
+Energies = Float[Array, "places chains"]
 
 
-class Path(eqx.Module):
-    """Models from independent units in the fields `base`, at position 0, to the model, at 1; or to
-    the first of a trajectory, at 1, and through all others, one at each whole number.
+class AbstractPlaces(eqx.Module):
+    """The models at some places of a path. Arrays of states have an axis of places."""
+
+    @abc.abstractmethod
+    def energies(self, layers: States) -> Energies:
+        """Of the states at each place under its model, the layers `summed` being summed out."""
+
+    @abc.abstractmethod
+    def swept(self, layers: States, key: PRNGKeyArray) -> States:
+        """The states after a sweep of Gibbs sampling."""
+
+
+class AbstractPath(eqx.Module):
+    """Models from independent units in the fields `base`, at position 0, to the last one, at
+    `length`.
     """
 
-    model: AbstractPlainModel
-    trajectory: Trajectory | None
+    model: eqx.AbstractVar[AbstractPlainModel]
+    base: eqx.AbstractVar[tuple[Float[Array, " _"], ...]]
+
+    @property
+    @abc.abstractmethod
+    def length(self) -> int:
+        """The position of the last model."""
+
+    @abc.abstractmethod
+    def at(self, positions: Float[Array, " places"]) -> AbstractPlaces:
+        """The models at some positions."""
+
+    @abc.abstractmethod
+    def missing(self, layers: list[Float[Array, "chains _"]]) -> Float[Array, " chains"]:
+        """The energy of states under the model minus that under the last one of the path."""
+
+
+class _Tempered(AbstractPlaces):
+    """One model at several inverse temperatures, each row of states at its own. What units send to
+    each other is multiplied by the temperature afterwards, so that the products of matrices are the
+    same for all temperatures and done once.
+    """
+
+    model: Any
     base: tuple[Float[Array, " _"], ...]
+    betas: Float[Array, " places"]
+
+    def energies(self, layers: States) -> Energies:
+        rows, beta, flat = self._rows(layers)
+        with jax.default_matmul_precision("tensorfloat32"):
+            return rows.marginal_energies(flat, beta).reshape(layers[0].shape[:2])
+
+    def swept(self, layers: States, key: PRNGKeyArray) -> States:
+        rows, beta, flat = self._rows(layers)
+        with jax.default_matmul_precision("tensorfloat32"):
+            found = sweep(rows, flat, key, beta)
+        return [x.reshape(old.shape) for x, old in zip(found, layers, strict=True)]
+
+    def _rows(self, layers: States) -> tuple[Any, Float[Array, "rows 1"], list[Array]]:
+        chains = layers[0].shape[1]
+        beta = jnp.repeat(jnp.maximum(self.betas, _LEAST), chains)[:, None]
+        biases = tuple(
+            end[None, :] + (1 / beta - 1) * start[None, :]
+            for start, end in zip(self.base, self.model.unary(), strict=True)
+        )
+        return self.model.with_unary(biases), beta, [x.reshape(-1, x.shape[-1]) for x in layers]
+
+
+class Straight(AbstractPath):
+    """The path $p_0^{1-\\beta} p^\\beta$ to a model of layers. Chains run on the model with its
+    weights rounded, which GPUs multiply with states without an error; `missing` is made up for in
+    the end.
+    """
+
+    model: Any
+    rounded: Any
+    base: tuple[Float[Array, " _"], ...]
+
+    def __init__(self, model: Any, base: tuple[Float[Array, " _"], ...]):
+        weights = tuple(_rounded(block.weights) for block in model.blocks())
+        self.model, self.base = model, base
+        self.rounded = model.remade(model.layers, weights, model.unary())
 
     @property
     def length(self) -> int:
-        """The position of the last model."""
+        return 1
+
+    def at(self, positions: Float[Array, " places"]) -> AbstractPlaces:
+        return _Tempered(self.rounded, self.base, positions)
+
+    def missing(self, layers: list[Float[Array, "chains _"]]) -> Float[Array, " chains"]:
+        with jax.default_matmul_precision("float32"):
+            return self.model.marginal_energies(layers) - self.rounded.marginal_energies(layers)
+
+
+def _rounded(weights: Float[Array, "m n"]) -> Float[Array, "m n"]:
+    return jax.lax.reduce_precision(weights, jnp.finfo(weights.dtype).nexp, _BITS)
+
+
+class _Stacked(AbstractPlaces):
+    """Any models of one shape."""
+
+    models: Any
+    shape: AbstractPlainModel
+
+    def energies(self, layers: States) -> Energies:
+        return self._on_each(lambda model, x: model.marginal_energies(x), layers)
+
+    def swept(self, layers: States, key: PRNGKeyArray) -> States:
+        return self._on_each(sweep, layers, jax.random.split(key, layers[0].shape[0]))
+
+    def _on_each(self, function: Any, *arrays: Any) -> Any:
+        # GPUs round factors to 10 bits by default.
+        with jax.default_matmul_precision("float32"):
+            return jax.vmap(lambda p, *x: function(eqx.combine(p, self.shape), *x))(
+                self.models, *arrays
+            )
+
+
+class Passing(AbstractPath):
+    """The path $p_0^{1-\\beta} p^\\beta$ to any model, at 1; or to the first of a trajectory, and
+    on through all others, one at each whole number.
+    """
+
+    model: AbstractPlainModel
+    base: tuple[Float[Array, " _"], ...]
+    trajectory: Trajectory | None = None
+
+    @property
+    def length(self) -> int:
         return 1 if self.trajectory is None else len(self.trajectory)
 
-    def at(self, position: Float[Array, ""]) -> Any:
-        """The model at a position."""
+    def at(self, positions: Float[Array, " places"]) -> AbstractPlaces:
+        models = jax.vmap(lambda x: parameters(self._one(x)))(positions)
+        return _Stacked(models, self._one(positions[0]))
+
+    def _one(self, position: Float[Array, ""]) -> Any:
         model = self.model
         if self.trajectory is not None:
             model = self.trajectory.interpolated(position - 1)
         return model.between(self.base, jnp.minimum(position, 1))
 
+    def missing(self, layers: list[Float[Array, "chains _"]]) -> Float[Array, " chains"]:
+        return jnp.zeros(layers[0].shape[0], layers[0].dtype)
+
 
 @eqx.filter_jit
-def independent(path: Path, number: int, key: PRNGKeyArray) -> States:
+def independent(path: AbstractPath, number: int, key: PRNGKeyArray) -> States:
     """Draws from the start of a path."""
     one, two = jax.random.split(key)
-    first = path.at(jnp.zeros((), path.model.dtype))
-    return sweep(first, first.encode(start_chains(first, number, one, None, None).units), two)
+    start = path.model.encode(start_chains(path.model, number, one, None, None).units)
+    first = path.at(jnp.zeros(1, path.model.dtype))
+    return first.swept([x[None] for x in start], two)
 
 
 @eqx.filter_jit
-def adapted(path: Path, layers: States) -> Path:
+def adapted(path: Straight, layers: States) -> Straight:
     """The path from independent units that have the means of some states, to the same model."""
-    model: Any = path.model
-    seen = [layers[k] for k in model.seen]
-    return Path(model, None, model.independent(seen, None).unary())
-
-
-@eqx.filter_jit
-def tempered(
-    path: Path, places: Float[Array, " places"], layers: Visited, key: PRNGKeyArray
-) -> tuple[TrajectoryTempering, Any, Any]:
-    """A sampler of the models at some places, the last of them, and the state of its chains, which
-    start from the states `[places, chains, n]`.
-    """
-    end = path.at(places[-1])
-    models = jax.vmap(lambda x: parameters(path.at(x)))(places)
-    sampler = TrajectoryTempering(Trajectory.stacked(eqx.combine(models, end)))
-    replicas = jax.vmap(end.decode)(layers)
-    state = sampler.init(end, layers[0].shape[1], key=key)
-    return sampler, end, eqx.tree_at(lambda s: s.replicas, state, replicas)
+    seen = [layers[k][0] for k in path.model.seen]
+    return Straight(path.model, path.model.independent(seen, None).unary())
 
 
 @eqx.filter_jit
 def anneal(
-    path: Path,
+    path: AbstractPath,
     places: Float[Array, " places"],
-    ends: tuple[Float[Array, ""], Float[Array, ""]],
-    layers: States,
+    ends: Float[Array, "parts 2"],
+    layers: list[Float[Array, "parts chains _"]],
     key: PRNGKeyArray,
-) -> tuple[States, Float[Array, " chains"], Float[Array, " legs"], Visited]:
-    """Moves chains along a part of a path.
+) -> tuple[
+    list[Float[Array, "parts chains _"]],
+    Float[Array, "parts chains"],
+    Float[Array, "legs parts"],
+    list[Float[Array, "legs parts chains _"]],
+]:
+    """Moves chains along some parts of a path at the same time.
 
     **Arguments:**
 
     - `places`: positions on the path; as much time is spent between any two neighbours.
-    - `ends`: where the part begins and ends, as shares of the time.
+    - `ends`: where each part begins and ends, as shares of the time.
+    - `layers`: states at the beginnings of the parts.
 
     **Returns:**
 
-    The states at the end; the log-weights that the chains collect; the length of each leg, which is
-    the sum of the standard deviations of what its steps collect; and the states at each place if
-    the part is the whole path.
+    The states at the ends; the log-weights that the chains collect; the lengths of the legs, which
+    are the sums of the standard deviations of what their steps collect; and the states after each
+    leg, of shape `[legs, parts, chains, n]`.
     """
     number = places.shape[0]
     dtype = layers[0].dtype
     grid = jnp.linspace(0, 1, number, dtype=dtype)
-    first, last = ends
 
-    def position(step: Array) -> Float[Array, ""]:
+    def models(step: Array) -> AbstractPlaces:
         share = step.astype(dtype) / ((number - 1) * LEG)
-        return jnp.interp(first + (last - first) * share, grid, places)
+        return path.at(jnp.interp(ends[:, 0] + share * (ends[:, 1] - ends[:, 0]), grid, places))
 
     def step(carry: Any, i: Array) -> Any:
         layers, total = carry
-        old, new = path.at(position(i)), path.at(position(i + 1))
-        gain = old.marginal_energies(layers) - new.marginal_energies(layers)
-        layers = sweep(new, layers, jax.random.fold_in(key, i))
-        return (layers, total + gain), gain.std()
+        old, new = models(i), models(i + 1)
+        gain = old.energies(layers) - new.energies(layers)
+        layers = new.swept(layers, jax.random.fold_in(key, i))
+        return (layers, total + gain), gain.std(1)
 
     def leg(carry: Any, k: Array) -> Any:
         carry, spreads = jax.lax.scan(step, carry, k * LEG + jnp.arange(LEG, dtype=jnp.int32))
-        return carry, (spreads.sum(), carry[0])
+        return carry, (spreads.sum(0), carry[0])
 
-    start = list(layers), jnp.zeros(layers[0].shape[0], dtype)
+    start = list(layers), jnp.zeros(layers[0].shape[:2], dtype)
     legs = jnp.arange(number - 1, dtype=jnp.int32)
     (end, total), (lengths, visited) = jax.lax.scan(leg, start, legs)
-    every = [jnp.concatenate([x[None], y]) for x, y in zip(layers, visited, strict=True)]
-    return end, total, lengths, every
+    return end, total, lengths, visited
+
+
+class Replicas(eqx.Module):
+    """The states at all places, and whether each has been at the first place after the last one."""
+
+    layers: States
+    rising: Bool[Array, "places chains"]
+
+    def __init__(self, layers: States):
+        self.layers, self.rising = layers, jnp.zeros(layers[0].shape[:2], bool)
+
+
+class Found(NamedTuple):
+    """What replicas find in a call.
+
+    - `forward`, `backward`: for each pair of neighbours, the energy of the second model minus that
+      of the first, of draws of the first and of the second.
+    - `missing`: `AbstractPath.missing` of the last draws of the last model.
+    - `trips`: how often a replica came from the first place to the last.
+    """
+
+    forward: Float[Array, "records pairs chains"]
+    backward: Float[Array, "records pairs chains"]
+    missing: Float[Array, " chains"]
+    trips: Int[Array, " chains"]
 
 
 @eqx.filter_jit
 def temper(
-    sampler: TrajectoryTempering, model: AbstractPlainModel, state: Any, key: PRNGKeyArray
-) -> tuple[Any, Float[Array, "records pairs chains"], Float[Array, "records pairs chains"]]:
-    """Steps of replicas. Returns the state after them and, for each pair of neighbours, the energy
-    of the second model minus that of the first: of draws of the first, and of the second.
-    """
-    models = parameters(sampler.trajectory.models)
+    path: AbstractPath, places: Float[Array, " places"], replicas: Replicas, key: PRNGKeyArray
+) -> tuple[Replicas, Found]:
+    """Steps of replicas at all places, each of an exchange of neighbours and a sweep."""
+    own, above, below = (path.at(jnp.roll(places, k)) for k in (0, -1, 1))
 
-    def energies(arrays: PyTree, units: PyTree) -> Float[Array, " chains"]:
-        one = eqx.combine(arrays, model)
-        return one.marginal_energies(one.encode(units))
+    def step(replicas: Replicas, now: tuple[Array, PRNGKeyArray]) -> Any:
+        count, key = now
+        one, two = jax.random.split(key)
+        layers = replicas.layers
+        energies = own.energies(layers)
+        forward = above.energies(layers)[:-1] - energies[:-1]
+        backward = energies[1:] - below.energies(layers)[1:]
+        tried = is_tried(places.shape[0] - 1, count)
+        _, source = exchanged(backward - forward, tried, one)
+        layers = own.swept([moved(x, source) for x in layers], two)
+        rising = moved(replicas.rising, source)
+        arrived = rising[-1].astype(jnp.int32)
+        rising = rising.at[-1].set(False).at[0].set(True)
+        new = eqx.tree_at(lambda r: (r.layers, r.rising), replicas, (layers, rising))
+        return new, (forward, backward, arrived)
 
-    def step(state: Any, key: PRNGKeyArray) -> Any:
-        return sampler.step(model, state, key=key)[0], None
+    def record(replicas: Replicas, key: PRNGKeyArray) -> Any:
+        steps = jnp.arange(THIN, dtype=jnp.int32), jax.random.split(key, THIN)
+        replicas, (forward, backward, arrived) = jax.lax.scan(step, replicas, steps)
+        return replicas, (forward[-1], backward[-1], arrived.sum(0))
 
-    def record(state: Any, key: PRNGKeyArray) -> Any:
-        state, _ = jax.lax.scan(step, state, jax.random.split(key, THIN))
-
-        def of_neighbours(shift: Array) -> Float[Array, "places chains"]:
-            moved = jax.tree.map(lambda x: jnp.roll(x, shift, axis=0), state.replicas)
-            return jax.vmap(energies)(models, moved)
-
-        # A loop, so that energies are compiled once.
-        below, own, above = jax.lax.map(of_neighbours, jnp.asarray([1, 0, -1]))
-        return state, (below[1:] - own[:-1], own[1:] - above[:-1])
-
-    state, (forward, backward) = jax.lax.scan(record, state, jax.random.split(key, RECORDS))
-    return state, forward, backward
+    keys = jax.random.split(key, RECORDS)
+    replicas, (forward, backward, trips) = jax.lax.scan(record, replicas, keys)
+    missing = path.missing([x[-1] for x in replicas.layers])
+    return replicas, Found(forward, backward, missing, trips.sum(0))
 
 
 @eqx.filter_jit
 def all_energies(
-    trajectory: Trajectory, model: AbstractPlainModel, replicas: PyTree
+    path: AbstractPath, places: Float[Array, " places"], layers: States
 ) -> Float[Array, "models places chains"]:
     """The energies of the replicas of all places under the models of all places."""
+    rows = [x.reshape(1, -1, x.shape[-1]) for x in layers]
 
-    def of_model(arrays: PyTree) -> Float[Array, "places chains"]:
-        one = eqx.combine(arrays, model)
-        return jax.vmap(lambda units: one.marginal_energies(one.encode(units)))(replicas)
+    def of_model(place: Float[Array, ""]) -> Energies:
+        return path.at(place[None]).energies(rows).reshape(layers[0].shape[:2])
 
-    return jax.lax.map(of_model, parameters(trajectory.models))
+    return jax.lax.map(of_model, places)

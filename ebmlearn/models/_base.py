@@ -1018,20 +1018,29 @@ class AbstractLayeredModel(AbstractNamedModel):
             out = out - share * ((layers[first] @ weights) * layers[second]).sum(-1)
         return self._with_base(out, layers, range(len(layers)))
 
-    def marginal_energies(self, layers: States) -> Float[Array, " rows"]:
-        """Minus the log-potential of states, with the layers `summed` summed out."""
+    def marginal_energies(
+        self, layers: States, beta: Float[Array, "rows 1"] | None = None
+    ) -> Float[Array, " rows"]:
+        """Minus the log-potential of states, with the layers `summed` summed out; at inverse
+        temperature `beta`, if given, which may differ from row to row.
+        """
         out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
+        normalisers = jnp.zeros_like(out)
         summed = self.summed
         for k, x in enumerate(layers):
             if k in summed:
-                out = out - self.layers[k].log_normaliser(self.field(layers, k))
+                units, field = self.layers[k], self.field(layers, k)
+                if beta is not None:
+                    units, field = units.tempered(beta), jnp.broadcast_to(beta, x.shape) * field
+                normalisers = normalisers + units.log_normaliser(field)
             else:
                 out = out - (jnp.broadcast_to(self.unary()[k], x.shape) * x).sum(-1)
         for first, second, weights, _ in self.blocks():
             if first not in summed and second not in summed:
                 share = 0.5 if first == second else 1.0
                 out = out - share * ((layers[first] @ weights) * layers[second]).sum(-1)
-        return self._with_base(out, layers, [k for k in range(len(layers)) if k not in summed])
+        out = self._with_base(out, layers, [k for k in range(len(layers)) if k not in summed])
+        return (out if beta is None else beta[:, 0] * out) - normalisers
 
     def _with_base(self, out: Array, layers: States, which: Sequence[int]) -> Array:
         for k in which:

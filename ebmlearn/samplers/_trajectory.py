@@ -134,14 +134,6 @@ class Trajectory(eqx.Module):
             (eqx.combine(stacked, self.models), self.count + 1),
         )
 
-    @classmethod
-    def stacked(cls, models: Any) -> "Trajectory":
-        """The trajectory of models whose parameters have a leading axis."""
-        number = jax.tree.leaves(parameters(models))[0].shape[0]
-        one = eqx.combine(jax.tree.map(lambda x: x[0], parameters(models)), models)
-        count = jnp.asarray(number, jnp.int32)
-        return eqx.tree_at(lambda t: (t.models, t.count), cls([one]), (models, count))
-
     def interpolated(self, position: Float[Array, ""]) -> Any:
         """The model at a position, from 0 for the first: parameters change evenly from one model to
         the next.
