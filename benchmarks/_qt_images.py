@@ -123,16 +123,14 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     one, two = jax.random.split(jax.random.key(run["seed"]))
     label = np.repeat([0, 1, 2], [run["hidden"], 1, 1])
     seen = data.p_contour
-    start = ebm.GridMRF.init(
-        (30, 30),
-        len(label),
-        {
-            "pixels": jnp.asarray(np.log(np.stack([1 - seen, seen], -1))[label], jnp.float32),
-            "labels": jnp.log(jax.nn.one_hot(label, 3)),
-        },
-        key=one,
-        scale=run["scale"],
-    )
+    emissions = {
+        "pixels": jnp.asarray(np.log(np.stack([1 - seen, seen], -1))[label], jnp.float32),
+        "labels": jnp.log(jax.nn.one_hot(label, 3)),
+    }
+    starts = [
+        ebm.GridMRF.init((30, 30), len(label), emissions, key=key, scale=run["scale"])
+        for key in (one, *jax.random.split(one, run.get("starts", 1) - 1))
+    ]
     roles = ebm.FixedTargets(["pixels"], ["labels"])
     kept = len(images) - run["held"]
     validation = {"pixels": images[kept:], "labels": labels[kept:]}
@@ -146,15 +144,15 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
     rate = optax.warmup_cosine_decay_schedule(top / 10, top, warm, run["epochs"] * steps)
     # Few layers are stable and cheap to begin with; each stage takes the model of the one before.
     stages = run.get("stages", [[run["layers"], run["epochs"]]])
-    model, done, fits = start, 0, []
-    for layers, epochs in stages:
+
+    def trained(model: ebm.GridMRF, layers: int, epochs: int, done: int, start: int) -> ebm.Fitted:
         first = done * steps
-        adam = optax.adam((lambda step, first=first: rate(first + step)) if falls else top)
+        adam = optax.adam((lambda step: rate(first + step)) if falls else top)
         if "clip" in run:
             adam = optax.chain(optax.clip_by_global_norm(run["clip"]), adam)
         # As precise as products of matrices are by default: on a GPU a quarter faster.
         with jax.default_matmul_precision("default"):
-            fitted = ebm.fit(
+            return ebm.fit(
                 ebm.QueryModel(model, layers, temperature=None),
                 ebm.QueryTraining(roles, scale=False, strength=False),
                 {"pixels": images[:kept], "labels": labels[:kept]},
@@ -165,15 +163,26 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
                 validation=validation,
                 metric=lambda model, x, epoch: measured(model, x).value,
                 key=jax.random.fold_in(two, done) if done else two,
-                **deadline.options(None if work is None else work / str(done)),
+                **deadline.options(None if work is None else work / f"{done}-{start}"),
             )
-        if fitted.stopped == "callback" and deadline.over:
-            return None
-        model, done = fitted.last.to_model(), done + epochs
-        fits.append(fitted)
+
+    done, fits, tried, seconds = 0, [], [], 0.0
+    for layers, epochs in stages:
+        # Of several starts, the one that validation prefers after the first stage goes on.
+        firsts = [fits[-1].last.to_model()] if fits else starts
+        found = []
+        for k, first in enumerate(firsts):
+            found.append(trained(first, layers, epochs, done, k))
+            if found[-1].stopped == "callback" and deadline.over:
+                return None
+        scores = [about(fitted)["valid"] for fitted in found]
+        seconds += sum(about(fitted)["seconds"] for fitted in found)
+        tried = tried or scores
+        fits.append(found[int(np.argmin(scores))])
+        done += epochs
     parts = [about(fitted) for fitted in fits]
-    out = {**run, **parts[-1]}
-    for name in ("curve", "steps_done", "seconds"):
+    out = {**run, **parts[-1], "valid_starts": tried, "seconds": seconds}
+    for name in ("curve", "steps_done"):
         out[name] = functools.reduce(operator.add, [part[name] for part in parts])
     out["best_step"] += out["steps_done"] - parts[-1]["steps_done"]
     if run["stage"] != "row":

@@ -239,6 +239,7 @@ def qt_border() -> str:
     """Borders."""
     found = runs(task="border", stage="row")
     names = ("hidden", "scale", "layers", "answers", "epochs", "rate", "decay", "clip", "stages")
+    names += ("starts",)
     settings: dict[str, list[dict[str, Any]]] = {}
     for run in found:
         settings.setdefault(str([run.get(name) for name in names]), []).append(run)
@@ -273,8 +274,9 @@ def qt_border() -> str:
             mean = f", mean of parameters {run['average']:g}" if "average" in run else ""
             stages = run.get("stages", [[run["layers"], run["epochs"]]])
             layers, epochs = (", then ".join(map(str, x)) for x in zip(*stages, strict=True))
+            best = f", best of {run['starts']} after the first stage" if "starts" in run else ""
             first = (
-                f"{run['hidden'] + 2} | ±{run['scale']:g} | {layers} | {epochs} |"
+                f"{run['hidden'] + 2} | ±{run['scale']:g}{best} | {layers} | {epochs} |"
                 f" {run['rate']:g}{falls}{cut}{mean}"
             )
             tried = run.get("answers")

@@ -293,6 +293,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stages", nargs="+", type=int, help="of borders: layers and epochs, by turns"
     )
     parser.add_argument(
+        "--starts", type=int, help="of borders: first guesses that the first stage chooses from"
+    )
+    parser.add_argument(
         "--answers", nargs="+", type=int, help="layers to answer about borders with, to choose from"
     )
     parser.add_argument("--epochs", type=int, help="of faces and borders; the paper's by default")
@@ -348,6 +351,7 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
                 base |= {"clip": args.clip} if args.clip else {}
                 base |= {"average": args.average} if args.average else {}
                 base |= {"warm": args.warm} if args.warm else {}
+                base |= {"starts": args.starts} if args.starts else {}
                 if args.stages:
                     stages = [
                         [layers, epochs]
