@@ -83,12 +83,14 @@ def equilibrium_likelihood() -> str:
         " chose when to stop. Log Z is by annealing both ways, and the larger estimate counts."
         " `python -m benchmarks equilibrium --task likelihood --data mnist --seed 0 1 2`, `--data"
         " caltech`, and `--data genomes` also with `--method trajectory`; the row of 1,000 hidden"
-        " units of MNIST: `--together 0 --hidden 1000 --updates 200000 --weight-decay 1e-4`;"
+        " units of MNIST: `--together 0 --hidden 1000 --updates 200000 --weight-decay 1e-4`; more"
+        " temperatures: `--annealing 200000`;"
         f" {machine(runs[0])}.",
         "",
         "| data | trained by | hidden | optimiser | rate | weight decay | pixels moved | updates"
-        " | batch | chains | seed | log Z, forward | reverse | test | training | seconds |",
-        f"|{'---|' * 16}",
+        " | batch | chains | seed | temperatures | log Z, forward | reverse | test | training"
+        " | seconds |",
+        f"|{'---|' * 17}",
     ]
     for run in runs:
         kind = {"adam": "Adam", "sgd": "SGD"}[run.get("optimiser", "adam")]
@@ -104,6 +106,7 @@ def equilibrium_likelihood() -> str:
             str(run["batch"]),
             str(run["chains"]),
             str(run["seed"]),
+            f"{run['annealing']:,}",
             f"{run['log_z']:.2f} ± {run['log_z_error']:.2f}",
             f"{run['log_z_reverse']:.2f} ± {run['log_z_reverse_error']:.2f}",
             f"{run['held_out']:.2f} ± {run['held_out_error']:.2f}",
