@@ -18,7 +18,6 @@ from ..samplers import Trajectory
 from ._bennett import bennett, mbar, standard_error
 from ._path import (
     AbstractPath,
-    adapted,
     all_energies,
     anneal,
     CALL,
@@ -66,7 +65,8 @@ class LogPartition(eqx.Module):
       errors of their own, so they are not compared with the others.
     - `disagree`: the names of estimates that differ from `log_partition` by more than four standard
       errors of the difference; `earlier` if it differs so from that of the second half.
-    - `stopped`: `"within"` if the interval is as small as it should be, else `"budget"`.
+    - `stopped`: `"within"` if chains have mixed and the interval is as small as it should be, else
+      `"budget"`.
     - `steps`: the number of steps of the tempered chains, `places` of them along the path for each
       of `num_chains`.
     - `swaps`: the lowest share of swaps between neighbouring places.
@@ -240,9 +240,8 @@ class _Run:
         keys = jax.random.split(key, 6)
         self.path = _path(model, trajectory)
         self.places = jnp.linspace(0, self.path.length, _PLACES[0], dtype=model.dtype)
-        if isinstance(self.path, Straight):
-            end, *_ = self._anneal(self._start(keys[0]), keys[1])
-            self.path = adapted(self.path, end)
+        end, *_ = self._anneal(self._start(keys[0]), keys[1])
+        self.path = self.path.adapted([x[0] for x in end])
         _, _, lengths, _ = self._anneal(self._start(keys[2]), keys[3])
         self.places = _respaced(self.places, np.asarray(lengths)[:, 0])
         self.replicas = Replicas(self._visited(keys[4], keys[5]))

@@ -1,7 +1,7 @@
 """Chains along a path of models, from independent units to the model whose log Z is asked for."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -28,6 +28,7 @@ _LEAST = 1e-6
 
 States = list[Float[Array, "places chains _"]]
 Energies = Float[Array, "places chains"]
+Path = TypeVar("Path", bound="AbstractPath")
 
 
 class AbstractPlaces(eqx.Module):
@@ -58,6 +59,12 @@ class AbstractPath(eqx.Module):
     @abc.abstractmethod
     def at(self, positions: Float[Array, " places"]) -> AbstractPlaces:
         """The models at some positions."""
+
+    @abc.abstractmethod
+    def adapted(self: Path, layers: list[Float[Array, "chains _"]]) -> Path:
+        """The path to the same model from independent units that have the means of some of its
+        states, if the start is free.
+        """
 
     @abc.abstractmethod
     def missing(self, layers: list[Float[Array, "chains _"]]) -> Float[Array, " chains"]:
@@ -117,6 +124,10 @@ class Straight(AbstractPath):
     def at(self, positions: Float[Array, " places"]) -> AbstractPlaces:
         return _Tempered(self.rounded, self.base, positions)
 
+    def adapted(self, layers: list[Float[Array, "chains _"]]) -> "Straight":
+        seen = [layers[k] for k in self.model.seen]
+        return Straight(self.model, self.model.independent(seen, None).unary())
+
     def missing(self, layers: list[Float[Array, "chains _"]]) -> Float[Array, " chains"]:
         with jax.default_matmul_precision("float32"):
             return self.model.marginal_energies(layers) - self.rounded.marginal_energies(layers)
@@ -169,6 +180,10 @@ class Passing(AbstractPath):
             model = self.trajectory.interpolated(position - 1)
         return model.between(self.base, jnp.minimum(position, 1))
 
+    def adapted(self, layers: list[Float[Array, "chains _"]]) -> "Passing":
+        """The path itself."""
+        return self
+
     def missing(self, layers: list[Float[Array, "chains _"]]) -> Float[Array, " chains"]:
         return jnp.zeros(layers[0].shape[0], layers[0].dtype)
 
@@ -180,13 +195,6 @@ def independent(path: AbstractPath, number: int, key: PRNGKeyArray) -> States:
     start = path.model.encode(start_chains(path.model, number, one, None, None).units)
     first = path.at(jnp.zeros(1, path.model.dtype))
     return first.swept([x[None] for x in start], two)
-
-
-@eqx.filter_jit
-def adapted(path: Straight, layers: States) -> Straight:
-    """The path from independent units that have the means of some states, to the same model."""
-    seen = [layers[k][0] for k in path.model.seen]
-    return Straight(path.model, path.model.independent(seen, None).unary())
 
 
 @eqx.filter_jit
