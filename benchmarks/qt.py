@@ -43,6 +43,8 @@ NADE = {
     "web": "web",
 }
 OTHERS = {"frey": "grbm", "border": "gmrf"}
+# Options of borders that are part of a run if they are given.
+BORDERS = ("decay", "clip", "average", "warm", "starts")
 # Units; of the grid, states that are clones of a contour.
 HIDDEN = {"nips": 200, "web": 100, "frey": 200, "border": 64}
 RATES = {"qt": (0.001, 0.003, 0.01, 0.03), "pcd": (0.03, 0.1, 0.3, 1.0)}
@@ -347,11 +349,8 @@ def main(args: argparse.Namespace) -> dict[str, Any]:
                 train, rates = border, [0.01]
                 base |= {"layers": args.layers or 15, "batch": 50, "epochs": args.epochs or 10}
                 base |= {"rows": args.rows, "held": 50 if args.rows else 1000}
-                base |= {"decay": True} if args.decay else {}
-                base |= {"clip": args.clip} if args.clip else {}
-                base |= {"average": args.average} if args.average else {}
-                base |= {"warm": args.warm} if args.warm else {}
-                base |= {"starts": args.starts} if args.starts else {}
+                given = {name: getattr(args, name) for name in BORDERS}
+                base |= {name: value for name, value in given.items() if value}
                 if args.stages:
                     stages = [
                         [layers, epochs]
