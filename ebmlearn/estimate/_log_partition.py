@@ -67,8 +67,7 @@ class LogPartition(eqx.Module):
       errors of the difference; `earlier` if it differs so from that of the second half.
     - `stopped`: `"within"` if chains have mixed and the interval is as small as it should be, else
       `"budget"`.
-    - `steps`: the number of steps of the tempered chains, `places` of them along the path for each
-      of `num_chains`.
+    - `steps`: how many steps each replica made; each of `num_chains` chains has `places` replicas.
     - `swaps`: the lowest share of swaps between neighbouring places.
     - `trips`: how often a replica came from the start of the path to the model, in the mean chain.
     """
@@ -116,9 +115,6 @@ def log_partition(
     Steps count once replicas have come from independent units to the model eight times in each
     chain, on average. Growing compiles nothing.
 
-    Chains of a model of layers run on its weights rounded to 10 bits, which GPUs multiply fast and
-    without an error; the ratio to the model itself is estimated from their draws.
-
     !!! example
 
         ```python
@@ -137,7 +133,7 @@ def log_partition(
       By default the path leads from independent units, whose means are those of a first run,
       straight to the model.
     - `num_chains`: the number of independent chains.
-    - `max_steps`: the largest number of steps of the tempered chains.
+    - `max_steps`: the largest number of steps of the tempered chains, at least 256.
     - `beside`: whether to add the values of belief propagation and of [`ebmlearn.pmp_bound`][].
     """
     require_chains(model, "`log_partition`")
@@ -182,7 +178,7 @@ def _estimated(
             best = run.bennett(run.burn_in, calls)
             width = errors * best.standard_error
             # The variance falls with the number of steps that count: as many as should be enough.
-            wanted = run.burn_in + 1.1 * (width / within) ** 2 * (calls - run.burn_in)
+            wanted = run.burn_in + 1.1 * min(10, width / within) ** 2 * (calls - run.burn_in)
             if last or width <= within:
                 others = run.checked(jax.random.fold_in(three, calls))
                 middle = (run.burn_in + calls) // 2
@@ -264,15 +260,15 @@ class _Run:
         return [jnp.concatenate(x)[::_FIRST] for x in zip(*parts, strict=True)]
 
     def extend(self, calls: int, key: PRNGKeyArray) -> None:
-        """Runs the chains until so many calls are made. The first of them do not count: if not all
-        have mixed, a half.
+        """Runs the chains until so many calls are made. The burn-in does not count. If chains have
+        not mixed, it is the first half.
         """
         for k in range(len(self.found), calls):
             own = jax.random.fold_in(key, k)
             self.replicas, found = temper(self.path, self.places, self.replicas, own)
             self.found.append(found)
             self._look(k + 1)
-        trips = np.cumsum(np.asarray(jax.device_get([x.trips.mean() for x in self.found])))
+        trips = np.cumsum(np.asarray(jax.device_get([x.trips for x in self.found])))
         self.trips = float(trips[-1])
         self.burn_in = int((trips < _TRIPS).sum()) + 1
         self.mixed = self.burn_in <= calls - 2
@@ -287,9 +283,7 @@ class _Run:
 
     def _estimate(self, ratio: float, error: float) -> Estimate:
         """An estimate from a log-ratio of the last model of the path to the first."""
-        missing = jax.device_get([x.missing for x in self.found[self.burn_in :]])
-        shift, own = _shifted(np.asarray(missing, np.float64))
-        return Estimate(self.base + float(ratio) + shift, math.hypot(error, own))
+        return Estimate(self.base + float(ratio), error)
 
     def _look(self, call: int) -> None:
         """Keeps the states after some calls for MBAR, evenly spaced and not too many."""
@@ -378,14 +372,6 @@ def _weighted(log_weights: Float[np.ndarray, " chains"], sign: int = 1) -> tuple
     spread = weights.std(ddof=1) / weights.mean() / np.sqrt(number)
     missing = log_weights.mean() + log_weights.var(ddof=1) / 2 - log_mean
     return sign * float(log_mean), math.hypot(spread, missing)
-
-
-def _shifted(energies: Float[np.ndarray, "draws chains"]) -> tuple[float, float]:
-    """The log-ratio of a model to one whose draws these are, from the differences of energies, and
-    its standard error.
-    """
-    means = np.exp(-energies).mean(0)
-    return math.log(means.mean()), standard_error(means / means.mean() - 1)
 
 
 def _beside(model: Any, key: PRNGKeyArray) -> dict[str, Estimate]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..models import AbstractPlainModel
 from ..samplers import Trajectory
@@ -21,10 +21,8 @@ LEG = 16
 # Steps of the replicas between two records of energies, and records in one call.
 THIN, RECORDS = 2, 32
 CALL = THIN * RECORDS
-# Bits of a weight that GPUs multiply fast and without rounding.
-_BITS = 10
 # Fields are divided by the inverse temperature. They come out the same at 0 and at this one.
-_LEAST = 1e-6
+_LEAST = 1e-20
 
 States = list[Float[Array, "places chains _"]]
 Energies = Float[Array, "places chains"]
@@ -36,7 +34,9 @@ class AbstractPlaces(eqx.Module):
 
     @abc.abstractmethod
     def energies(self, layers: States) -> Energies:
-        """Of the states at each place under its model, the layers `summed` being summed out."""
+        """The energies of states, each under the model of its place; layers `summed` are summed
+        out.
+        """
 
     @abc.abstractmethod
     def swept(self, layers: States, key: PRNGKeyArray) -> States:
@@ -66,10 +66,6 @@ class AbstractPath(eqx.Module):
         states, if the start is free.
         """
 
-    @abc.abstractmethod
-    def missing(self, layers: list[Float[Array, "chains _"]]) -> Float[Array, " chains"]:
-        """The energy of states under the model minus that under the last one of the path."""
-
 
 class _Tempered(AbstractPlaces):
     """One model at several inverse temperatures, each row of states at its own. What units send to
@@ -83,12 +79,13 @@ class _Tempered(AbstractPlaces):
 
     def energies(self, layers: States) -> Energies:
         rows, beta, flat = self._rows(layers)
-        with jax.default_matmul_precision("tensorfloat32"):
+        # GPUs round factors to 10 bits by default.
+        with jax.default_matmul_precision("float32"):
             return rows.marginal_energies(flat, beta).reshape(layers[0].shape[:2])
 
     def swept(self, layers: States, key: PRNGKeyArray) -> States:
         rows, beta, flat = self._rows(layers)
-        with jax.default_matmul_precision("tensorfloat32"):
+        with jax.default_matmul_precision("float32"):
             found = sweep(rows, flat, key, beta)
         return [x.reshape(old.shape) for x, old in zip(found, layers, strict=True)]
 
@@ -99,42 +96,29 @@ class _Tempered(AbstractPlaces):
             end[None, :] + (1 / beta - 1) * start[None, :]
             for start, end in zip(self.base, self.model.unary(), strict=True)
         )
-        return self.model.with_unary(biases), beta, [x.reshape(-1, x.shape[-1]) for x in layers]
+        return self.model.with_unary(biases), beta, [_flat(x) for x in layers]
+
+
+def _flat(x: Float[Array, "places chains n"]) -> Float[Array, "rows n"]:
+    return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
 
 
 class Straight(AbstractPath):
-    """The path $p_0^{1-\\beta} p^\\beta$ to a model of layers. Chains run on the model with its
-    weights rounded, which GPUs multiply with states without an error; `missing` is made up for in
-    the end.
-    """
+    """The path $p_0^{1-\\beta} p^\\beta$ to a model of layers."""
 
     model: Any
-    rounded: Any
     base: tuple[Float[Array, " _"], ...]
-
-    def __init__(self, model: Any, base: tuple[Float[Array, " _"], ...]):
-        weights = tuple(_rounded(block.weights) for block in model.blocks())
-        self.model, self.base = model, base
-        self.rounded = model.remade(model.layers, weights, model.unary())
 
     @property
     def length(self) -> int:
         return 1
 
     def at(self, positions: Float[Array, " places"]) -> AbstractPlaces:
-        return _Tempered(self.rounded, self.base, positions)
+        return _Tempered(self.model, self.base, positions)
 
     def adapted(self, layers: list[Float[Array, "chains _"]]) -> "Straight":
         seen = [layers[k] for k in self.model.seen]
         return Straight(self.model, self.model.independent(seen, None).unary())
-
-    def missing(self, layers: list[Float[Array, "chains _"]]) -> Float[Array, " chains"]:
-        with jax.default_matmul_precision("float32"):
-            return self.model.marginal_energies(layers) - self.rounded.marginal_energies(layers)
-
-
-def _rounded(weights: Float[Array, "m n"]) -> Float[Array, "m n"]:
-    return jax.lax.reduce_precision(weights, jnp.finfo(weights.dtype).nexp, _BITS)
 
 
 class _Stacked(AbstractPlaces):
@@ -183,9 +167,6 @@ class Passing(AbstractPath):
     def adapted(self, layers: list[Float[Array, "chains _"]]) -> "Passing":
         """The path itself."""
         return self
-
-    def missing(self, layers: list[Float[Array, "chains _"]]) -> Float[Array, " chains"]:
-        return jnp.zeros(layers[0].shape[0], layers[0].dtype)
 
 
 @eqx.filter_jit
@@ -250,7 +231,9 @@ def anneal(
 
 
 class Replicas(eqx.Module):
-    """The states at all places, and whether each has been at the first place after the last one."""
+    """The states at all places, and whether each has been at the first place since it was at the
+    last one.
+    """
 
     layers: States
     rising: Bool[Array, "places chains"]
@@ -264,14 +247,12 @@ class Found(NamedTuple):
 
     - `forward`, `backward`: for each pair of neighbours, the energy of the second model minus that
       of the first, of draws of the first and of the second.
-    - `missing`: `AbstractPath.missing` of the last draws of the last model.
-    - `trips`: how often a replica came from the first place to the last.
+    - `trips`: how often a replica came from the first place to the last, in the mean chain.
     """
 
     forward: Float[Array, "records pairs chains"]
     backward: Float[Array, "records pairs chains"]
-    missing: Float[Array, " chains"]
-    trips: Int[Array, " chains"]
+    trips: Float[Array, ""]
 
 
 @eqx.filter_jit
@@ -304,8 +285,7 @@ def temper(
 
     keys = jax.random.split(key, RECORDS)
     replicas, (forward, backward, trips) = jax.lax.scan(record, replicas, keys)
-    missing = path.missing([x[-1] for x in replicas.layers])
-    return replicas, Found(forward, backward, missing, trips.sum(0))
+    return replicas, Found(forward, backward, trips.sum(0).astype(forward.dtype).mean())
 
 
 @eqx.filter_jit
@@ -313,7 +293,7 @@ def all_energies(
     path: AbstractPath, places: Float[Array, " places"], layers: States
 ) -> Float[Array, "models places chains"]:
     """The energies of the replicas of all places under the models of all places."""
-    rows = [x.reshape(1, -1, x.shape[-1]) for x in layers]
+    rows = [_flat(x)[None] for x in layers]
 
     def of_model(place: Float[Array, ""]) -> Energies:
         return path.at(place[None]).energies(rows).reshape(layers[0].shape[:2])
