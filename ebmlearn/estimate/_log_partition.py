@@ -35,7 +35,7 @@ from ._pmp_bound import pmp_bound
 _PLACES = (32, 64, 128, 256)
 # Estimates whose difference is larger than so many standard errors disagree.
 _ERRORS = 4.0
-# Steps count once replicas have come from the first place to the last so often, in a mean chain.
+# Steps count once replicas have come from the first place to the last this often, on average.
 _TRIPS = 8
 # Calls of annealing that lead to the first states of the replicas.
 _FIRST = 4
@@ -69,7 +69,7 @@ class LogPartition(eqx.Module):
       `"budget"`.
     - `steps`: how many steps each replica made; each of `num_chains` chains has `places` replicas.
     - `swaps`: the lowest share of swaps between neighbouring places.
-    - `trips`: how often a replica came from the start of the path to the model, in the mean chain.
+    - `trips`: how often a replica came from the start of the path to the model, a mean over chains.
     """
 
     log_partition: float
@@ -112,8 +112,8 @@ def log_partition(
     tempered chains.
 
     Work grows until the interval is small enough and the estimates agree, or `max_steps` are made.
-    Steps count once replicas have come from independent units to the model eight times in each
-    chain, on average. Growing compiles nothing.
+    Steps count once replicas have come from independent units to the model eight times, on average
+    per chain. More steps need no new compilation.
 
     !!! example
 

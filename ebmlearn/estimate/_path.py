@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from ..models import AbstractPlainModel
 from ..samplers import Trajectory
 from ..samplers._base import start_chains
-from ..samplers._exchange import exchanged, is_tried, moved
+from ..samplers._exchange import exchanged, is_tried, moved, risen
 from ..samplers._sweep import sweep
 from ..samplers._trajectory import parameters
 
@@ -247,7 +247,7 @@ class Found(NamedTuple):
 
     - `forward`, `backward`: for each pair of neighbours, the energy of the second model minus that
       of the first, of draws of the first and of the second.
-    - `trips`: how often a replica came from the first place to the last, in the mean chain.
+    - `trips`: how often a replica came from the first place to the last, on average per chain.
     """
 
     forward: Float[Array, "records pairs chains"]
@@ -272,9 +272,7 @@ def temper(
         tried = is_tried(places.shape[0] - 1, count)
         _, source = exchanged(backward - forward, tried, one)
         layers = own.swept([moved(x, source) for x in layers], two)
-        rising = moved(replicas.rising, source)
-        arrived = rising[-1].astype(jnp.int32)
-        rising = rising.at[-1].set(False).at[0].set(True)
+        rising, arrived = risen(replicas.rising, source)
         new = eqx.tree_at(lambda r: (r.layers, r.rising), replicas, (layers, rising))
         return new, (forward, backward, arrived)
 

@@ -399,7 +399,7 @@ class GaussianMaker(AbstractMaker):
 
     def scored(self, scores: Any, instance: GaussianInstance) -> NoReturn:
         """Raises: real units have no tables."""
-        raise NotImplementedError
+        raise TypeError("`model` must have units of finitely many states, got real units.")
 
     def expected(self, model: Any, members: Any, p: Any, joint: Any) -> NoReturn:
         """Raises: real units have no tables."""

@@ -102,13 +102,25 @@ def advanced(
     first: Int[Array, ""] | int = 0,
 ) -> State:
     """The state after a step that made an exchange, whose first place in use is `first`."""
-    rising = moved(state.rising, source)
-    trips = state.trips + rising[-1].astype(jnp.int32)
+    rising, arrived = risen(state.rising, source, first)
     return dataclasses.replace(
         state,
         replicas=replicas,
         steps=state.steps + 1,
         walker=moved(state.walker, source),
-        rising=rising.at[-1].set(False).at[first].set(True),
-        trips=trips,
+        rising=rising,
+        trips=state.trips + arrived,
     )
+
+
+def risen(
+    rising: Bool[Array, "places chains"],
+    source: Int[Array, "places chains"],
+    first: Int[Array, ""] | int = 0,
+) -> tuple[Bool[Array, "places chains"], Int[Array, " chains"]]:
+    """After an exchange: which replicas visited the place `first` since they were at the last one,
+    and how many of each chain have just come from there to the last one.
+    """
+    rising = moved(rising, source)
+    arrived = rising[-1].astype(jnp.int32)
+    return rising.at[-1].set(False).at[first].set(True), arrived
