@@ -1,6 +1,9 @@
-"""The table of log Z with error bars."""
+"""The tables of log Z with error bars."""
 
 import json
+from typing import Any
+
+import numpy as np
 
 from ._report import machine, RESULTS
 
@@ -45,3 +48,44 @@ def logz() -> str:
         f" It said {told} times that estimates disagree.",
     ]
     return "\n".join(lines)
+
+
+def logz_time() -> str:
+    """How long log Z of an RBM of MNIST takes, against annealing."""
+    result = json.loads((RESULTS / "logz_time.json").read_text())
+    arguments, seconds = result["arguments"], result["seconds"]
+    temperatures = f"{arguments['betas']:,}"
+    lines = [
+        f"Log Z of an RBM of {'×'.join(map(str, result['shape']))} units, trained by PCD on"
+        " stochastically binarised MNIST: by AIS in float32 from the base rates of the data, and by"
+        f" `log_partition(model, num_chains={arguments['chains']}, beside=False)` with two widths"
+        f" `within`. Times are medians of {arguments['repeats']} runs with seeds of their own, once"
+        " compiled. Intervals are of 95%; the table shows the half-width of the widest. `python -m"
+        " benchmarks equilibrium --task likelihood --data mnist --together 0 --seed 0 --annealing"
+        " 2000 --work FOLDER` trains the model, and `python -m benchmarks logz --task time --model"
+        f" FILE` measures; {machine(result)}.",
+        "",
+        "| | seconds | times as fast | log Z, mean | standard deviation | interval |",
+        "|---|---|---|---|---|---|",
+    ]
+    slow = max(name for name in seconds if name.startswith("ais"))
+    for name in seconds:
+        rows = [row for row in result["rows"] if row["method"] == name]
+        found = np.asarray([row["log_z"] for row in rows])
+        width = max(_half_width(row) for row in rows)
+        kind, size = name.split()
+        label = {
+            "ais": f"AIS, {temperatures} temperatures, {size} chains",
+            "within": f"`within={size}`",
+        }[kind]
+        lines.append(
+            f"| {label} | {seconds[name]:.2f} | {seconds[slow] / seconds[name]:.1f} |"
+            f" {found.mean():.3f} | {found.std(ddof=1):.3f} | ± {width:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def _half_width(row: dict[str, Any]) -> float:
+    if "interval" in row:
+        return (row["interval"][1] - row["interval"][0]) / 2
+    return 1.96 * row["standard_error"]

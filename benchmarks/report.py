@@ -652,6 +652,7 @@ TABLES = {
         _hosts_report.samplers,
         _hosts_report.calibration,
         _logz_report.logz,
+        _logz_report.logz_time,
         _uai_report.uai,
         precision,
         compiling,

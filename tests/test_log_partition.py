@@ -114,20 +114,39 @@ def test_energies_and_sweeps_on_a_straight_path_are_those_of_the_models_on_it(na
             np.testing.assert_array_equal(new[0], wanted)
 
 
-def test_chains_at_several_temperatures_are_swept_at_their_own():
+@pytest.mark.parametrize("source", [None, [1, 0, 2]], ids=["still", "exchanged"])
+def test_chains_at_several_temperatures_are_swept_at_their_own(source):
     rng = np.random.default_rng(13)
     model = MODELS["rbm"](rng)
     base = tuple(jnp.asarray(rng.normal(size=x.shape), x.dtype) for x in model.unary())
     betas, chains = (0.0, 0.4, 1.0), 5000
-    v = rng.integers(0, 2, size=6).astype("f")
-    states = [
-        jnp.broadcast_to(jnp.asarray(x, jnp.float32), (3, chains, len(x))) for x in (v, np.zeros(5))
-    ]
-    path = Straight(model, base)
-    _, hidden = path.at(jnp.asarray(betas, jnp.float32)).swept(states, jax.random.key(14))
-    for beta, drawn in zip(betas, hidden, strict=True):
-        field = (1 - beta) * base[1] + beta * (model.hidden_bias + v @ model.weights)
+    v = rng.integers(0, 2, size=(3, 6)).astype("f")
+
+    def for_all(x):
+        return jnp.repeat(jnp.asarray(x)[:, None], chains, axis=1)
+
+    places = Straight(model, base).at(jnp.asarray(betas, jnp.float32))
+    states = [for_all(x) for x in (v, np.zeros((3, 5), "f"))]
+    moves = None if source is None else for_all(source)
+    _, hidden = places.swept(states, jax.random.key(14), moves)
+    for beta, v_here, drawn in zip(betas, v[source or [0, 1, 2]], hidden, strict=True):
+        field = (1 - beta) * base[1] + beta * (model.hidden_bias + v_here @ model.weights)
         np.testing.assert_allclose(drawn.mean(0), expit(field), atol=4.5 * 0.5 / chains**0.5)
+
+
+def test_places_are_close_where_chains_differ(monkeypatch):
+    # Two states are far apart, so that chains differ near the model and hardly elsewhere.
+    model = ebm.RBM(np.full((8, 4), 3.0, "f"), np.full(8, -6.0, "f"), np.full(4, -12.0, "f"))
+
+    def largest_share():
+        run = _log_partition._Run(model, None, 32, jax.random.key(5))
+        run.extend(16, jax.random.key(6))
+        _, moves = bennett([(x.forward, x.backward) for x in run.found])
+        return moves.std(1).max() / moves.std(1).sum()
+
+    chosen = largest_share()
+    monkeypatch.setattr(_log_partition._Run, "_noise", lambda run: np.diff(run.places))
+    assert chosen < 0.8 * largest_share()
 
 
 def test_a_layer_may_be_empty():

@@ -21,6 +21,7 @@ from ._path import (
     all_energies,
     anneal,
     CALL,
+    Found,
     independent,
     LEG,
     Passing,
@@ -33,6 +34,8 @@ from ._pmp_bound import pmp_bound
 
 # The number of places on the path is one of these: as many as its length, as far as possible.
 _PLACES = (32, 64, 128, 256)
+# Calls after which places are chosen anew, and how much refused swaps then weigh against noise.
+_PILOT, _REFUSED = 4, 0.3
 # Estimates whose difference is larger than so many standard errors disagree.
 _ERRORS = 4.0
 # Steps count once replicas have come from the first place to the last this often, on average.
@@ -107,9 +110,10 @@ def log_partition(
     Chains with replicas along a path, from independent units to the model, swap neighbours as in
     [`ebmlearn.TrajectoryTempering`][]. The ratios of the normalisers of neighbours add up to log Z:
     by Bennett's acceptance ratio from all draws, and by MBAR from some draws far apart. Chains are
-    independent, so the error follows from their differences, however slowly they mix. Annealing in
-    both directions checks the result: forward from independent units, and in reverse from the
-    tempered chains.
+    independent, so the error follows from their differences, however slowly they mix. A first run
+    shows where on the path they differ most, and more replicas are put there. Annealing in both
+    directions checks the result: forward from independent units, and in reverse from the tempered
+    chains.
 
     Work grows until the interval is small enough and the estimates agree, or `max_steps` are made.
     Steps count once replicas have come from independent units to the model eight times, on average
@@ -202,7 +206,7 @@ def _estimated(
                         swaps=run.swaps,
                         trips=run.trips,
                     )
-        calls = min(math.ceil(min(max(wanted, 1.2 * calls), 2 * calls)), most)
+        calls = min(math.ceil(min(max(wanted, 1.1 * calls), 1.3 * calls)), most)
 
 
 def _differ(one: Estimate, other: Estimate) -> bool:
@@ -230,18 +234,29 @@ class _Run:
         key: PRNGKeyArray,
     ):
         self.num_chains = num_chains
-        self.found, self.looks = [], {}
-        self.stride = 1
-        self.ratios: Any = None
-        keys = jax.random.split(key, 6)
+        keys = jax.random.split(key, 7)
         self.path = _path(model, trajectory)
         self.places = jnp.linspace(0, self.path.length, _PLACES[0], dtype=model.dtype)
         end, *_ = self._anneal(self._start(keys[0]), keys[1])
         self.path = self.path.adapted([x[0] for x in end])
-        _, _, lengths, _ = self._anneal(self._start(keys[2]), keys[3])
-        self.places = _respaced(self.places, np.asarray(lengths)[:, 0])
-        self.replicas = Replicas(self._visited(keys[4], keys[5]))
         self.base = float(model.base_log_partition(self.path.base))
+        _, _, lengths, _ = self._anneal(self._start(keys[2]), keys[3])
+        lengths = np.asarray(lengths)[:, 0]
+        number = next((n for n in _PLACES if n - 1 >= lengths.sum()), _PLACES[-1])
+        self._place(_respaced(self.places, lengths, number))
+        self.replicas = Replicas(self._visited(keys[4], keys[5]))
+        self.extend(_PILOT, keys[6])
+        places = _respaced(self.places, self._noise(), number)
+        nearest = np.abs(np.subtract.outer(places, self.places)).argmin(1)
+        self.replicas = jax.tree.map(lambda x: x[nearest], self.replicas)
+        self._place(places)
+
+    def _place(self, places: Array) -> None:
+        """Puts replicas at some places. Nothing has been found there yet."""
+        self.places = places
+        self.found, self.looks = [], {}
+        self.stride = 1
+        self.ratios: Any = None
 
     def _start(self, key: PRNGKeyArray) -> list[Array]:
         return independent(self.path, self.num_chains, key)
@@ -258,6 +273,14 @@ class _Run:
             layers, _, _, visited = self._anneal(layers, own, marks[None, k : k + 2])
             parts.append([x[:, 0] for x in visited])
         return [jnp.concatenate(x)[::_FIRST] for x in zip(*parts, strict=True)]
+
+    def _noise(self) -> Float[np.ndarray, " pairs"]:
+        """How much places between two neighbours would pay. They pay where the ratios that chains
+        find differ, since they do so where chains move slowly. Some are for refused swaps, so that
+        replicas do not stop where there is little noise.
+        """
+        _, moves = bennett([(x.forward, x.backward) for x in self.found])
+        return _shares(moves.std(1)) + _REFUSED * _shares(1 - _swaps(self.found))
 
     def extend(self, calls: int, key: PRNGKeyArray) -> None:
         """Runs the chains until so many calls are made. The burn-in does not count. If chains have
@@ -296,8 +319,7 @@ class _Run:
     @property
     def swaps(self) -> float:
         """The lowest share of swaps between neighbours."""
-        rates = jax.device_get([_rates(x.forward, x.backward) for x in self.found[self.burn_in :]])
-        return float(np.mean(rates, axis=0).min())
+        return float(_swaps(self.found[self.burn_in :]).min())
 
     def checked(self, key: PRNGKeyArray) -> dict[str, Estimate]:
         """Other estimates, from the states that were kept and from annealing."""
@@ -343,6 +365,12 @@ def _path(model: Any, trajectory: Trajectory | None) -> AbstractPath:
     return Straight(model, base) if model.layerwise else Passing(model, base)
 
 
+def _swaps(found: list[Found]) -> Float[np.ndarray, " pairs"]:
+    """The shares of swaps between neighbours."""
+    rates = jax.device_get([_rates(x.forward, x.backward) for x in found])
+    return np.asarray(rates, np.float64).mean(0)
+
+
 @jax.jit
 def _rates(
     forward: Float[Array, "records pairs chains"], backward: Float[Array, "records pairs chains"]
@@ -350,11 +378,14 @@ def _rates(
     return jnp.exp(jnp.minimum(backward - forward, 0)).mean((0, 2))
 
 
-def _respaced(places: Array, lengths: Float[np.ndarray, " legs"]) -> Array:
-    """Places between which the path is equally long, at most about 1 if there is room."""
+def _shares(x: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"]:
+    return x / max(x.sum(), 1e-30)
+
+
+def _respaced(places: Array, lengths: Float[np.ndarray, " legs"], number: int) -> Array:
+    """So many places, between which the path is equally long."""
     # Never quite zero, so that the sum rises everywhere.
     sums = np.concatenate([[0], np.cumsum(np.maximum(lengths, 1e-3 * lengths.mean() + 1e-6))])
-    number = next((n for n in _PLACES if n - 1 >= lengths.sum()), _PLACES[-1])
     found = np.interp(np.linspace(0, sums[-1], number), sums, np.asarray(places, np.float64))
     found[0], found[-1] = places[0], places[-1]
     return jnp.asarray(found, places.dtype)

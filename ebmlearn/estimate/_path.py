@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..models import AbstractPlainModel
 from ..samplers import Trajectory
@@ -26,6 +26,7 @@ _LEAST = 1e-20
 
 States = list[Float[Array, "places chains _"]]
 Energies = Float[Array, "places chains"]
+Source = Int[Array, "places chains"]
 Path = TypeVar("Path", bound="AbstractPath")
 
 
@@ -39,8 +40,10 @@ class AbstractPlaces(eqx.Module):
         """
 
     @abc.abstractmethod
-    def swept(self, layers: States, key: PRNGKeyArray) -> States:
-        """The states after a sweep of Gibbs sampling."""
+    def swept(self, layers: States, key: PRNGKeyArray, source: Source | None = None) -> States:
+        """The states after a sweep of Gibbs sampling; after an exchange, if `source` says from
+        which place each is filled first.
+        """
 
 
 class AbstractPath(eqx.Module):
@@ -70,7 +73,8 @@ class AbstractPath(eqx.Module):
 class _Tempered(AbstractPlaces):
     """One model at several inverse temperatures, each row of states at its own. What units send to
     each other is multiplied by the temperature afterwards, so that the products of matrices are the
-    same for all temperatures and done once.
+    same for all temperatures and done once. For the same reason an exchange first moves the
+    temperatures, and after the sweep the states.
     """
 
     model: Any
@@ -83,15 +87,21 @@ class _Tempered(AbstractPlaces):
         with jax.default_matmul_precision("float32"):
             return rows.marginal_energies(flat, beta).reshape(layers[0].shape[:2])
 
-    def swept(self, layers: States, key: PRNGKeyArray) -> States:
-        rows, beta, flat = self._rows(layers)
+    def swept(self, layers: States, key: PRNGKeyArray, source: Source | None = None) -> States:
+        rows, beta, flat = self._rows(layers, source)
         with jax.default_matmul_precision("float32"):
             found = sweep(rows, flat, key, beta)
-        return [x.reshape(old.shape) for x, old in zip(found, layers, strict=True)]
+        found = [x.reshape(old.shape) for x, old in zip(found, layers, strict=True)]
+        return found if source is None else [moved(x, source) for x in found]
 
-    def _rows(self, layers: States) -> tuple[Any, Float[Array, "rows 1"], list[Array]]:
-        chains = layers[0].shape[1]
-        beta = jnp.repeat(jnp.maximum(self.betas, _LEAST), chains)[:, None]
+    def _rows(
+        self, layers: States, source: Source | None = None
+    ) -> tuple[Any, Float[Array, "rows 1"], list[Array]]:
+        betas = jnp.broadcast_to(self.betas[:, None], layers[0].shape[:2])
+        if source is not None:
+            # Neighbours swap, so that a state goes where the other one comes from.
+            betas = moved(betas, source)
+        beta = jnp.maximum(betas, _LEAST).reshape(-1, 1)
         biases = tuple(
             end[None, :] + (1 / beta - 1) * start[None, :]
             for start, end in zip(self.base, self.model.unary(), strict=True)
@@ -130,7 +140,9 @@ class _Stacked(AbstractPlaces):
     def energies(self, layers: States) -> Energies:
         return self._on_each(lambda model, x: model.marginal_energies(x), layers)
 
-    def swept(self, layers: States, key: PRNGKeyArray) -> States:
+    def swept(self, layers: States, key: PRNGKeyArray, source: Source | None = None) -> States:
+        if source is not None:
+            layers = [moved(x, source) for x in layers]
         return self._on_each(sweep, layers, jax.random.split(key, layers[0].shape[0]))
 
     def _on_each(self, function: Any, *arrays: Any) -> Any:
@@ -205,28 +217,29 @@ def anneal(
     are the sums of the standard deviations of what their steps collect; and the states after each
     leg, of shape `[legs, parts, chains, n]`.
     """
-    number = places.shape[0]
+    legs = places.shape[0] - 1
     dtype = layers[0].dtype
-    grid = jnp.linspace(0, 1, number, dtype=dtype)
+    # All positions at once: a look-up in each step would take longer than the step.
+    shares = jnp.linspace(0, 1, legs * LEG + 1, dtype=dtype)[:, None]
+    shares = ends[None, :, 0] * (1 - shares) + ends[None, :, 1] * shares
+    steps = jnp.interp(shares, jnp.linspace(0, 1, legs + 1, dtype=dtype), places)
+    steps = jnp.stack([steps[:-1], steps[1:]], axis=1).reshape(legs, LEG, 2, -1)
 
-    def models(step: Array) -> AbstractPlaces:
-        share = step.astype(dtype) / ((number - 1) * LEG)
-        return path.at(jnp.interp(ends[:, 0] + share * (ends[:, 1] - ends[:, 0]), grid, places))
-
-    def step(carry: Any, i: Array) -> Any:
+    def step(carry: Any, now: tuple[Array, PRNGKeyArray]) -> Any:
         layers, total = carry
-        old, new = models(i), models(i + 1)
+        (before, after), key = now
+        old, new = path.at(before), path.at(after)
         gain = old.energies(layers) - new.energies(layers)
-        layers = new.swept(layers, jax.random.fold_in(key, i))
+        layers = new.swept(layers, key)
         return (layers, total + gain), gain.std(1)
 
-    def leg(carry: Any, k: Array) -> Any:
-        carry, spreads = jax.lax.scan(step, carry, k * LEG + jnp.arange(LEG, dtype=jnp.int32))
+    def leg(carry: Any, now: Any) -> Any:
+        carry, spreads = jax.lax.scan(step, carry, now)
         return carry, (spreads.sum(0), carry[0])
 
     start = list(layers), jnp.zeros(layers[0].shape[:2], dtype)
-    legs = jnp.arange(number - 1, dtype=jnp.int32)
-    (end, total), (lengths, visited) = jax.lax.scan(leg, start, legs)
+    keys = jax.random.split(key, (legs, LEG))
+    (end, total), (lengths, visited) = jax.lax.scan(leg, start, (steps, keys))
     return end, total, lengths, visited
 
 
@@ -271,7 +284,7 @@ def temper(
         backward = energies[1:] - below.energies(layers)[1:]
         tried = is_tried(places.shape[0] - 1, count)
         _, source = exchanged(backward - forward, tried, one)
-        layers = own.swept([moved(x, source) for x in layers], two)
+        layers = own.swept(layers, two, source)
         rising, arrived = risen(replicas.rising, source)
         new = eqx.tree_at(lambda r: (r.layers, r.rising), replicas, (layers, rising))
         return new, (forward, backward, arrived)
