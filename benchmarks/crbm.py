@@ -92,10 +92,12 @@ PAPER: dict[tuple[str, str], dict[str, Any]] = {
         "rate": 0.05, "epochs": 60, "centred": True, "initial": "logistic"
     },
     ("mle-mf", "noisy10"): {"rate": 0.02, "epochs": 12},
+    ("mle-mf", "noisy20"): {"rate": 0.02, "epochs": 5},
     ("mle-bp", "noisy10"): {"rate": 0.02, "epochs": 20, "centred": True, "weight_decay": 1e-3},
     ("mle-bp", "noisy20"): {"rate": 0.02, "epochs": 9, "centred": True},
     ("mle-bp", "caltech-noisy"): {"rate": 0.02, "epochs": 50, "centred": True},
     ("lssvm", "noisy10"): {"rate": 5e-3, "epochs": 16, "average": 0.9995},
+    ("lssvm", "caltech-noisy"): {"rate": 5e-3, "epochs": 15},
     ("mssvm", "noisy10"): {"rate": 0.01, "epochs": 30},
     ("mssvm", "caltech-noisy"): {"rate": 2e-3, "epochs": 50},
 }  # fmt: skip

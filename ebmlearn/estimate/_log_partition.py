@@ -70,7 +70,8 @@ class LogPartition(eqx.Module):
       errors of the difference; `earlier` if it differs so from that of the second half.
     - `stopped`: `"within"` if chains have mixed and the interval is as small as it should be, else
       `"budget"`.
-    - `steps`: how many steps each replica made; each of `num_chains` chains has `places` replicas.
+    - `steps`: how many steps each replica made after the first run, which chooses the places; each
+      of `num_chains` chains has `places` replicas.
     - `swaps`: the lowest share of swaps between neighbouring places.
     - `trips`: how often a replica came from the start of the path to the model, a mean over chains.
     """
@@ -137,7 +138,8 @@ def log_partition(
       By default the path leads from independent units, whose means are those of a first run,
       straight to the model.
     - `num_chains`: the number of independent chains.
-    - `max_steps`: the largest number of steps of the tempered chains, at least 256.
+    - `max_steps`: the largest number of steps of the tempered chains, at least 256. The first run
+      has 256 more.
     - `beside`: whether to add the values of belief propagation and of [`ebmlearn.pmp_bound`][].
     """
     require_chains(model, "`log_partition`")
