@@ -254,7 +254,7 @@ class _Run:
         self._place(places)
 
     def _place(self, places: Array) -> None:
-        """Puts replicas at some places. Nothing has been found there yet."""
+        """Sets the places, and forgets what was found at the former ones."""
         self.places = places
         self.found, self.looks = [], {}
         self.stride = 1
@@ -277,11 +277,11 @@ class _Run:
         return [jnp.concatenate(x)[::_FIRST] for x in zip(*parts, strict=True)]
 
     def _noise(self) -> Float[np.ndarray, " pairs"]:
-        """How much places between two neighbours would pay. They pay where the ratios that chains
-        find differ, since they do so where chains move slowly. Some are for refused swaps, so that
-        replicas do not stop where there is little noise.
+        """A weight for each pair of neighbours: the higher, the more places belong between them.
+        The ratios that chains find differ most where chains move slowly, and more places there
+        reduce the error. Refused swaps count too, so that replicas keep moving everywhere.
         """
-        _, moves = bennett([(x.forward, x.backward) for x in self.found])
+        _, moves = bennett(_works(self.found))
         return _shares(moves.std(1)) + _REFUSED * _shares(1 - _swaps(self.found))
 
     def extend(self, calls: int, key: PRNGKeyArray) -> None:
@@ -302,8 +302,7 @@ class _Run:
 
     def bennett(self, first: int, last: int) -> Estimate:
         """By Bennett's acceptance ratio, from some calls."""
-        found = self.found[first:last]
-        self.ratios, moves = bennett([(x.forward, x.backward) for x in found], self.ratios)
+        self.ratios, moves = bennett(_works(self.found[first:last]), self.ratios)
         return self._estimate(self.ratios.sum(), standard_error(moves.sum(0)))
 
     def _estimate(self, ratio: float, error: float) -> Estimate:
@@ -367,9 +366,13 @@ def _path(model: Any, trajectory: Trajectory | None) -> AbstractPath:
     return Straight(model, base) if model.layerwise else Passing(model, base)
 
 
+def _works(found: list[Found]) -> list[tuple[Array, Array]]:
+    return [(x.forward, x.backward) for x in found]
+
+
 def _swaps(found: list[Found]) -> Float[np.ndarray, " pairs"]:
     """The shares of swaps between neighbours."""
-    rates = jax.device_get([_rates(x.forward, x.backward) for x in found])
+    rates = jax.device_get([_rates(*both) for both in _works(found)])
     return np.asarray(rates, np.float64).mean(0)
 
 

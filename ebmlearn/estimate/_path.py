@@ -41,8 +41,8 @@ class AbstractPlaces(eqx.Module):
 
     @abc.abstractmethod
     def swept(self, layers: States, key: PRNGKeyArray, source: Source | None = None) -> States:
-        """The states after a sweep of Gibbs sampling; after an exchange, if `source` says from
-        which place each is filled first.
+        """The states after a sweep of Gibbs sampling. With `source` they are exchanged first: it
+        says from which place each place takes its states.
         """
 
 
@@ -99,7 +99,7 @@ class _Tempered(AbstractPlaces):
     ) -> tuple[Any, Float[Array, "rows 1"], list[Array]]:
         betas = jnp.broadcast_to(self.betas[:, None], layers[0].shape[:2])
         if source is not None:
-            # Neighbours swap, so that a state goes where the other one comes from.
+            # Neighbours swap, so the place that a state comes from is also where it would go.
             betas = moved(betas, source)
         beta = jnp.maximum(betas, _LEAST).reshape(-1, 1)
         biases = tuple(

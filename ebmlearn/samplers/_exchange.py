@@ -87,7 +87,6 @@ def exchanged(
 
 def moved(x: Array, source: Int[Array, "places chains"]) -> Array:
     """An array `[places, chains, ...]` after an exchange."""
-    # Rows are looked up, not numbers, which takes several times as long.
     return x[source, jnp.arange(x.shape[1], dtype=source.dtype)[None, :]]
 
 
