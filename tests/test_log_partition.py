@@ -134,9 +134,23 @@ def test_chains_at_several_temperatures_are_swept_at_their_own(source):
         np.testing.assert_allclose(drawn.mean(0), expit(field), atol=4.5 * 0.5 / chains**0.5)
 
 
+def two_modes(weight):
+    """All units at 0 and all at 1 are equally likely, and the more apart the larger the weight."""
+    return ebm.RBM(
+        np.full((8, 4), weight, "f"), np.full(8, -2 * weight, "f"), np.full(4, -4 * weight, "f")
+    )
+
+
+@pytest.mark.parametrize("weight", [2.0, 8.0])
+def test_no_mode_is_missed_where_hidden_units_have_large_biases(weight):
+    model = two_modes(weight)
+    found = ebm.log_partition(model, key=1, beside=False)
+    error = found.estimates["bennett"].standard_error
+    assert abs(found.log_partition - exact(model)) < 4.5 * error < 0.3
+
+
 def test_places_are_close_where_chains_differ(monkeypatch):
-    # Two states are far apart, so that chains differ near the model and hardly elsewhere.
-    model = ebm.RBM(np.full((8, 4), 3.0, "f"), np.full(8, -6.0, "f"), np.full(4, -12.0, "f"))
+    model = oracle.random_rbm(np.random.default_rng(0), 10, 8, scale=4.0)
 
     def largest_share():
         run = _log_partition._Run(model, None, 32, jax.random.key(5))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..models import AbstractPlainModel
+from ..models._base import natural_field
 from ..samplers import Trajectory
 from ..samplers._base import start_chains
 from ..samplers._exchange import exchanged, is_tried, moved, risen
@@ -127,8 +128,11 @@ class Straight(AbstractPath):
         return _Tempered(self.model, self.base, positions)
 
     def adapted(self, layers: list[Float[Array, "chains _"]]) -> "Straight":
-        seen = [layers[k] for k in self.model.seen]
-        return Straight(self.model, self.model.independent(seen, None).unary())
+        fields = [
+            natural_field(units, x.sum(0), x.shape[0])
+            for units, x in zip(self.model.layers, layers, strict=True)
+        ]
+        return Straight(self.model, tuple(fields))
 
 
 class _Stacked(AbstractPlaces):

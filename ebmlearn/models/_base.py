@@ -1004,7 +1004,7 @@ class AbstractLayeredModel(AbstractNamedModel):
                 there = jnp.repeat(observed, x.shape[-1] // units.size, axis=-1)
             total = jnp.where(there, x, jnp.zeros_like(x)).sum(0)
             rows = there.sum(0).astype(x.dtype)
-            biases[k] = units.natural((total + 2 * units.mean(jnp.zeros_like(total))) / (rows + 2))
+            biases[k] = natural_field(units, total, rows)
         weights = tuple(jnp.zeros_like(block.weights) for block in self.blocks())
         return self.remade(self.layers, weights, tuple(biases))
 
@@ -1142,6 +1142,15 @@ def require_fields(model: Any, what: str) -> "AbstractLayeredModel":
     if not isinstance(model, AbstractLayeredModel):
         refuse(model, f"be one of layers of units joined by weights for {what}")
     return model
+
+
+def natural_field(
+    units: Any, total: Float[Array, " n"], rows: Float[Array, " n"] | int
+) -> Float[Array, " n"]:
+    """The field in which units have the mean of some rows, given their sum and their number, and of
+    two more rows at the mean of units in no field.
+    """
+    return units.natural((total + 2 * units.mean(jnp.zeros_like(total))) / (rows + 2))
 
 
 def require_chains(model: Any, what: str) -> "AbstractPlainModel":
