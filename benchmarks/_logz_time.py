@@ -27,9 +27,7 @@ def compared(args: argparse.Namespace) -> dict[str, Any]:
 
     def annealed(chains: int) -> Callable[[jax.Array], dict[str, Any]]:
         def run(key: jax.Array) -> dict[str, Any]:
-            # GPUs round factors to 10 bits by default.
-            with jax.default_matmul_precision("float32"):
-                found = ebm.ais(model, key=key, betas=args.betas, num_chains=chains, base=base)
+            found = ebm.ais(model, key=key, betas=args.betas, num_chains=chains, base=base)
             error = float(found.standard_error)
             return {"log_z": float(found.log_partition), "standard_error": error}
 

@@ -49,6 +49,7 @@ MODELS = {
         dtype="float32",
     ),
     "crbm": conditioned,
+    "labelled": oracle.random_labelled,
     "graph": cycle,
     "energy": squares,
 }
@@ -94,14 +95,14 @@ def test_a_path_through_a_trajectory_ends_at_the_model():
         assert abs(found.log_partition - exact(models[-1])) < 4.5 * error
 
 
-@pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "categorical", "crbm"])
+@pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "categorical", "crbm", "labelled"])
 def test_energies_and_sweeps_on_a_straight_path_are_those_of_the_models_on_it(name):
     rng = np.random.default_rng(11)
     model = MODELS[name](rng)
     base = tuple(jnp.asarray(rng.normal(size=x.shape), x.dtype) for x in model.unary())
     path = Straight(model, base)
     key = jax.random.key(12)
-    states = independent(path, 50, key)
+    states = independent(path, 50, *jax.random.split(key))
     betas = jnp.asarray([0.0, 0.3, 1.0], jnp.float32)
     together = path.at(betas).energies([jnp.repeat(x, 3, axis=0) for x in states])
     for beta, energies in zip(betas, together, strict=True):

@@ -11,7 +11,7 @@ from .._types import AnyArray, Key
 from ..models import AbstractPlainModel
 from ..models._base import refuse, require_chains, require_layers, require_single
 from ..samplers._base import start_chains
-from ..samplers._sweep import sweep
+from ._path import AbstractPath, independent, straight, walk
 
 
 class AISEstimate(eqx.Module):
@@ -79,15 +79,11 @@ def ais(
       [`ebmlearn.base_rate`][] of the data is a good choice. All other units start at log-odds 0.
       For a graph it must be None: all possible configurations are equally likely at the start.
     """
-    biases, path = _checked(model, base, betas)
+    path, positions = _checked(model, base, betas)
     _checks.count("num_chains", num_chains)
-    one, two = jax.random.split(_checks.as_key(key))
-    state = start_chains(model, num_chains, one, None, None)
-    first, second = jax.random.split(two)
-    # The first distribution is one of independent units: draw from it.
-    layers = sweep(model.between(biases, path[0]), model.encode(state.units), first)
-    log_weights = _anneal(model, layers, biases, path, second)
-    return _result(model.base_log_partition(biases), log_weights, 1)
+    one, rest = jax.random.split(_checks.as_key(key))
+    two, three = jax.random.split(rest)
+    return _annealed(path, positions, independent(path, num_chains, one, two), three, 1)
 
 
 def reverse_ais(
@@ -110,7 +106,7 @@ def reverse_ais(
     - `model`, `key`, `betas`, `base`: as for `ais`.
     - `start`: configurations as [`ebmlearn.sample`][] returns them, one for each chain.
     """
-    biases, path = _checked(model, base, betas)
+    path, positions = _checked(model, base, betas)
     start = model.unnamed(start)
     leaves = jax.tree.leaves(start)
     if len(leaves) != len(model.unary()) or leaves[0].ndim != 2:
@@ -118,13 +114,12 @@ def reverse_ais(
         raise ValueError(f"`start` must hold configurations of all units, got {got}.")
     key = _checks.as_key(key)
     state = start_chains(model, leaves[0].shape[0], key, start, None)
-    layers = model.encode(state.units)
-    log_weights = _anneal(model, layers, biases, path[::-1], key)
-    return _result(model.base_log_partition(biases), log_weights, -1)
+    layers = [x[None] for x in model.encode(state.units)]
+    return _annealed(path, positions[::-1], layers, key, -1)
 
 
-def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Float[Array, " betas"]]:
-    """The biases of the start, and the path."""
+def _checked(model: Any, base: Any, betas: Any) -> tuple[AbstractPath, Float[Array, " betas"]]:
+    """The path, and the positions of its steps."""
     require_chains(model, "annealing")
     if not model.finite:
         refuse(model, "have units of finitely many states for annealing")
@@ -140,46 +135,29 @@ def _checked(model: Any, base: Any, betas: Any) -> tuple[tuple[Array, ...], Floa
     _checks.finite(base=base)
     if isinstance(betas, (int, np.integer)) and not isinstance(betas, bool):
         _checks.count("betas", betas)
-        path = np.linspace(0, 1, int(betas) + 1)
+        positions = np.linspace(0, 1, int(betas) + 1)
     else:
-        path = np.asarray(betas, np.float64)
-        rising = path.ndim == 1 and len(path) > 1 and bool((np.diff(path) > 0).all())
-        if not rising or path[0] != 0 or path[-1] != 1:
-            got = _checks.describe(path)
+        positions = np.asarray(betas, np.float64)
+        rising = positions.ndim == 1 and len(positions) > 1 and bool((np.diff(positions) > 0).all())
+        if not rising or positions[0] != 0 or positions[-1] != 1:
+            got = _checks.describe(positions)
             raise ValueError(
                 f"`betas` must be a number of steps, or increase from 0 to 1, got {got}."
             )
     rest = tuple(jnp.zeros_like(bias) for bias in unary[1:])
-    return (base, *rest), jnp.asarray(path, dtype)
+    return straight(model, (base, *rest)), jnp.asarray(positions, dtype)
 
 
-@eqx.filter_jit
-def _anneal(
-    model: AbstractPlainModel,
-    layers: list[Float[Array, "chains _"]],
-    base: tuple[Float[Array, " _"], ...],
-    path: Float[Array, " betas"],
+def _annealed(
+    path: AbstractPath,
+    positions: Float[Array, " betas"],
+    layers: list[Float[Array, "1 chains _"]],
     key: PRNGKeyArray,
-) -> Float[Array, " chains"]:
-    """The log-weights of chains along a path, which start from its first distribution."""
-    keys = jax.random.split(key, len(path) - 1)
-
-    def step(carry: Any, now: Any) -> Any:
-        layers, log_weights = carry
-        before, after, key = now
-        old, new = model.between(base, before), model.between(base, after)
-        gain = old.marginal_energies(layers) - new.marginal_energies(layers)
-        # A sweep begins with the odd layers, so their old states do not matter.
-        return (sweep(new, layers, key), log_weights + gain), None
-
-    start = layers, jnp.zeros(layers[0].shape[0], layers[0].dtype)
-    (_, log_weights), _ = jax.lax.scan(step, start, (path[:-1], path[1:], keys))
-    return log_weights
-
-
-def _result(
-    start: Float[Array, ""], log_weights: Float[Array, " chains"], sign: int
+    sign: int,
 ) -> AISEstimate:
+    """What chains find along a path: log Z of its start, plus or minus the log-mean of weights."""
+    start = path.model.base_log_partition(path.base)
+    log_weights = _log_weights(path, positions[:, None], layers, key)
     number = log_weights.shape[0]
     log_mean = jax.nn.logsumexp(log_weights) - jnp.log(jnp.asarray(number, log_weights.dtype))
     relative = jnp.exp(log_weights - log_mean)
@@ -190,3 +168,14 @@ def _result(
         log_weights=log_weights,
         effective_chains=float(number) ** 2 / (relative**2).sum(),
     )
+
+
+@eqx.filter_jit
+def _log_weights(
+    path: AbstractPath,
+    positions: Float[Array, "betas 1"],
+    layers: list[Float[Array, "1 chains _"]],
+    key: PRNGKeyArray,
+) -> Float[Array, " chains"]:
+    _, gains, _ = walk(path, positions, layers, jax.random.split(key, len(positions) - 1))
+    return gains[0]

@@ -26,7 +26,7 @@ from ._path import (
     LEG,
     Passing,
     Replicas,
-    Straight,
+    straight,
     temper,
 )
 from ._pmp_bound import pmp_bound
@@ -261,7 +261,7 @@ class _Run:
         self.ratios: Any = None
 
     def _start(self, key: PRNGKeyArray) -> list[Array]:
-        return independent(self.path, self.num_chains, key)
+        return independent(self.path, self.num_chains, *jax.random.split(key))
 
     def _anneal(self, layers: list[Array], key: PRNGKeyArray, ends: Any = ((0, 1),)) -> Any:
         return anneal(self.path, self.places, jnp.asarray(ends, self.places.dtype), layers, key)
@@ -363,7 +363,7 @@ def _path(model: Any, trajectory: Trajectory | None) -> AbstractPath:
     base = tuple(jnp.zeros_like(x) for x in model.unary())
     if trajectory is not None:
         return Passing(model, trajectory[0].unary(), trajectory)
-    return Straight(model, base) if model.layerwise else Passing(model, base)
+    return straight(model, base)
 
 
 def _works(found: list[Found]) -> list[tuple[Array, Array]]:

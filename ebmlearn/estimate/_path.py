@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from ..models import AbstractPlainModel
 from ..models._base import natural_field
@@ -27,6 +27,7 @@ _LEAST = 1e-20
 
 States = list[Float[Array, "places chains _"]]
 Energies = Float[Array, "places chains"]
+Parts = list[Float[Array, "parts chains _"]]
 Source = Int[Array, "places chains"]
 Path = TypeVar("Path", bound="AbstractPath")
 
@@ -185,13 +186,41 @@ class Passing(AbstractPath):
         return self
 
 
+def straight(model: AbstractPlainModel, base: tuple[Float[Array, " _"], ...]) -> AbstractPath:
+    """The path from independent units in the fields `base` to a model, with no others between."""
+    return Straight(model, base) if model.layerwise else Passing(model, base)
+
+
 @eqx.filter_jit
-def independent(path: AbstractPath, number: int, key: PRNGKeyArray) -> States:
-    """Draws from the start of a path."""
-    one, two = jax.random.split(key)
+def independent(path: AbstractPath, number: int, one: PRNGKeyArray, two: PRNGKeyArray) -> States:
+    """Draws from the start of a path, by a sweep: `one` is for the chains, `two` for the sweep."""
     start = path.model.encode(start_chains(path.model, number, one, None, None).units)
     first = path.at(jnp.zeros(1, path.model.dtype))
     return first.swept([x[None] for x in start], two)
+
+
+def walk(
+    path: AbstractPath,
+    positions: Float[Array, "positions parts"],
+    layers: Parts,
+    keys: Shaped[PRNGKeyArray, " steps"],
+) -> tuple[Parts, Float[Array, "parts chains"], Float[Array, " parts"]]:
+    """Moves chains along some parts of a path at the same time, by a step between any two
+    neighbouring positions. Returns the states at the ends; the log-weights that the chains collect;
+    and the lengths of the parts, which are the sums of the standard deviations of what their steps
+    collect.
+    """
+
+    def step(carry: Any, now: Any) -> Any:
+        layers, total = carry
+        before, after, key = now
+        old, new = path.at(before), path.at(after)
+        gain = old.energies(layers) - new.energies(layers)
+        return (new.swept(layers, key), total + gain), gain.std(1)
+
+    start = list(layers), jnp.zeros(layers[0].shape[:2], layers[0].dtype)
+    (end, total), spreads = jax.lax.scan(step, start, (positions[:-1], positions[1:], keys))
+    return end, total, spreads.sum(0)
 
 
 @eqx.filter_jit
@@ -199,10 +228,10 @@ def anneal(
     path: AbstractPath,
     places: Float[Array, " places"],
     ends: Float[Array, "parts 2"],
-    layers: list[Float[Array, "parts chains _"]],
+    layers: Parts,
     key: PRNGKeyArray,
 ) -> tuple[
-    list[Float[Array, "parts chains _"]],
+    Parts,
     Float[Array, "parts chains"],
     Float[Array, "legs parts"],
     list[Float[Array, "legs parts chains _"]],
@@ -217,9 +246,8 @@ def anneal(
 
     **Returns:**
 
-    The states at the ends; the log-weights that the chains collect; the lengths of the legs, which
-    are the sums of the standard deviations of what their steps collect; and the states after each
-    leg, of shape `[legs, parts, chains, n]`.
+    As `walk`, but with the length of each leg; and the states after each leg, of shape
+    `[legs, parts, chains, n]`.
     """
     legs = places.shape[0] - 1
     dtype = layers[0].dtype
@@ -227,19 +255,13 @@ def anneal(
     shares = jnp.linspace(0, 1, legs * LEG + 1, dtype=dtype)[:, None]
     shares = ends[None, :, 0] * (1 - shares) + ends[None, :, 1] * shares
     steps = jnp.interp(shares, jnp.linspace(0, 1, legs + 1, dtype=dtype), places)
-    steps = jnp.stack([steps[:-1], steps[1:]], axis=1).reshape(legs, LEG, 2, -1)
-
-    def step(carry: Any, now: tuple[Array, PRNGKeyArray]) -> Any:
-        layers, total = carry
-        (before, after), key = now
-        old, new = path.at(before), path.at(after)
-        gain = old.energies(layers) - new.energies(layers)
-        layers = new.swept(layers, key)
-        return (layers, total + gain), gain.std(1)
+    inner = steps[:-1].reshape(legs, LEG, -1)
+    steps = jnp.concatenate([inner, steps[LEG::LEG, None]], axis=1)
 
     def leg(carry: Any, now: Any) -> Any:
-        carry, spreads = jax.lax.scan(step, carry, now)
-        return carry, (spreads.sum(0), carry[0])
+        layers, total = carry
+        layers, gain, length = walk(path, now[0], layers, now[1])
+        return (layers, total + gain), (length, layers)
 
     start = list(layers), jnp.zeros(layers[0].shape[:2], dtype)
     keys = jax.random.split(key, (legs, LEG))

@@ -162,7 +162,7 @@ class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
 
     @property
     def num_labels(self) -> int:
-        return 0 if self.label_bias is None else self.label_bias.shape[0]
+        return 0 if self.label_weights is None else self.label_weights.shape[0]
 
     def energy(
         self,
