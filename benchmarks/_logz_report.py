@@ -63,7 +63,8 @@ def logz_time() -> str:
         " compiled, and are compared with the slowest method. Intervals are of 95%; the table shows"
         " the half-width of the widest. `python -m benchmarks equilibrium --task likelihood --data"
         " mnist --together 0 --seed 0 --annealing 2000 --work FOLDER` trains the model, and `python"
-        f" -m benchmarks logz --task time --model FILE` measures; {machine(result)}.",
+        f" -m benchmarks logz --task time --model FILE --repeats {arguments['repeats']}` measures;"
+        f" {machine(result)}.",
         "",
         "| | seconds | times as fast | log Z, mean | standard deviation | interval |",
         "|---|---|---|---|---|---|",
@@ -83,6 +84,41 @@ def logz_time() -> str:
             f" {found.mean():.3f} | {found.std(ddof=1):.3f} | ± {width:.3f} |"
         )
     return "\n".join(lines)
+
+
+def logz_start() -> str:
+    """How far log Z by early steps alone is from that by late ones."""
+    result = json.loads((RESULTS / "logz_start.json").read_text())
+    arguments, runs = result["arguments"], result["rows"]
+    chains = len(runs) * arguments["chains"]
+    steps = result["steps"]
+    last = steps * len(runs[0]["log_z"])
+    lines = [
+        "What Bennett's acceptance ratio finds in some steps alone, on the same RBM: the"
+        f" difference from what it finds in the steps {last // 2 + 1:,} to {last:,}, in nats, with"
+        f" its standard error. There are {chains:,} chains of {runs[0]['places']} replicas. `python"
+        f" -m benchmarks logz --task start --model FILE --chains {arguments['chains']} --repeats"
+        f" {arguments['repeats']}`; {machine(result)}.",
+        "",
+        "| steps | trips of a replica until then | difference |",
+        "|---|---|---|",
+    ]
+    late = np.asarray([run["late"] for run in runs]).mean()
+    late_error = _joined([run["late_standard_error"] for run in runs])
+    for k in range(len(runs[0]["log_z"]) // 2):
+        found = np.asarray([run["log_z"][k] for run in runs]).mean()
+        error = _joined([run["standard_errors"][k] for run in runs])
+        trips = np.asarray([run["trips"][k] / run["places"] for run in runs]).mean()
+        lines.append(
+            f"| {k * steps + 1:,} to {(k + 1) * steps:,} | {trips:.2f} | {found - late:+.3f} ±"
+            f" {np.hypot(error, late_error):.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def _joined(errors: list[float]) -> float:
+    """The standard error of a mean of independent estimates."""
+    return float(np.sqrt(np.square(errors).sum()) / len(errors))
 
 
 def _half_width(row: dict[str, Any]) -> float:

@@ -4,6 +4,7 @@ RBMs of 20 hidden units are trained on binary 8×8 digits, each with its own see
 time. Their hidden units are enumerated for log Z. `--task time` instead compares `log_partition`
 with annealing of 40,000 temperatures on an RBM of MNIST with 500 hidden units, which `equilibrium
 --task likelihood --data mnist --work` saves: what they find, and how long they take once compiled.
+`--task start` shows on that RBM how long chains remember where they started.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from scipy.special import stdtrit
 import ebmlearn as ebm
 from ebmlearn import datasets
 
-from . import _logz_time
+from . import _logz_start, _logz_time
 
 
 METHODS = ("bennett", "mbar", "ais", "reverse_ais")
@@ -52,21 +53,23 @@ def trained(number: int, seed: int) -> list[tuple[ebm.RBM, float, int]]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--task", choices=("coverage", "time"), default="coverage")
-    parser.add_argument("--model", type=Path, help="time: a file of an RBM of MNIST")
+    parser.add_argument("--task", choices=("coverage", "time", "start"), default="coverage")
+    parser.add_argument("--model", type=Path, help="time, start: a file of an RBM of MNIST")
     parser.add_argument("--betas", type=int, default=40_000, help="time: of annealing")
-    parser.add_argument("--chains", type=int, default=128, help="time: of `log_partition`")
-    parser.add_argument("--repeats", type=int, default=3, help="time: of each method")
+    parser.add_argument("--chains", type=int, default=128, help="time, start: of `log_partition`")
+    parser.add_argument("--repeats", type=int, default=3, help="time, start: runs")
+    parser.add_argument("--calls", type=int, default=48, help="start: of 64 steps each")
     parser.add_argument("--models", type=int, default=100, help="how many RBMs")
     parser.add_argument("--within", type=float, default=0.1, help="half-width of the intervals")
     parser.add_argument("--seed", type=int, default=0)
 
 
 def main(args: argparse.Namespace) -> dict[str, Any]:
-    if args.task == "time":
+    if args.task != "coverage":
         if args.model is None:
-            raise SystemExit("--task time needs --model, which `equilibrium --work` saves")
-        return _logz_time.compared(args)
+            raise SystemExit(f"--task {args.task} needs --model, which `equilibrium --work` saves")
+        measure = {"time": _logz_time.compared, "start": _logz_start.remembered}[args.task]
+        return measure(args)
     rows, chains = [], 0
     for k, (model, rate, epochs) in enumerate(trained(args.models, args.seed)):
         exact = float(ebm.Exact()(model).log_partition)

@@ -655,6 +655,7 @@ TABLES = {
         _hosts_report.calibration,
         _logz_report.logz,
         _logz_report.logz_time,
+        _logz_report.logz_start,
         _uai_report.uai,
         precision,
         compiling,
