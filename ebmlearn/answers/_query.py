@@ -9,7 +9,7 @@ from .._types import Evidence, Observed, Targets
 from ..inference import AbstractInference
 from ..inference._network import Network
 from ..models import AbstractModel
-from ..models._base import require_model
+from ..models._require import require_model
 from ._auto import Auto
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray, Key
 from ..models import AbstractPlainModel
-from ..models._base import refuse, require_chains, require_layers, require_single
+from ..models._require import refuse, require_chains, require_layers, require_single
 from ..samplers._base import start_chains
 from ._path import AbstractPath, independent, straight, walk
 

@@ -13,7 +13,7 @@ from .. import _checks
 from .._types import Key
 from ..inference import BP
 from ..models import AbstractPlainModel
-from ..models._base import refuse, require_chains, require_single
+from ..models._require import refuse, require_chains, require_single
 from ..samplers import Trajectory
 from ._bennett import bennett, mbar, standard_error
 from ._path import (

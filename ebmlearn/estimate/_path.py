@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from ..models import AbstractPlainModel
-from ..models._base import natural_field
 from ..samplers import Trajectory
 from ..samplers._base import start_chains
 from ..samplers._exchange import exchanged, is_tried, moved, risen
@@ -130,7 +129,7 @@ class Straight(AbstractPath):
 
     def adapted(self, layers: list[Float[Array, "chains _"]]) -> "Straight":
         fields = [
-            natural_field(units, x.sum(0), x.shape[0])
+            units.natural_of(x.sum(0), x.shape[0])
             for units, x in zip(self.model.layers, layers, strict=True)
         ]
         return Straight(self.model, tuple(fields))

@@ -9,7 +9,7 @@ from .. import _checks
 from .._types import Key
 from ..inference import AbstractInference
 from ..models import AbstractModel
-from ..models._base import require_layers, require_single
+from ..models._require import require_layers, require_single
 from ..samplers import PMP
 from ..samplers._pmp import perturbed
 

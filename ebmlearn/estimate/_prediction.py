@@ -9,7 +9,7 @@ from .._types import AnyArray
 from ..answers import query
 from ..inference import AbstractInference
 from ..models import AbstractModel, AbstractNamedModel
-from ..models._base import require_layers
+from ..models._require import require_layers
 from ._likelihood import label_scores
 
 

@@ -15,7 +15,7 @@ from ..answers._query import asker
 from ..inference import AbstractInference
 from ..inference._queries import AbstractQueries, as_queries, draw, Query
 from ..models import AbstractModel
-from ..models._base import require
+from ..models._require import require
 from ..samplers import AbstractSampler
 from ._sampled import sampled_marginals
 

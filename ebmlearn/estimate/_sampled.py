@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 from .. import _checks, messages
 from .._types import AnyArray, Key
 from ..models import AbstractLayeredModel
-from ..models._base import require
+from ..models._require import require
 from ..samplers import AbstractSampler, Gibbs
 
 

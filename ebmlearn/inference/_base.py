@@ -17,7 +17,7 @@ from .. import _checks
 from .._types import AnyArray, Evidence, Observed
 from ..messages import Form, MAKERS, Schedule
 from ..models import AbstractModel, AbstractProblem, Statistics
-from ..models._base import require
+from ..models._require import require
 from ._beliefs import Beliefs
 
 

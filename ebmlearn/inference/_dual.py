@@ -12,8 +12,8 @@ from .. import _checks
 from .._sentinels import LEAST
 from ..messages import Expected, graph_kinds, MAKERS, Stacks
 from ..models import Statistics
-from ..models._base import refuse
 from ..models._problem import each
+from ..models._require import refuse
 from ._base import AbstractInference, check_limits, KEPT, limited, Limits
 from ._beliefs import AbstractDerived, Beliefs
 from ._power_sums import Best, decomposed, Decomposition, Piece, pieces_of, restored

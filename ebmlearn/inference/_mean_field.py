@@ -13,8 +13,8 @@ from .._sentinels import CLAMPED
 from .._types import AnyArray
 from ..messages import change, Instance
 from ..models import AbstractLayeredModel, Statistics
-from ..models._base import require_possible
 from ..models._problem import each, each_and_mean
+from ..models._require import require_possible
 from ._base import AbstractInference, check_limits, chunk_of, limited, Limits, traced
 from ._beliefs import AbstractDerived, Beliefs
 from ._graph_mean_field import graph_beliefs, graph_statistics, GraphSettings

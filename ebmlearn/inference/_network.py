@@ -10,8 +10,8 @@ from .._sentinels import CLAMPED
 from .._types import AnyArray
 from ..messages import Form
 from ..models import QueryModel, Statistics
-from ..models._base import refuse
 from ..models._graph_problem import each_group
+from ..models._require import refuse
 from ._base import AbstractFormed, AbstractInference
 from ._beliefs import Beliefs, Found, Normal
 from ._bp import BP

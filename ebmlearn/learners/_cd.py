@@ -9,7 +9,7 @@ from .. import _checks
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractPlainModel
-from ..models._base import require_chains
+from ..models._require import require_chains
 from ..samplers._base import start_chains
 from ..samplers._sweep import sweep
 from ._base import (

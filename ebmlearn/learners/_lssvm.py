@@ -7,7 +7,7 @@ from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..messages import graph_kinds
 from ..models import AbstractPlainModel
-from ..models._base import require
+from ..models._require import require
 from ._base import AbstractMemoryless, as_schedule, at_epoch, Inference, no_gaps, Phases, posterior
 from ._cost import check_cost, Cost, hamming
 

@@ -11,7 +11,7 @@ from .._types import Key
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel
-from ..models._base import refuse, require_fields
+from ..models._require import refuse, require_fields
 from ..samplers import AbstractSampler, Gibbs
 from ._base import (
     AbstractContrastive,

@@ -10,7 +10,7 @@ from .. import _checks
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractPlainModel
-from ..models._base import require
+from ..models._require import require
 from ..samplers._sweep import sweep
 from ._base import AbstractMemoryless, mean_field, no_gaps, Phases, rows_in
 

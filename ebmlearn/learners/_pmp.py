@@ -11,7 +11,7 @@ from .._types import Key
 from ..inference import AbstractInference
 from ..inference._base import is_off, NUMBER
 from ..models import AbstractModel, AbstractPlainModel, Statistics
-from ..models._base import require_single
+from ..models._require import require_single
 from ..samplers import PMP, PMPInfo, PMPState
 from ._base import AbstractContrastive, Phases, rows_in
 

@@ -10,7 +10,8 @@ from ..estimate._likelihood import pseudo_log_likelihood_of
 from ..inference import AbstractInference
 from ..messages import graph_kinds
 from ..models import AbstractModel
-from ..models._base import require, with_inside
+from ..models._base import with_inside
+from ..models._require import require
 from ._base import AbstractLearner, mean_field, Metric, Model, prediction_error, StepInfo
 
 

@@ -12,7 +12,7 @@ from .._types import AnyArray, Key
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel, Statistics
-from ..models._base import require_chains
+from ..models._require import require_chains
 from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
 from ..samplers._base import share_accepted
 from ..samplers._trajectory_tempering import followed

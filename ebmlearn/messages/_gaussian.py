@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractLayeredModel
-from ..models._base import refuse
+from ..models._require import refuse
 from ._pairwise import one_by_one
 from ._registry import AbstractMaker
 from ._types import Form, Product, Schedule, Start

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._types import AnyArray
 from ..models import AbstractModel
-from ..models._base import require
+from ..models._require import require
 from ._types import Form, Product, Schedule
 from ._view import AbstractView, Expected, Told
 

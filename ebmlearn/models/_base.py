@@ -1004,7 +1004,7 @@ class AbstractLayeredModel(AbstractNamedModel):
                 there = jnp.repeat(observed, x.shape[-1] // units.size, axis=-1)
             total = jnp.where(there, x, jnp.zeros_like(x)).sum(0)
             rows = there.sum(0).astype(x.dtype)
-            biases[k] = natural_field(units, total, rows)
+            biases[k] = units.natural_of(total, rows)
         weights = tuple(jnp.zeros_like(block.weights) for block in self.blocks())
         return self.remade(self.layers, weights, tuple(biases))
 
@@ -1112,99 +1112,6 @@ class AbstractLayeredModel(AbstractNamedModel):
             if x is not None:
                 out = out + layer.own_energy(x).mean()
         return out
-
-
-def require_model(model: Any) -> None:
-    """Raises `TypeError` if this is not a model."""
-    if not isinstance(model, AbstractModel):
-        raise TypeError(f"`model` must be a model such as an RBM, got {_checks.describe(model)}.")
-
-
-def require(model: Any, kinds: tuple[str, ...], what: str) -> Any:
-    """The model, or `TypeError` unless it is of one of some kinds."""
-    require_model(model)
-    if model.kind not in kinds:
-        refuse(model, f"be of a kind that {what} takes, {' or '.join(kinds)}")
-    return model
-
-
-def require_layers(model: Any, what: str) -> "AbstractNamedModel":
-    """The model, or `TypeError` unless it is one of layers."""
-    require_model(model)
-    if not isinstance(model, AbstractNamedModel):
-        refuse(model, f"be one of layers of units for {what}")
-    return model
-
-
-def require_fields(model: Any, what: str) -> "AbstractLayeredModel":
-    """The model, or `TypeError` unless it is one of layers, each of which is in a field."""
-    require_model(model)
-    if not isinstance(model, AbstractLayeredModel):
-        refuse(model, f"be one of layers of units joined by weights for {what}")
-    return model
-
-
-def natural_field(
-    units: Any, total: Float[Array, " n"], rows: Float[Array, " n"] | int
-) -> Float[Array, " n"]:
-    """The field in which units have the mean of some rows, given their sum and their number, and of
-    two more rows at the mean of units in no field.
-    """
-    return units.natural((total + 2 * units.mean(jnp.zeros_like(total))) / (rows + 2))
-
-
-def require_chains(model: Any, what: str) -> "AbstractPlainModel":
-    """The model, or `TypeError` unless chains reach all its configurations."""
-    found = _require_plain(model, what)
-    reason = found.no_chains()
-    if reason is not None:
-        refuse(model, f"be one of which {what} reaches all configurations", reason)
-    return found
-
-
-def require_numbered(model: Any, what: str) -> "AbstractPlainModel":
-    """The model, or `TypeError` unless chains that follow fields reach all its configurations."""
-    found = _require_plain(model, what)
-    if not found.numbered:
-        refuse(model, f"have binary or categorical units for {what}")
-    reason = found.no_moves()
-    if reason is not None:
-        refuse(model, f"be one of which {what} reaches all configurations", reason)
-    return found
-
-
-def require_possible(model: Any, what: str) -> "AbstractPlainModel":
-    """The model, or `TypeError` unless all configurations of its units are possible."""
-    found = _require_plain(model, what)
-    if found.no_moves() is not None:
-        reason = "some of its factors exclude configurations; take `BP` or `Exact`"
-        refuse(model, f"let all configurations be possible for {what}", reason)
-    return found
-
-
-def _require_plain(model: Any, what: str) -> "AbstractPlainModel":
-    require_model(model)
-    if not isinstance(model, AbstractPlainModel):
-        refuse(model, f"be one of layers of units, or a graph, for {what}")
-    return model
-
-
-def require_single(model: AbstractModel) -> None:
-    """Raises `ValueError` if a model has batch axes."""
-    if model.batch_shape != ():
-        raise ValueError(
-            f"`model` must be a single model, got a batch of shape {model.batch_shape}."
-        )
-
-
-def refuse(model: AbstractModel, wanted: str, hint: str | None = None) -> NoReturn:
-    """Raises `TypeError` for a model that is not taken, and says why or what to do."""
-    hint = model.hint if hint is None else hint
-    hint = f": {hint}" if hint else ""
-    kind = type(model).__name__
-    # As pronounced letter by letter: an RBM, a CRBM.
-    article = "an" if kind[:2].isupper() and kind[0] in "AEFHILMNORSX" else "a"
-    raise TypeError(f"`model` must {wanted}, got {article} {kind}, which is {model.kind}{hint}.")
 
 
 def no_features(model: AbstractModel, features: Any) -> None:

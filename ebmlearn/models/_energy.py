@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import AnyArray, Batch
 from ..units import AbstractUnits
-from ._base import AbstractNamedModel, refuse, Result, States
+from ._base import AbstractNamedModel, Result, States
 from ._block import Block
 from ._names import by_layer, check_names
+from ._require import refuse
 from ._statistics import Statistics
 from ._turns import AbstractTurns, put, taken, unless_held
 

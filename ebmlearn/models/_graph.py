@@ -13,12 +13,13 @@ from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..units import _random
 from ._alone import by_state
-from ._base import no_features, refuse, States
+from ._base import no_features, States
 from ._block import Block
 from ._energy import EnergyModel
 from ._graph_problem import GraphProblem
 from ._groups import cut_states, cut_units, joined_states, Sizes
 from ._problem import each_and_mean
+from ._require import refuse
 from ._statistics import Statistics
 from ._turns import AbstractTurns
 

@@ -13,7 +13,7 @@ from .. import _checks
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray, Batch, Key
 from ..units import Categorical
-from ._base import gaussian, refuse
+from ._base import gaussian
 from ._block import Block
 from ._graph import AbstractGraphModel, excludes, potentials, scaled_potentials
 from ._groups import (
@@ -27,6 +27,7 @@ from ._groups import (
     Sizes,
 )
 from ._lattice import around, colours, ends, features, log_potential, OFFSETS, sizes_of
+from ._require import refuse
 from ._statistics import Statistics
 from ._turns import put, taken, unless_held
 

@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Observed, Targets
-from ._base import AbstractModel, AbstractPlainModel, no_features, refuse
+from ._base import AbstractModel, AbstractPlainModel, no_features
 from ._block import Block
 from ._problem import AbstractProblem
+from ._require import refuse
 from ._statistics import Statistics
 
 

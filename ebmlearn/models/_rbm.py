@@ -17,13 +17,13 @@ from ._base import (
     instancewise,
     matrices_of,
     parameter,
-    refuse,
     rows_of,
     scaled,
     states,
 )
 from ._block import Block
 from ._names import Layers
+from ._require import refuse
 
 
 class RBM(AbstractLayeredModel, AbstractFree):

@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 
 from ..inference import Beliefs
 from ..models import AbstractNamedModel
-from ..models._base import refuse, require_layers
+from ..models._require import refuse, require_layers
 from ..samplers._sweep import drawn
 
 

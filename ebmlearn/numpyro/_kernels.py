@@ -11,9 +11,9 @@ from numpyro.infer.mcmc import MCMCKernel
 from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractNamedModel
-from ..models._base import require_layers, require_single
 from ..models._chains import chain_states
 from ..models._names import by_layer
+from ..models._require import require_layers, require_single
 from ..samplers import (
     AbstractSampler,
     Gibbs,

@@ -7,8 +7,8 @@ from jaxtyping import PyTree
 from pgmax import fgraph, fgroup, vgroup
 
 from ..models import AbstractModel, Groups
-from ..models._base import require
 from ..models._lattice import ends, OFFSETS
+from ..models._require import require
 from ._dense_group import RBMFactorGroup
 from ._grid import Grid
 

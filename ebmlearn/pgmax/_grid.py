@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from .. import _checks
 from ..models import AbstractLayeredModel
-from ..models._base import require, require_single
+from ..models._require import require, require_single
 
 
 # Of each unit, a part of at most exp(-12.5), that is 4e-6, may lie beyond the end of its grid.

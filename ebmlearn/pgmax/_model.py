@@ -14,7 +14,6 @@ from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray, Batch, ByGroup
 from ..messages import GraphInstance, Start
 from ..models import Statistics
-from ..models._base import refuse
 from ..models._block import Block
 from ..models._graph import AbstractGraphModel, excludes, scaled_potentials
 from ..models._groups import (
@@ -25,6 +24,7 @@ from ..models._groups import (
     rows_of,
     Sizes,
 )
+from ..models._require import refuse
 from ..models._turns import put, taken, unless_held
 from ..units import Categorical
 from ._compat import starts_of

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from pgmax import factor, fgraph, fgroup, vgroup
 
 from ..models import Groups, TableModel
-from ..models._base import refuse
+from ..models._require import refuse
 from ._convert import no_grid, PGMaxGraph, to_pgmax
 from ._dense_group import RBMFactor
 from ._grid import Grid

@@ -8,7 +8,7 @@ from pgmax import factor
 from .. import _checks
 from .._sentinels import EXCLUDED
 from ..messages import Stacks
-from ..models._base import refuse
+from ..models._require import refuse
 
 
 def stacks_of(model: Any) -> Stacks:

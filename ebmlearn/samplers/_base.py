@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import AnyArray, Key
 from ..models import AbstractModel, AbstractPlainModel
-from ..models._base import require_chains
+from ..models._require import require_chains
 from ._sweep import sweep
 
 

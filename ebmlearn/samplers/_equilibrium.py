@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import Batch, Key
 from ..models import AbstractPlainModel
-from ..models._base import require_chains, require_single
+from ..models._require import require_chains, require_single
 from ._base import AbstractSampler
 from ._diagnostics import autocorrelation_time, r_hat
 from ._modes import ERRORS, gaps, MODES, on_modes, visible

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from ..models import AbstractPlainModel
-from ..models._base import require_numbered
+from ..models._require import require_numbered
 from ..units import _random
 from . import _moves
 from ._base import AbstractSampler, ChainState, start_chains, tree_where

@@ -14,8 +14,8 @@ from ..inference import BP
 from ..inference._base import is_off, NUMBER
 from ..inference._bp import settings_of
 from ..models import AbstractPlainModel
-from ..models._base import refuse
 from ..models._problem import each
+from ..models._require import refuse
 from ._base import AbstractSampler
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from .. import _checks
 from .._types import AnyArray, Batch
 from ..models import AbstractModel, AbstractPlainModel
-from ..models._base import require_chains, require_model
+from ..models._require import require_chains, require_model
 
 
 class Trajectory(eqx.Module):

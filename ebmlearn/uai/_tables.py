@@ -8,9 +8,9 @@ import numpy as np
 from .._sentinels import EXCLUDED
 from ..elimination import Network
 from ..models import AbstractModel, GridMRF, RBM, TableModel
-from ..models._base import require, require_single
 from ..models._edges import edges_of
 from ..models._lattice import ends, OFFSETS
+from ..models._require import require, require_single
 
 
 if TYPE_CHECKING:

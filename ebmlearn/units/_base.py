@@ -93,6 +93,14 @@ class AbstractUnits(eqx.Module):
     def natural(self, mean: Float[Array, "... _"]) -> Float[Array, "... _"]:
         """The field in which the internal state has this mean: the reverse of `mean`."""
 
+    def natural_of(
+        self, total: Float[Array, " n"], rows: Float[Array, " n"] | int
+    ) -> Float[Array, " n"]:
+        """The field in which units have the mean of some rows, given their sum and their number,
+        and of two more rows at the mean of units in no field.
+        """
+        return self.natural((total + 2 * self.mean(jnp.zeros_like(total))) / (rows + 2))
+
     @abc.abstractmethod
     def log_normaliser(self, field: Float[Array, "... _"]) -> Float[Array, "..."]:
         """$\\log \\sum_x e^{f \\cdot x - E_0(x)}$ over the states of all units."""
