@@ -87,17 +87,17 @@ def logz_time() -> str:
 
 
 def logz_start() -> str:
-    """How far log Z by early steps alone is from that by late ones."""
+    """How far estimates of log Z from early steps are from those of late ones."""
     result = json.loads((RESULTS / "logz_start.json").read_text())
     arguments, runs = result["arguments"], result["rows"]
     chains = len(runs) * arguments["chains"]
     steps = result["steps"]
     last = steps * len(runs[0]["log_z"])
     lines = [
-        "What Bennett's acceptance ratio finds in some steps alone, on the same RBM: the"
-        f" difference from what it finds in the steps {last // 2 + 1:,} to {last:,}, in nats, with"
-        f" its standard error. There are {chains:,} chains of {runs[0]['places']} replicas. `python"
-        f" -m benchmarks logz --task start --model FILE --chains {arguments['chains']} --repeats"
+        "Log Z of the same RBM by Bennett's acceptance ratio from some steps alone, minus log Z"
+        f" from the steps {last // 2 + 1:,} to {last:,}, in nats, with the standard error of the"
+        f" difference. There are {chains:,} chains of {runs[0]['places']} replicas. `python -m"
+        f" benchmarks logz --task start --model FILE --chains {arguments['chains']} --repeats"
         f" {arguments['repeats']}`; {machine(result)}.",
         "",
         "| steps | trips of a replica until then | difference |",

@@ -17,7 +17,7 @@ TOGETHER = 4
 
 
 def remembered(args: argparse.Namespace) -> dict[str, Any]:
-    """What log Z is by each few calls alone, against the second half of all calls."""
+    """Estimates log Z from every few calls alone, and from the second half of all calls."""
     if args.calls % (2 * TOGETHER):
         raise SystemExit(f"--calls must be a multiple of {2 * TOGETHER}, got {args.calls}")
     model = ebm.load(args.model)

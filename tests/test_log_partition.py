@@ -136,7 +136,7 @@ def test_chains_at_several_temperatures_are_swept_at_their_own(source):
 
 
 def two_modes(weight):
-    """All units at 0 and all at 1 are equally likely, and the more apart the larger the weight."""
+    """All units at 0 and all at 1 are equally likely. A larger weight puts them further apart."""
     return ebm.RBM(
         np.full((8, 4), weight, "f"), np.full(8, -2 * weight, "f"), np.full(4, -4 * weight, "f")
     )
