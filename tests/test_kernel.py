@@ -9,7 +9,8 @@ import pytest
 
 import ebmlearn as ebm
 from ebmlearn.messages import _pairwise, Instance, view
-from ebmlearn.messages._pairwise import by_kernel, one_by_one
+from ebmlearn.messages._pairwise import by_kernel
+from ebmlearn.messages._view import one_by_one
 from ebmlearn.units import _random
 
 

@@ -9,7 +9,7 @@ from .. import _checks
 from .._types import AnyArray
 from ..messages import graph_kinds
 from ..models import AbstractNamedModel, AbstractPlainModel
-from ..models._base import states_of
+from ..models._named_base import states_of
 from ..models._require import refuse, require, require_layers, require_possible
 from ._log_partition import LogPartition
 

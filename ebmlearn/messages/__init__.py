@@ -30,10 +30,10 @@ from ._grid import GridMaker, GridView as GridView
 from ._pairwise import (
     change as change,
     Instance as Instance,
-    PairwiseMaker,
     PairwiseView as PairwiseView,
     State as State,
 )
+from ._pairwise_maker import PairwiseMaker
 from ._registry import (
     AbstractMaker as AbstractMaker,
     graph_kinds as graph_kinds,

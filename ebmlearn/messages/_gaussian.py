@@ -18,10 +18,9 @@ from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractLayeredModel
 from ..models._require import refuse
-from ._pairwise import one_by_one
 from ._registry import AbstractMaker
 from ._types import Form, Product, Schedule, Start
-from ._view import AbstractView, cannot, Expected, Told
+from ._view import AbstractView, cannot, Expected, one_by_one, Told
 
 
 # A precision is called guarded if it lies below what is possible by more than rounding explains.

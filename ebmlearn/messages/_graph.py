@@ -13,10 +13,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray
-from ._pairwise import one_by_one
 from ._registry import AbstractMaker
 from ._types import Product
-from ._view import AbstractView, Expected, LEANING, Told
+from ._view import AbstractView, Expected, LEANING, one_by_one, Told
 
 
 class GraphInstance(NamedTuple):

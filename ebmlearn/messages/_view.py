@@ -2,6 +2,7 @@ import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ._types import Start
@@ -140,3 +141,14 @@ def cannot(view: AbstractView, what: str) -> NotImplementedError:
     """The error of a view that has no answer to a question."""
     kind = type(view).__name__.removesuffix("View")
     return NotImplementedError(f"`{what}` is not known of {kind} messages; `Exact` may give it.")
+
+
+def one_by_one(
+    view: AbstractView, state: Any, instance: Any, number: Int[Array, ""]
+) -> tuple[Any, Any]:
+    """So many sweeps one after the other, as `AbstractView.sweeps` has them."""
+
+    def step(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        return view.update(carry[0], instance), carry[0].fields
+
+    return jax.lax.fori_loop(0, number, step, (state, state.fields))

@@ -1,8 +1,6 @@
 from ._base import (
     AbstractFree as AbstractFree,
-    AbstractLayeredModel as AbstractLayeredModel,
     AbstractModel as AbstractModel,
-    AbstractNamedModel as AbstractNamedModel,
     AbstractPlainModel as AbstractPlainModel,
     AbstractSymmetric as AbstractSymmetric,
 )
@@ -15,6 +13,8 @@ from ._graph import AbstractGraphModel as AbstractGraphModel
 from ._grid_mrf import GridMRF as GridMRF
 from ._groups import Groups as Groups
 from ._layered import LayeredModel as LayeredModel
+from ._layered_base import AbstractLayeredModel as AbstractLayeredModel
+from ._named_base import AbstractNamedModel as AbstractNamedModel
 from ._names import Layers as Layers, Units as Units
 from ._nnbm import NNBM as NNBM
 from ._problem import AbstractProblem as AbstractProblem

@@ -7,16 +7,10 @@ from .. import _checks
 from .._types import AnyArray, Key
 from ..units import AbstractUnits
 from ..units._binary import binary
-from ._base import (
-    AbstractLayeredModel,
-    AbstractSymmetric,
-    gaussian,
-    instancewise,
-    parameter,
-    states,
-    symmetrised,
-)
+from ._arrays import gaussian, instancewise, parameter, states, symmetrised
+from ._base import AbstractSymmetric
 from ._block import Block
+from ._layered_base import AbstractLayeredModel
 
 
 class BoltzmannMachine(AbstractLayeredModel, AbstractSymmetric):

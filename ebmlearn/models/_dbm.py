@@ -11,8 +11,10 @@ from .. import _checks
 from .._types import AnyArray, Key
 from ..units import AbstractUnits
 from ..units._binary import binary
-from ._base import AbstractFree, AbstractLayeredModel, gaussian, instancewise, states
+from ._arrays import gaussian, instancewise, states
+from ._base import AbstractFree
 from ._block import Block
+from ._layered_base import AbstractLayeredModel
 from ._rbm import RBM
 
 

@@ -3,7 +3,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .. import _checks
-from ._base import AbstractLayeredModel
+from ._layered_base import AbstractLayeredModel
 
 
 def edges_of(

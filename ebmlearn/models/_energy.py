@@ -10,8 +10,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import AnyArray, Batch
 from ..units import AbstractUnits
-from ._base import AbstractNamedModel, Result, States
+from ._base import Result, States
 from ._block import Block
+from ._named_base import AbstractNamedModel
 from ._names import by_layer, check_names
 from ._require import refuse
 from ._statistics import Statistics

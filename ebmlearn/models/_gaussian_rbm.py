@@ -10,9 +10,11 @@ from .. import _checks
 from .._types import AnyArray, Key
 from ..units import AbstractUnits, Gaussian
 from ..units._binary import binary
-from ._base import AbstractFree, AbstractLayeredModel, gaussian, instancewise, parameter, states
+from ._arrays import gaussian, instancewise, parameter, states
+from ._base import AbstractFree
 from ._block import Block
 from ._boltzmann import BoltzmannMachine
+from ._layered_base import AbstractLayeredModel
 
 
 class GaussianRBM(AbstractLayeredModel, AbstractFree):

@@ -13,7 +13,7 @@ from .. import _checks
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray, Batch, Key
 from ..units import Categorical
-from ._base import gaussian
+from ._arrays import gaussian
 from ._block import Block
 from ._graph import AbstractGraphModel, excludes, potentials, scaled_potentials
 from ._groups import (

@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray, Key
 from ..units import AbstractUnits
-from ._base import AbstractLayeredModel, gaussian, symmetrised
+from ._arrays import gaussian, symmetrised
 from ._block import Block
+from ._layered_base import AbstractLayeredModel
 from ._names import by_layer, check_names
 
 

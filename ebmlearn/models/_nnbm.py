@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, DTypeLike, Float, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray, Key
 from ..units import AbstractUnits, Nonnegative, TruncatedNormal
-from ._base import AbstractLayeredModel, gaussian, instancewise, states, symmetrised
+from ._arrays import gaussian, instancewise, states, symmetrised
 from ._block import Block
 from ._copositive import copositivity
+from ._layered_base import AbstractLayeredModel
 
 
 # How far from singular `project` leaves the couplings, as a part of their mean diagonal.

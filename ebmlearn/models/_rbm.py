@@ -10,18 +10,11 @@ from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Key, Observed
 from ..units import AbstractUnits
 from ..units._binary import binary
-from ._base import (
-    AbstractFree,
-    AbstractLayeredModel,
-    gaussian,
-    instancewise,
-    matrices_of,
-    parameter,
-    rows_of,
-    scaled,
-    states,
-)
+from ._arrays import gaussian, instancewise, parameter, states
+from ._base import AbstractFree, matrices_of
 from ._block import Block
+from ._layered_base import AbstractLayeredModel
+from ._named_base import rows_of
 from ._names import Layers
 from ._require import refuse
 
@@ -405,7 +398,7 @@ class CRBM(AbstractFree):
 
     def tempered(self, beta: float | Float[Array, ""]) -> "CRBM":
         """The model of $p(v, h \\mid x)^\\beta$: every parameter times `beta`."""
-        return scaled(self, beta)
+        return jax.tree.map(lambda x: x * jnp.asarray(beta, x.dtype), self)
 
     def decayed(self) -> "CRBM":
         """The parameters that weight decay shrinks: all weights."""

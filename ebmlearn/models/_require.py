@@ -3,7 +3,9 @@
 from typing import Any, NoReturn
 
 from .. import _checks
-from ._base import AbstractLayeredModel, AbstractModel, AbstractNamedModel, AbstractPlainModel
+from ._base import AbstractModel, AbstractPlainModel
+from ._layered_base import AbstractLayeredModel
+from ._named_base import AbstractNamedModel
 
 
 def require_model(model: Any) -> None:

@@ -9,17 +9,10 @@ from .. import _checks
 from .._types import AnyArray, Key
 from ..units import AbstractUnits, Categorical
 from ..units._binary import binary
-from ._base import (
-    AbstractLayeredModel,
-    AbstractSymmetric,
-    gaussian,
-    instancewise,
-    optional,
-    parameter,
-    states,
-    symmetrised,
-)
+from ._arrays import gaussian, instancewise, optional, parameter, states, symmetrised
+from ._base import AbstractSymmetric
 from ._block import Block
+from ._layered_base import AbstractLayeredModel
 from ._rbm import RBM
 
 
