@@ -11,7 +11,7 @@ from .._types import AnyArray, Key
 from ..models import AbstractPlainModel
 from ..models._require import refuse, require_chains, require_layers, require_single
 from ..samplers._base import start_chains
-from ._path import AbstractPath, independent, straight, walk
+from ._path import AbstractPath, independent, log_mean, straight, walk
 
 
 class AISEstimate(eqx.Module):
@@ -158,15 +158,12 @@ def _annealed(
     """What chains find along a path: log Z of its start, plus or minus the log-mean of weights."""
     start = path.model.base_log_partition(path.base)
     log_weights = _log_weights(path, positions[:, None], layers, key)
-    number = log_weights.shape[0]
-    log_mean = jax.nn.logsumexp(log_weights) - jnp.log(jnp.asarray(number, log_weights.dtype))
-    relative = jnp.exp(log_weights - log_mean)
-    error = relative.std(ddof=1) / number**0.5 if number > 1 else jnp.asarray(jnp.nan)
+    mean, error = log_mean(log_weights)
     return AISEstimate(
-        log_partition=start + sign * log_mean,
-        standard_error=error.astype(log_weights.dtype),
+        log_partition=start + sign * mean,
+        standard_error=error,
         log_weights=log_weights,
-        effective_chains=float(number) ** 2 / (relative**2).sum(),
+        effective_chains=float(len(log_weights)) ** 2 / jnp.exp(2 * (log_weights - mean)).sum(),
     )
 
 

@@ -24,6 +24,7 @@ from ._path import (
     Found,
     independent,
     LEG,
+    log_mean,
     Passing,
     Replicas,
     straight,
@@ -402,13 +403,9 @@ def _weighted(log_weights: Float[np.ndarray, " chains"], sign: int = 1) -> tuple
     the spread of the weights says too little: the mean plus half the variance of their logarithms,
     to which the estimate comes close if these are nearly normal, says how much is missing.
     """
-    number = len(log_weights)
-    top = log_weights.max()
-    weights = np.exp(log_weights - top)
-    log_mean = top + np.log(weights.mean())
-    spread = weights.std(ddof=1) / weights.mean() / np.sqrt(number)
-    missing = log_weights.mean() + log_weights.var(ddof=1) / 2 - log_mean
-    return sign * float(log_mean), math.hypot(spread, missing)
+    mean, error = map(float, log_mean(jnp.asarray(log_weights)))
+    missing = log_weights.mean() + log_weights.var(ddof=1) / 2 - mean
+    return sign * mean, math.hypot(error, missing)
 
 
 def _beside(model: Any, key: PRNGKeyArray) -> dict[str, Estimate]:

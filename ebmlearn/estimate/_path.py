@@ -335,3 +335,14 @@ def all_energies(
         return path.at(place[None]).energies(rows).reshape(layers[0].shape[:2])
 
     return jax.lax.map(of_model, places)
+
+
+def log_mean(
+    log_weights: Float[Array, " chains"],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The logarithm of the mean weight of chains, and its standard error from the spread of the
+    weights: NaN for a single chain.
+    """
+    number = jnp.asarray(len(log_weights), log_weights.dtype)
+    mean = jax.nn.logsumexp(log_weights) - jnp.log(number)
+    return mean, jnp.exp(log_weights - mean).std(ddof=1) / jnp.sqrt(number)

@@ -12,7 +12,7 @@ from .. import _checks
 from .._types import AnyArray, Batch
 from ..units import _random, AbstractUnits
 from ._alone import by_frequency, by_normal
-from ._base import matrices_of, Model, Result, States, Strength
+from ._base import matrices_of, Result, States, Strength
 from ._named_base import AbstractNamedModel
 from ._problem import Problem
 from ._statistics import Statistics
@@ -397,6 +397,6 @@ def as_edges(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return 2 * couplings - jax.lax.stop_gradient(couplings)
 
 
-def times_weights(model: Model, factor: float) -> Model:
+def times_weights(model: Layered, factor: float) -> Layered:
     """The model with its matrices times a number."""
     return jax.tree.map(lambda x: x * jnp.asarray(factor, x.dtype) if x.ndim == 2 else x, model)
