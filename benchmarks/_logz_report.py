@@ -98,7 +98,7 @@ def logz_start() -> str:
         f" from the steps {last // 2 + 1:,} to {last:,}, in nats, with the standard error of the"
         f" difference. There are {chains:,} chains of {runs[0]['places']} replicas. `python -m"
         f" benchmarks logz --task start --model FILE --chains {arguments['chains']} --repeats"
-        f" {arguments['repeats']}`; {machine(result)}.",
+        f" {arguments['repeats']} --calls {arguments['calls']}`; {machine(result)}.",
         "",
         "| steps | trips of a replica until then | difference |",
         "|---|---|---|",
