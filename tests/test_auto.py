@@ -184,6 +184,15 @@ def test_wrong_uses(rbm):
         errors.check(case)
 
 
+def test_a_failure_of_a_candidate_is_not_hidden(rbm, monkeypatch):
+    def broken(self, problem):
+        raise TypeError("broken")
+
+    monkeypatch.setattr(ebm.MeanField, "_beliefs", broken)
+    with pytest.raises(TypeError, match="broken"):
+        ebm.Auto(60, exact=False)(rbm)
+
+
 def test_time_is_kept(rbm):
     ebm.Auto(1, exact=False, product="max")(rbm)
     began = time.perf_counter()

@@ -23,6 +23,7 @@ from ..inference._base import TooLarge
 from ..inference._exact import affordable, MAXIMISES
 from ..messages import graph_kinds
 from ..models import Statistics
+from ..models._require import Refused
 from ._chains import apart, ENOUGH, Sampled, sampled
 from ._drawn import drawn
 from ._maximum import maximised
@@ -199,7 +200,7 @@ def _asked(inference: AbstractInference, problem: Any, deadline: float) -> Belie
         return None
     try:
         return iterated(inference, problem, deadline)
-    except TypeError:
+    except Refused:
         return None
 
 

@@ -12,6 +12,7 @@ from ..elimination import Network, Reduced
 from ..inference import Beliefs
 from ..messages import MAKERS
 from ..models import TableModel
+from ..models._require import Refused
 
 
 def shapes_and_tables(problem: Any) -> tuple[int, int] | None:
@@ -20,7 +21,7 @@ def shapes_and_tables(problem: Any) -> tuple[int, int] | None:
     """
     try:
         stacks = MAKERS[problem.model.kind].tables(problem.model)
-    except TypeError:
+    except Refused:
         return None
     return len(stacks), sum(len(members) for members, _ in stacks)
 

@@ -8,6 +8,10 @@ from ._layered_base import AbstractLayeredModel
 from ._named_base import AbstractNamedModel
 
 
+class Refused(TypeError):
+    """A function does not take a model of this class or kind."""
+
+
 def require_model(model: Any) -> None:
     """Raises `TypeError` if this is not a model."""
     if not isinstance(model, AbstractModel):
@@ -83,10 +87,10 @@ def require_single(model: AbstractModel) -> None:
 
 
 def refuse(model: AbstractModel, wanted: str, hint: str | None = None) -> NoReturn:
-    """Raises `TypeError` for a model that is not taken, and says why or what to do."""
+    """Raises an error for a model that is not taken, and says why or what to do."""
     hint = model.hint if hint is None else hint
     hint = f": {hint}" if hint else ""
     kind = type(model).__name__
     # As pronounced letter by letter: an RBM, a CRBM.
     article = "an" if kind[:2].isupper() and kind[0] in "AEFHILMNORSX" else "a"
-    raise TypeError(f"`model` must {wanted}, got {article} {kind}, which is {model.kind}{hint}.")
+    raise Refused(f"`model` must {wanted}, got {article} {kind}, which is {model.kind}{hint}.")
