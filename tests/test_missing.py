@@ -115,8 +115,15 @@ def test_the_loss_of_queries_does_not_look_at_gaps():
 
 def test_learners_that_need_all_values_say_so():
     model = ebm.RBM.init(4, 3, key=0)
-    for learner in (ebm.CD(), ebm.MSSVM(ebm.BP(5, product="mixed"))):
-        with pytest.raises(ValueError, match=r"`batch` must hold no missing values for (CD|MSSVM)"):
+    for learner in (
+        ebm.CD(),
+        ebm.PercLoss(),
+        ebm.MSSVM(ebm.BP(5, product="mixed")),
+        ebm.LSSVM(ebm.BP(5, product="max")),
+        ebm.PseudoLikelihood(),
+    ):
+        name = type(learner).__name__
+        with pytest.raises(ValueError, match=f"`batch` must hold no missing values for {name}"):
             learner.step(model, None, GAPS, key=KEY, epoch=0)
     with pytest.raises(ValueError, match="`data` must hold no missing values here"):
         ebm.log_likelihood(model, GAPS, 0.0)

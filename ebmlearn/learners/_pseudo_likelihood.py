@@ -12,7 +12,7 @@ from ..messages import graph_kinds
 from ..models import AbstractModel
 from ..models._base import with_inside
 from ..models._require import require
-from ._base import AbstractLearner, mean_field, Metric, Model, prediction_error, StepInfo
+from ._base import AbstractLearner, mean_field, Metric, Model, no_gaps, prediction_error, StepInfo
 
 
 class PseudoLikelihood(AbstractLearner):
@@ -45,7 +45,7 @@ class PseudoLikelihood(AbstractLearner):
         """The gradient of one step: see [`ebmlearn.AbstractLearner`][]."""
         model.check(batch)
         _checks.as_key(key)
-        gradient, loss = _step(model, model.as_batch(batch))
+        gradient, loss = _step(self, model, model.as_batch(batch))
         nan, one = jnp.full_like(loss, jnp.nan), jnp.ones_like(loss)
         return gradient, state, StepInfo(loss, nan, one, jnp.zeros_like(loss), nan)
 
@@ -55,10 +55,11 @@ class PseudoLikelihood(AbstractLearner):
 
 
 @eqx.filter_jit
-def _step(model: Any, batch: Any) -> tuple[Any, Array]:
+def _step(learner: PseudoLikelihood, model: Any, batch: Any) -> tuple[Any, Array]:
     def loss(model: Any) -> Array:
-        given, seen, _ = model.observe(batch)
+        given, seen, observed = model.observe(batch)
         require(given, ("binary", *graph_kinds()), "PseudoLikelihood")
+        no_gaps(given, observed, learner)
         return -pseudo_log_likelihood_of(given, seen[0] if given.layerwise else seen).mean()
 
     # By filter: the wires of a graph are integers.
