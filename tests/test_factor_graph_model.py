@@ -665,7 +665,7 @@ def test_bad_input():
         (lambda: model.with_log_potentials({mixed.rbm: states}), TypeError, "floating-point"),
         (lambda: model.with_evidence({a: np.full((2, 2, 2), np.nan)}), ValueError, "NaN"),
         (lambda: model.with_evidence({x: np.zeros((3, 2))}), KeyError, "group of the graph"),
-        (lambda: model.energy({a: states}), ValueError, "`states` must hold all groups"),
+        (lambda: model.energy({a: states}), ValueError, "`states` must hold a state of each"),
         (lambda: ebm.BP(2)(model, {a: states + 2}), ValueError, "`evidence`.*0 to 1.*got 2"),
         (lambda: ebm.BP(2)(model, {d: np.array([0, 3])}), ValueError, "0 to 2"),
         (lambda: ebm.BP(2)(model, {a: np.zeros((2, 3), int)}), ValueError, "`evidence`"),

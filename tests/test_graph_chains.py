@@ -444,3 +444,63 @@ def test_determined_variables_are_not_held():
     mask = jnp.asarray([True, False, False])
     drawn = ebm.sample(model, ebm.Gibbs(), 50, key=0, start={x: states}, clamped={x: mask})
     assert (np.asarray(drawn[x])[:, 0] == 1).all() and (np.asarray(drawn[x])[:, 2] == 1).all()
+
+
+def test_samples_may_be_held_by_group():
+    model = labelled()
+    drawn = ebm.sample(model, ebm.Gibbs(), 6, key=KEY)
+    options: Any = {"num_chains": 6, "start": drawn, "clamped": {"label": True}}
+    again = ebm.sample(model, ebm.Gibbs(), 6, key=jax.random.key(1), **options)
+    np.testing.assert_array_equal(again["label"], drawn["label"])
+
+
+def test_chains_of_contrastive_divergence_start_at_the_data():
+    """Choices of pools too."""
+    model = GRAPHS["pool"]()
+    rows, _ = possible(model)
+    assert (rows[:, np.asarray(model.sites.choices)] > 0).any()
+    units = eqx.filter_jit(lambda m, x: m.complete(x))(model, jnp.asarray(rows)).units
+    found = model.to_rows(model.near(units, KEY))
+    np.testing.assert_array_equal(found, rows)
+
+
+def test_large_sums_exclude_nothing():
+    t = -100.0 * jnp.ones((2, 2))
+    model = ebm.GridMRF(t, t, t, t, shape=(60, 60))
+    states = jnp.zeros((60, 60), int)
+    number = 4 * 60 * 60 - 60 - 60 - 2 * (60 + 59)
+    np.testing.assert_allclose(model.energy({"state": states}), 100.0 * number, rtol=1e-5)
+    none = t.at[0, 0].set(-jnp.inf)
+    for model in (
+        ebm.GridMRF(none, t, t, t, shape=(2, 2)),
+        ebm.GridMRF(t, t, t, t, shape=(2, 2), bias=jnp.asarray([-jnp.inf, 0.0])),
+    ):
+        assert model.energy({"state": jnp.zeros((2, 2), int)}) == jnp.inf
+        assert jnp.isfinite(model.energy({"state": jnp.ones((2, 2), int)}))
+
+
+def test_evidence_excludes_configurations():
+    x = vgroup.NDVarArray(num_states=2, shape=(2,))
+    model = FactorGraphModel(fgraph.FactorGraph(variable_groups=[x]))
+    model = model.with_evidence({x: jnp.asarray([[-jnp.inf, 0.0], [0.0, 0.0]])})
+    energies = model.energy(jnp.asarray([[0, 0], [1, 0]]))
+    np.testing.assert_array_equal(energies, [jnp.inf, 0.0])
+
+
+def test_states_are_checked_against_their_own_variable():
+    x = vgroup.NDVarArray(num_states=np.array([2, 3]), shape=(2,))
+    model = FactorGraphModel(fgraph.FactorGraph(variable_groups=[x]))
+    ebm.BP(2)(model, {x: np.array([1, 2])})
+    with pytest.raises(ValueError, match=r"`evidence` must hold states from 0 to 1, .* got 2"):
+        ebm.BP(2)(model, {x: np.array([2, 0])})
+
+
+def test_the_best_parameters_on_disk_are_a_graph(tmp_path):
+    model = GRAPHS["pairs"]()
+    data = np.asarray(possible(model)[0])
+    fitted = ebm.fit(model, ebm.MLE(ebm.BP(5)), data, epochs=1, checkpoint=tmp_path, progress=False)
+    for found in (
+        ebm.load(tmp_path / "best.ebm"),
+        ebm.load(tmp_path / "best.ebm", like=model),
+    ):
+        np.testing.assert_array_equal(found.energy(data), fitted.model.energy(data))

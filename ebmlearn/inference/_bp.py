@@ -81,6 +81,8 @@ class BP(AbstractInference, AbstractFormed):
             _checks.choice("schedule", self.schedule, (*get_args(Schedule), "residual"))
         if self.form is not None:
             _checks.choice("form", self.form, get_args(Form))
+        if self.form == "odds" and self.product == "max":
+            raise ValueError('`form` must be "log-odds" or None with `product="max"`, got "odds".')
         if isinstance(self.damping, str):
             _checks.choice("damping", self.damping, ("auto",))
         check_limits(self.iterations, 0.0 if _is_automatic(self) else self.damping, self.tol)

@@ -154,9 +154,18 @@ class AbstractGraphModel(AbstractTurns):
         it meets.
         """
 
-    @abc.abstractmethod
     def energy(self, states: PyTree) -> Float[Array, "*batch"]:
-        """The energy of configurations."""
+        """The energy of configurations, infinite where a factor or the evidence excludes one.
+
+        **Arguments:**
+
+        - `states`: from groups of variables to states `[*batch, *shape]`, of all groups; or the
+          states of all variables, `[*batch, variables]`.
+        """
+        rows = jnp.asarray(self.rows(self.unnamed(states), "states"))
+        if _checks.is_concrete(rows) and bool((rows < 0).any()):
+            raise ValueError("`states` must hold a state of each variable, got some of them.")
+        return _energy(self, rows)
 
     @abc.abstractmethod
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
@@ -352,11 +361,13 @@ class AbstractGraphModel(AbstractTurns):
         rows = self.completed(rows, given >= 0)
         if clamped is None:
             return rows, None
-        if start is None or (
-            isinstance(clamped, Mapping) and any(group not in start for group in clamped)
-        ):
+        by_group = isinstance(clamped, Mapping)
+        if isinstance(start, _ARRAYS) and by_group:
+            named = self.configuration(jnp.asarray(start))
+            start = {group: named.take(group, "`clamped`") for group in clamped}
+        if start is None or (by_group and any(group not in start for group in clamped)):
             raise ValueError("`start` must hold the states of all groups that are `clamped`.")
-        if not isinstance(clamped, Mapping):
+        if not by_group:
             return rows, jnp.broadcast_to(jnp.asarray(clamped, bool), rows.shape) & (given >= 0)
         evidence = {group: start[group] for group in clamped}
         held = self._fitted(GraphProblem(self, evidence, clamped).held, num_chains)
@@ -459,13 +470,13 @@ class AbstractGraphModel(AbstractTurns):
         have one state.
         """
         keys = jax.random.split(key, len(self.sizes))
-        rows = []
+        rows, sure = [], []
         for p, own in zip(units.values, keys, strict=True):
             flat = p.reshape(p.shape[0], -1, p.shape[-1])
             noise = _random.choices(own, flat.shape, flat.dtype)
             rows.append(_random.choose(jnp.log(flat), noise).astype(jnp.int32))
-        drawn = jnp.concatenate(rows, -1)
-        return self.encode(self.completed(drawn, jnp.zeros(drawn.shape, bool)))
+            sure.append(flat.max(-1) == 1)
+        return self.encode(self.completed(jnp.concatenate(rows, -1), jnp.concatenate(sure, -1)))
 
     def with_cost(
         self, seen: Int[Array, "rows variables"], cost: Callable[..., AnyArray]
@@ -573,3 +584,14 @@ def potentials(name: str, x: Any) -> Float[Array, "..."]:
 def excludes(x: Float[AnyArray, "..."]) -> bool:
     """Whether log-potentials that are known exclude something."""
     return _checks.is_concrete(x) and bool((np.asarray(x) < EXCLUDED / 2).any())
+
+
+@eqx.filter_jit
+def _energy(
+    model: AbstractGraphModel, rows: Int[Array, "*batch variables"]
+) -> Float[Array, "*batch"]:
+    (unary,) = model.unary()
+    starts = np.concatenate([[0], np.cumsum(model.num_states)[:-1]]).astype(np.int32)
+    met = unary[rows + jnp.broadcast_to(starts, rows.shape)]
+    own = jnp.where(met < EXCLUDED / 2, -jnp.inf, met).sum(-1)
+    return -model.log_potential(rows) - own

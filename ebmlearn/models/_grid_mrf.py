@@ -20,7 +20,6 @@ from ._groups import (
     cut_states,
     cut_units,
     Groups,
-    joined_states,
     likelihoods_of,
     place,
     rows_of,
@@ -317,21 +316,6 @@ class GridMRF(AbstractGraphModel):
         units = jax.nn.one_hot(states, most, dtype=self.bias.dtype)
         return units, features(self.shape, self.tables, self.channel_tables, states)
 
-    def energy(self, states: PyTree) -> Float[Array, "*batch"]:
-        """The energy of configurations, infinite where a log-potential excludes one.
-
-        **Arguments:**
-
-        - `states`: from the names of groups to states `[*batch, height, width]`, of all groups.
-        """
-        if isinstance(states, Groups):
-            found: Any = states
-            states = joined_states(found.values, self.sizes)
-        rows = jnp.asarray(self.rows(states, "states"))
-        if _checks.is_concrete(rows) and bool((rows < 0).any()):
-            raise ValueError("`states` must hold all groups of variables, got some of them.")
-        return _energy(self, rows)
-
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
         units, pairwise = statistics.units, statistics.pairwise
         mean = units.values[0].reshape(-1, *self.shape, self.bias.shape[0]).mean(0)
@@ -523,16 +507,6 @@ class GridMRF(AbstractGraphModel):
 
     def _index(self, group: Any, what: str) -> int:
         return place(self.group_names, group, what)
-
-
-@eqx.filter_jit
-def _energy(model: GridMRF, rows: Int[Array, "*batch variables"]) -> Float[Array, "*batch"]:
-    (unary,) = model.unary()
-    counts = model.num_states
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
-    met = unary[rows + jnp.broadcast_to(starts, rows.shape)]
-    unary = met.sum(-1)
-    return -model.log_potential(rows) - jnp.where(unary < EXCLUDED / 2, -jnp.inf, unary)
 
 
 def _converted(channel: Any, x: Any, dtype: Any) -> Float[Array, "..."]:

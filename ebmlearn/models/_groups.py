@@ -74,11 +74,12 @@ def rows_of(
             )
         given[k], shapes[k] = states, states.shape[: states.ndim - len(shape)]
     batch = _checks.broadcastable(**{f"{name}[{k}]": s for k, s in shapes.items()})
-    parts = []
-    for k, (shape, number) in enumerate(sizes):
+    parts, at = [], 0
+    for k, (shape, _) in enumerate(sizes):
         size = math.prod(shape)
+        own, at = counts[at : at + size].reshape(shape), at + size
         if k in given:
-            _check_states(name, given[k], np.asarray(number))
+            _check_states(name, given[k], own)
             states = jnp.asarray(given[k]).astype(jnp.int32)
             states = jnp.broadcast_to(states, (*batch, *shape)).reshape(*batch, size)
         else:

@@ -46,10 +46,9 @@ def log_potential(
     met = []
     for table, offset in zip(tables, OFFSETS, strict=True):
         first, second = ends(shape, offset)
-        met.append(table[x[first], x[second]].sum())
-    met += [emission[x, y].sum() for emission, y in zip(emissions, seen, strict=True)]
-    out = jnp.stack(met).sum()
-    return jnp.where(out < EXCLUDED / 2, -jnp.inf, out)
+        met.append(table[x[first], x[second]])
+    met += [emission[x, y] for emission, y in zip(emissions, seen, strict=True)]
+    return jnp.stack([jnp.where(x < EXCLUDED / 2, -jnp.inf, x).sum() for x in met]).sum()
 
 
 def features(

@@ -32,7 +32,7 @@ def apart(x: Any) -> tuple[Any, Any]:
     """
     if isinstance(x, Partial):
         return x
-    if not _has_gaps(x):
+    if not has_nan(x):
         return x, None
     there = ~np.isnan(x)
     return np.where(there, x, np.zeros_like(x)), there
@@ -55,7 +55,8 @@ def observed_evidence(evidence: Evidence, observed: Observed) -> tuple[Any, Any]
         return found, jnp.asarray(observed) & there
 
 
-def _has_gaps(x: Any) -> bool:
+def has_nan(x: Any) -> bool:
+    """Whether an array, whose values can be looked at, holds NaN."""
     if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
         return False
     return _checks.is_concrete(x) and bool(np.isnan(x).any())

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
 from .. import _checks
 from .._sentinels import EXCLUDED, LEAST
@@ -18,7 +18,6 @@ from ._groups import (
     cut_states,
     cut_units,
     Groups,
-    joined_states,
     likelihoods_of,
     place,
     rows_of,
@@ -218,21 +217,6 @@ class TableModel(AbstractGraphModel):
         units = jax.nn.one_hot(states, max(self.counts), dtype=self.dtype)
         return units, features(self.log_potentials, self.members, states)
 
-    def energy(self, states: PyTree) -> Float[Array, "*batch"]:
-        """The energy of configurations, infinite where a table excludes one.
-
-        **Arguments:**
-
-        - `states`: `{"x": states}`, or states `[*batch, variables]` alone.
-        """
-        if isinstance(states, Groups):
-            found: Any = states
-            states = joined_states(found.values, self.sizes)
-        rows = jnp.asarray(self.rows(states, "states"))
-        if _checks.is_concrete(rows) and bool((rows < 0).any()):
-            raise ValueError("`states` must hold a state of each variable, got -1.")
-        return _energy(self, rows)
-
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
         out = jnp.zeros((), self.dtype)
         for table, x in zip(self.log_potentials, statistics.pairwise.values, strict=True):
@@ -353,11 +337,6 @@ class ByTable(eqx.Module):
         values = tuple(np.asarray(x) if _checks.is_concrete(x) else x for x in self.values)
         parts = ByTable(values, self.ranks, self.places)
         return tuple(parts[k] for k in range(len(self.places)))
-
-
-@eqx.filter_jit
-def _energy(model: TableModel, rows: Int[Array, "*batch variables"]) -> Float[Array, "*batch"]:
-    return -model.log_potential(rows)
 
 
 @functools.lru_cache(maxsize=64)

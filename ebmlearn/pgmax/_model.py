@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 from pgmax import fgraph, infer
 
 from .. import _checks
@@ -19,7 +19,6 @@ from ..models._graph import AbstractGraphModel, excludes, scaled_potentials
 from ..models._groups import (
     cut_states,
     cut_units,
-    joined_states,
     likelihoods_of,
     rows_of,
     Sizes,
@@ -420,22 +419,6 @@ class FactorGraphModel(AbstractGraphModel):
         units = jax.nn.one_hot(states, self.layout.max_states, dtype=dtype)
         return units, self.tables(jnp.ones((), dtype)).features(states, "sum")
 
-    def energy(self, states: PyTree) -> Float[Array, "*batch"]:
-        """The energy of configurations, infinite where one breaks a factor.
-
-        **Arguments:**
-
-        - `states`: from variable groups to states `[*batch, *shape]`, or as `rows` takes them, of
-          all variables.
-        """
-        if isinstance(states, Named):
-            found: Any = states
-            states = joined_states(found.values, self.layout.variables)
-        rows = jnp.asarray(self.rows(states, "states"))
-        if _checks.is_concrete(rows) and bool((rows < 0).any()):
-            raise ValueError("`states` must hold all groups of variables, got some of them.")
-        return _energy(self, rows)
-
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
         units, pairwise = statistics.units, statistics.pairwise
         out = jnp.zeros((), self.evidence[0].dtype)
@@ -446,14 +429,6 @@ class FactorGraphModel(AbstractGraphModel):
         for potentials, x in zip(self.log_potentials, pairwise.values, strict=True):
             out = out - (potentials * x).sum()
         return out
-
-
-@eqx.filter_jit
-def _energy(model: FactorGraphModel, rows: Int[Array, "*batch variables"]) -> Float[Array, "*b"]:
-    (unary,) = model.unary()
-    starts = np.concatenate([[0], np.cumsum(model.num_states)[:-1]]).astype(np.int32)
-    met = unary[rows + jnp.broadcast_to(starts, rows.shape)]
-    return -model.log_potential(rows) - met.sum(-1)
 
 
 def _as_it_is(group: int, what: str) -> int:
