@@ -305,3 +305,17 @@ def test_an_augmentation_that_does_not_fit_the_model():
 def test_a_mesh_of_one_device_is_fine():
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
     assert jnp.isfinite(fit(mesh=mesh).last.weights).all()
+
+
+def test_what_a_file_says_is_json(tmp_path):
+    path, model = tmp_path / "x.ebm", ebm.RBM.init(2, 1, key=0)
+    with pytest.raises(TypeError, match=r"`info` must hold what JSON can hold.*float\(x\)"):
+        ebm.save(path, model, {"loss": np.float32(1)})
+    assert not any(tmp_path.iterdir())
+    ebm.save(path, model, [])
+    assert ebm.load_info(path) == []
+
+
+def test_validation_may_be_lists_as_data_may():
+    given = X.tolist(), V.tolist()
+    fit(data=given, validation=given)

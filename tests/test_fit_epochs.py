@@ -113,3 +113,26 @@ def test_the_bar_is_named_after_the_learner(capsys):
     fit(progress=True)
     told = capsys.readouterr().err
     assert "PseudoLikelihood, compiling ..." in told and "steps/s" in told
+
+
+def test_a_validation_that_is_interrupted_is_done_again(tmp_path):
+    """The run goes on as if nothing had happened."""
+    calls = []
+
+    def metric(model, data, epoch):
+        calls.append(epoch)
+        if len(calls) == 2 and data["stop"]:
+            raise KeyboardInterrupt
+        return float(jnp.abs(model.visible_bias).sum())
+
+    def run(stop, **options):
+        calls.clear()
+        return fit(metric=metric, validation={"stop": stop}, validate_every=1, **options)
+
+    whole = run(np.False_)
+    assert run(np.True_, checkpoint=tmp_path).stopped == "interrupted"
+    again = run(np.False_, checkpoint=tmp_path)
+    for name in ("step", "metric"):
+        one, other = (x.history.validations[name] for x in (again, whole))
+        np.testing.assert_array_equal(one, other)
+    assert (again.best_step, again.best_epoch) == (whole.best_step, whole.best_epoch)

@@ -137,3 +137,43 @@ def test_what_lanes_need():
         run(key=[])
     with pytest.raises(TypeError, match="`data` must be an array or a tuple of arrays"):
         ebm.fit_many(model, learner, [data], optimizer=sgd, key=[0], **options)
+
+
+def test_free_parameters_that_are_a_tuple_are_one_model():
+    model = ebm.RBM.init(3, 2, key=0, scale=0.3)
+    parts = model.weights, model.visible_bias, model.hidden_bias
+    options: Any = dict(
+        optimizer=optax.sgd(0.1), epochs=2, batch_size=5, build=lambda x: ebm.RBM(*x)
+    )
+    _, data = rows(10)
+    found = ebm.fit_many(parts, ebm.MLE(ebm.BP(2)), data, key=[0, 1, 2], progress=False, **options)
+    one = ebm.fit(parts, ebm.MLE(ebm.BP(2)), data, key=2, progress=False, **options)
+    close(found[2].parameters, one.parameters)
+
+
+def test_trajectories_and_metrics_are_as_of_fit():
+    _, data = rows(10)
+    model = ebm.RBM.init(3, 2, key=0, scale=0.3)
+    start = ebm.Trajectory.start(model, data, capacity=4)
+    learner = ebm.SAP(ebm.TrajectoryTempering(start), num_chains=5)
+    options: Any = dict(optimizer=optax.sgd(0.1), epochs=2, batch_size=5, progress=False)
+    many = ebm.fit_many(model, learner, data, key=[0, 1], **options)
+    for seed, found in enumerate(many):
+        one = ebm.fit(model, learner, data, key=seed, **options).trajectory
+        assert found.trajectory is not None and one is not None
+        assert len(found.trajectory) == len(one)
+        close(found.trajectory[-1], found.last)
+    learner = ebm.CD(1)
+    with pytest.raises(TypeError, match="`metric` must return a number, got an array"):
+        ebm.fit_many(
+            model, learner, data, key=[0, 1], metric=lambda m, x, e: m.hidden_bias, **options
+        )
+    with pytest.warns(UserWarning, match="`metric` must return a number, got NaN in epoch 0"):
+        ebm.fit_many(
+            model,
+            learner,
+            data,
+            key=[0],
+            metric=lambda m, x, e: jnp.asarray(jnp.nan),
+            **options | {"epochs": 1},
+        )

@@ -3,6 +3,7 @@
 
 """Log Z with error bars, against enumeration."""
 
+import math
 from typing import Any
 
 import errors
@@ -281,3 +282,12 @@ RBM = ebm.RBM.init(visible=2, hidden=2, key=0)
 )
 def test_wrong_arguments_are_told(case):
     errors.check(case)
+
+
+def test_belief_propagation_that_does_not_converge_has_no_value():
+    couplings = jnp.triu(6.0 * jax.random.normal(jax.random.key(4), (12, 12)), 1)
+    bias = jax.random.normal(jax.random.key(104), (12,))
+    model = ebm.BoltzmannMachine(couplings + couplings.T, bias)
+    beliefs = ebm.BP(200, damping=0.5, tol=1e-4)(model)
+    assert not bool(beliefs.converged)
+    assert math.isnan(_log_partition._beside(model, jax.random.key(0))["bethe"].log_partition)

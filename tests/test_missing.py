@@ -1,5 +1,7 @@
 """Missing values in data are unobserved units."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,3 +129,27 @@ def test_learners_that_need_all_values_say_so():
             learner.step(model, None, GAPS, key=KEY, epoch=0)
     with pytest.raises(ValueError, match="`data` must hold no missing values here"):
         ebm.log_likelihood(model, GAPS, 0.0)
+
+
+def test_batches_of_a_loader_may_have_gaps():
+    """One batch of all rows is the same as the rows themselves, up to their order."""
+    model = ebm.RBM.init(4, 3, key=0, scale=0.5)
+    options: Any = dict(optimizer=optax.sgd(0.1), epochs=3, key=KEY, progress=False)
+    found = ebm.fit(model, ebm.MLE(ebm.Exact()), [GAPS], **options).model
+    want = ebm.fit(model, ebm.MLE(ebm.Exact()), GAPS, batch_size=3, **options).model
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_what_is_augmented_has_no_gaps():
+    model = ebm.RBM.init(4, 3, key=0)
+    with pytest.raises(ValueError, match=r"`augment` must return a batch without missing values"):
+        ebm.fit(model, ebm.MLE(ebm.BP(2)), GAPS, augment=lambda batch, key: batch)
+    ebm.fit(
+        model,
+        ebm.MLE(ebm.BP(2)),
+        GAPS,
+        augment=lambda batch, key: jnp.nan_to_num(batch),
+        epochs=1,
+        progress=False,
+    )

@@ -76,13 +76,17 @@ class Keeper:
                 found[int(match[1])] = path
         return dict(sorted(found.items()))
 
-    def write(self, step: int, state: PyTree, best: PyTree, history: History, facts: dict) -> None:
-        """Writes a checkpoint, then removes those that are no longer kept."""
+    def write(
+        self, step: int, state: PyTree, best: PyTree, model: PyTree, history: History, facts: dict
+    ) -> None:
+        """Writes a checkpoint, then removes those that are no longer kept. `model` has the best
+        parameters, and what is not trained.
+        """
         info = {"run": self.about, "facts": facts}
         path = self.folder / f"step-{step:09d}.ebm"
         _file.save(path, {"state": state, "best": best, "history": history._asdict()}, info)
         if facts["best_step"] != self.best_step:
-            _file.save(self.folder / "best.ebm", best, info)
+            _file.save(self.folder / "best.ebm", model, info)
             self.best_step = facts["best_step"]
         # Later steps belong to an earlier run that this one has replaced.
         kept = [k for k in self.paths() if k <= step][-self.settings.keep :]

@@ -96,7 +96,7 @@ class Batches:
             raise ValueError(
                 f"`batch_size` must be None if `data` yields batches, got {batch_size}."
             )
-        self.data = data
+        self.data, self.batch_size = data, None
         self.steps: int | None = len(data) if hasattr(data, "__len__") else None  # pyright: ignore
 
     def first(self) -> PyTree:

@@ -28,7 +28,7 @@ TEMPORARY = ".writing-"
 
 
 @_checks.usage("save(path, model)")
-def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = None) -> None:
+def save(path: str | os.PathLike, tree: PyTree, info: Any = None) -> None:
     """Writes the arrays of a pytree, such as a model, to a file.
 
     The new file replaces an older one only when it is complete on disk, so a crash never leaves a
@@ -67,9 +67,15 @@ def save(path: str | os.PathLike, tree: PyTree, info: dict[str, Any] | None = No
         "tree": described(tree),
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
-        "info": info or {},
+        "info": {} if info is None else info,
     }
-    text = json.dumps(header, allow_nan=True).encode() + b"\n"
+    try:
+        text = json.dumps(header, allow_nan=True).encode() + b"\n"
+    except TypeError as error:
+        raise TypeError(
+            f"`info` must hold what JSON can hold, such as numbers and texts, got {info!r}: write"
+            " `float(x)` for an array of one number."
+        ) from error
     write(path, MAGIC + text + content)
 
 
@@ -124,7 +130,7 @@ def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
     )
 
 
-def load_info(path: str | os.PathLike) -> dict[str, Any]:
+def load_info(path: str | os.PathLike) -> Any:
     """Reads the `info` that was passed to `save`.
 
     **Arguments:**

@@ -17,6 +17,7 @@ from ..inference._base import with_traced
 from ..learners import AbstractLearner
 from ..learners._base import Metric
 from ..models import AbstractModel
+from ..models._problem import has_nan
 from ..samplers import Trajectory
 from ._chains import Chains
 from ._checkpoint import Checkpoint, Keeper
@@ -112,7 +113,7 @@ def fit(
       stops the run.
     - `mesh`: devices to split each batch over, along the first axis of the mesh.
     - `project`: a function that maps the parameters to allowed ones after each step. By default the
-      `project` of the model, if it has one.
+      `project` of the model; none with `build`.
     - `build`: a function from free parameters to the model, for instance to tie parameters.
     - `augment`: a function `augment(batch, key=key)` that returns the batch to learn from, for
       instance with new noise in each epoch. It is compiled: draw from `key` with `jax.random`,
@@ -148,10 +149,11 @@ def fit(
     built, rows = opened(model, data, batch_size, build, augment, key)
     key = _checks.as_key(key)
     order_key, step_key, init_key = jax.random.split(key, 3)
+    validation = _checks.as_data("validation", validation)
     metric = default_metric(metric, learner, built, validation)
     project = own_projection if project is None and build is None else project
     parameters, static = eqx.partition(model, eqx.is_inexact_array)
-    sharding, replicated = _shardings(mesh, batch_size)
+    sharding, replicated = _shardings(mesh, rows.batch_size)
     decay = None if average is None else np.asarray(average, np.float32)
     training = Training(with_traced(learner), static, build, project, augment, decay, sharding)
     training, state = start(training, optimizer, parameters, init_key)
@@ -168,7 +170,7 @@ def fit(
         state = jax.device_put(state, replicated)
         if isinstance(rows, Arrays):
             rows.data = jax.device_put(rows.data, replicated)
-    validation = jax.tree.map(jnp.asarray, _checks.as_data("validation", validation))
+    validation = jax.tree.map(jnp.asarray, validation)
     chains = None
     if equilibrium:
         own = jax.random.fold_in(init_key, 2)
@@ -217,6 +219,11 @@ def opened(
     rows = source(data, batch_size)
     if augment is not None:
         batch = augment(rows.first(), key=_checks.as_key(key))
+        if any(map(has_nan, jax.tree.leaves(batch))):
+            raise ValueError(
+                "`augment` must return a batch without missing values, got NaN: fill them in, or"
+                " leave `augment` out."
+            )
     else:
         # Check all of it if it is in memory.
         batch = data if isinstance(rows, Arrays) else rows.first()

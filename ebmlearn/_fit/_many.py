@@ -3,15 +3,16 @@
 import dataclasses
 import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
@@ -24,12 +25,10 @@ from ._history import Fitted, means_of, Record, Stopped
 from ._loop import all_rows, check_arguments, default_metric, opened, own_projection
 from ._program import Program
 from ._progress import Bar
+from ._recorder import FULL, is_full, states_in, trajectory_in
 from ._run import ROOM, SECONDS
 from ._simple import Comparison
 from ._state import column, compiled, first, step, Training, TrainState, walk
-
-
-Item = TypeVar("Item")
 
 
 def fit_many(
@@ -70,7 +69,7 @@ def fit_many(
             validation=valid,
             metric=lambda model, valid, epoch: model.free_energy(valid).mean(),
         )
-        best = min(found, key=lambda x: x.history.validations["metric"].min())
+        best = min(found, key=lambda x: x.history.validations["metric"].min(initial=jnp.inf))
         ```
 
     **Arguments:**
@@ -97,8 +96,10 @@ def fit_many(
         got = _checks.describe(key)
         raise TypeError(f"`key` must be a list with one key for each run, got {got}.")
     keys = [_checks.as_key(k) for k in key]
-    models = _for_each("model", model, len(keys))
-    optimizers = _for_each("optimizer", optimizer, len(keys))
+    # Free parameters may be a tuple, and optimizers of Optax are.
+    models = _for_each("model", model, len(keys), isinstance(model, list))
+    several = isinstance(optimizer, Sequence) and not hasattr(optimizer, "update")
+    optimizers = _for_each("optimizer", optimizer, len(keys), several)
     for one in optimizers:
         check_arguments(
             learner, one, epochs, 0, patience, metric, validation, validate_every, average
@@ -129,11 +130,10 @@ def fit_many(
     return lanes.fitted(metric is not None)
 
 
-def _for_each(name: str, x: Item | Sequence[Item], number: int) -> Sequence[Item]:
+def _for_each(name: str, x: Any, number: int, several: bool) -> Sequence[Any]:
     """One of them for each run."""
-    # Optimizers of Optax are tuples of functions.
-    if not isinstance(x, Sequence) or hasattr(x, "update"):
-        return [x] * number  # pyright: ignore
+    if not several:
+        return [x] * number
     if len(x) != number:
         raise ValueError(
             f"`{name}` must be one for all runs, or a list with one for each of the {number} keys,"
@@ -293,6 +293,12 @@ class _Lanes:
                 " array, without `float`, `if` or NumPy; or call `fit` for each run."
             ) from error
         values = np.asarray(found, np.float64)
+        if values.ndim != 1:
+            got = _checks.describe(found[0])
+            raise TypeError(f"`metric` must return a number, got {got}.")
+        if np.isnan(values[self.active]).any():
+            text = f"`metric` must return a number, got NaN in epoch {epoch} in some runs."
+            warnings.warn(text, stacklevel=4)
         better = np.zeros(len(values), bool)
         for k in np.flatnonzero(self.active):
             lane, value = self.lanes[k], float(values[k])
@@ -313,8 +319,12 @@ class _Lanes:
         found = jax.tree.map(np.asarray, (self.best if measured else self.current, self.current))
         # Moved all together, since each array that is moved by itself takes time.
         each = [jax.tree.map(lambda x: x[k], found) for k in range(len(self.lanes))]  # noqa: B023
-        out = []
-        for lane, (chosen, end) in zip(self.lanes, jax.device_put(each), strict=True):
+        out, full = [], False
+        for k, (lane, (chosen, end)) in enumerate(
+            zip(self.lanes, jax.device_put(each), strict=True)
+        ):
+            chains = states_in(self.state.learner, k)
+            full = full or is_full(chains)
             validations = len(lane.record.validations)
             one = Fitted(
                 model=self.opened.model(chosen),
@@ -324,8 +334,11 @@ class _Lanes:
                 best_epoch=lane.best_epoch if measured else lane.epoch - 1,
                 best_step=lane.best_step if measured else lane.step,
                 stopped=lane.stopped,
+                trajectory=trajectory_in(chains, self.opened.model(end)),
             )
             out.append(one)
+        if full:
+            warnings.warn(f"{FULL} This is so in some runs.", stacklevel=3)
         return out
 
 
@@ -383,7 +396,7 @@ _NOT_TRACEABLE = (
 @eqx.filter_jit
 def _judged(
     training: Training, metric: Callable, parameters: PyTree, data: Any, epoch: Int[AnyArray, ""]
-) -> Float[Array, " lanes"]:
+) -> Shaped[Array, "lanes *shape"]:
     def judged(metric: Callable) -> Array:
         def one(parameters: PyTree) -> Array:
             return jnp.asarray(metric(training.model(parameters), data, epoch))

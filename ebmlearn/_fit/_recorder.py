@@ -16,6 +16,8 @@ from ..samplers._trajectory_tempering import followed, RATE
 # steps.
 CHAINS = 20
 EVERY = 10
+# What a warning says.
+FULL = "The trajectory is full, and the last two models rarely swap: give it more room."
 
 
 def recorder(
@@ -52,7 +54,7 @@ def trajectory_in(tree: PyTree, model: AbstractModel) -> Trajectory | None:
     """The trajectory of a sampler's state that a pytree holds, ending at a model; None if it holds
     none.
     """
-    found = _states_in(tree)
+    found = states_in(tree)
     return found[0].trajectory.ending(model) if found else None
 
 
@@ -60,12 +62,15 @@ def is_full(tree: PyTree) -> bool:
     """Whether a pytree holds the state of a trajectory that had no room to grow."""
     return any(
         len(state.trajectory) == state.trajectory.capacity and bool(state.rates[-1] < RATE)
-        for state in _states_in(tree)
+        for state in states_in(tree)
     )
 
 
-def _states_in(tree: PyTree) -> list[TrajectoryTemperingState]:
+def states_in(tree: PyTree, lane: int | None = None) -> list[TrajectoryTemperingState]:
+    """The states of trajectories that a pytree holds, those of one lane if it holds many."""
+
     def is_state(x: Any) -> bool:
         return isinstance(x, TrajectoryTemperingState)
 
-    return [x for x in jax.tree.leaves(tree, is_leaf=is_state) if is_state(x)]
+    found = [x for x in jax.tree.leaves(tree, is_leaf=is_state) if is_state(x)]
+    return found if lane is None else jax.tree.map(lambda x: x[lane], found)

@@ -18,7 +18,7 @@ from ._checkpoint import Keeper
 from ._data import Arrays, Batches, Feed
 from ._history import EpochReport, Fitted, History, Record, Stopped
 from ._progress import Bar
-from ._recorder import is_full, trajectory_in
+from ._recorder import FULL, is_full, trajectory_in
 from ._simple import Comparison
 from ._state import advance, compiled, Training, TrainState
 
@@ -76,7 +76,7 @@ class Run:
         self.validation = validation
         self.training = training.in_form(_first_form(training, state))
         facts = {"epoch": 0, "done": 0, "best": math.inf, "best_epoch": -1, "best_step": 0}
-        facts |= {"waited": 0, "validations": 0, "form": self.training.form}
+        facts |= {"waited": 0, "validations": 0, "validated": 0, "form": self.training.form}
         # Replaced as a whole, so that Ctrl-C never finds a half-updated state.
         self.now = _Now(state, self._counted(state), facts)
         self.record = Record(None)
@@ -116,14 +116,15 @@ class Run:
 
     def go(self, epochs: int, patience: int | None, bar: Bar) -> Stopped:
         """Runs to the end and returns why it ended."""
+        # Ctrl-C may have stopped the run in a validation.
+        self._validate_if_due(bar)
         while self.epoch < epochs:
             for feed, most in self._feeds(epochs):
                 if patience is not None and self.facts["waited"] >= patience:
                     return "patience"
                 self._steps(feed, most, bar)
+                self._validate_if_due(bar)
                 step = int(self.state.step)
-                if self.validation.due(step):
-                    self._validate(bar)
                 ended = isinstance(self.rows, Arrays) and self.facts["done"] == self.rows.steps
                 if self.keeper is not None and not ended and self.keeper.due(step, False):
                     self.save()
@@ -142,7 +143,10 @@ class Run:
             return
         for batch in self.rows.epoch(self.facts["done"]):
             if self.training.augment is None:
-                self.training.model(self.state.parameters).check(batch, "data")
+                model = self.training.model(self.state.parameters)
+                model.check(batch, "data")
+                # This says what is missing.
+                batch = model.as_batch(batch)
             feed = Feed(jax.tree.map(jnp.asarray, batch), 1, None)
             before = self.facts["done"]
             while self.facts["done"] == before:
@@ -206,6 +210,11 @@ class Run:
             means = dict(zip(StepInfo._fields, infos.mean(1).tolist(), strict=True))
             bar.update(number, self.epoch, means)
 
+    def _validate_if_due(self, bar: Bar) -> None:
+        step = int(self.state.step)
+        if self.validation.due(step) and self.facts.get("validated", step) != step:
+            self._validate(bar)
+
     def _validate(self, bar: Bar) -> None:
         """Validates the model, and keeps it if it is the best so far."""
         current = self._counted(self.state)
@@ -215,11 +224,12 @@ class Run:
             value = _number(metric(model, self.validation.data, self.epoch))
             if math.isnan(value):
                 text = f"`metric` must return a number, got NaN in epoch {self.epoch}."
-                warnings.warn(text, stacklevel=4)
+                warnings.warn(text, stacklevel=6)
         step, facts, best = int(self.state.step), dict(self.facts), self.now.best
         if facts["validations"]:
             self.validation.comparison.see(value, facts["best"], 6)
         facts.update(waited=facts["waited"] + 1, validations=facts["validations"] + 1)
+        facts["validated"] = step
         # The first is better than the start, whatever it is.
         if value < facts["best"] or facts["best_epoch"] < 0:
             known = math.inf if math.isnan(value) else value
@@ -252,7 +262,8 @@ class Run:
         if self.keeper is None or jax.process_index() != 0 or self.saved == self.place:
             return
         state, best, facts = self._judged()
-        self.keeper.write(int(state.step), state, best, self._history(), facts)
+        model = self.training.free(best)
+        self.keeper.write(int(state.step), state, best, model, self._history(), facts)
         self.saved = self.place
 
     def fitted(self, stopped: Stopped) -> Fitted:
@@ -260,10 +271,7 @@ class Run:
         _, best, facts = self._judged()
         chains = self.state.recorder, self.state.learner
         if is_full(chains):
-            warnings.warn(
-                "The trajectory is full, and the last two models rarely swap: give it more room.",
-                stacklevel=3,
-            )
+            warnings.warn(FULL, stacklevel=4)
         return Fitted(
             model=self.training.model(best),
             last=self.training.model(last),

@@ -66,8 +66,8 @@ class LogPartition(eqx.Module):
     - `interval`: its interval of 95%. If other estimates disagree, it also contains them.
     - `estimates`: all estimates by name: `bennett` and `mbar` from tempered chains; `earlier`, that
       by Bennett of the first half of the steps that count; `ais` and `reverse_ais`; and, for models
-      that they take, `bethe`, the value of belief propagation, and `pmp_bound`. The last two have
-      errors of their own, so they are not compared with the others.
+      that they take, `bethe`, the value of belief propagation, NaN if that did not converge, and
+      `pmp_bound`. The last two have errors of their own, so they are not compared with the others.
     - `disagree`: the names of estimates that differ from `log_partition` by more than four standard
       errors of the difference; `earlier` if it differs so from that of the second half.
     - `stopped`: `"within"` if chains have mixed and the interval is as small as it should be, else
@@ -413,9 +413,10 @@ def _beside(model: Any, key: PRNGKeyArray) -> dict[str, Estimate]:
     inference = BP(200, damping=0.5, tol=1e-4)
     if model.kind not in inference.takes:
         return {}
-    bethe = inference(model).log_partition
+    beliefs = inference(model)
+    bethe = float(beliefs.log_partition) if bool(beliefs.converged) else math.nan
     bound = pmp_bound(model, key=key, num_samples=20)
     return {
-        "bethe": Estimate(float(bethe), math.nan),
+        "bethe": Estimate(bethe, math.nan),
         "pmp_bound": Estimate(float(bound.log_partition), float(bound.standard_error)),
     }
