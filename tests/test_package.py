@@ -16,8 +16,8 @@ import ebmlearn as ebm
 
 ROOT = Path(__file__).parents[1]
 # Each room may use the rooms before it.
-ROOMS = ["units", "models", "messages", "inference", "samplers", "estimate", "learners", "_fit"]
-ROOMS += ["numpyro", "plotting", "sklearn", "uai"]
+ROOMS = ["units", "models", "messages", "elimination", "inference", "samplers", "answers"]
+ROOMS += ["estimate", "learners", "_fit", "pgmax", "numpyro", "plotting", "sklearn", "uai"]
 
 
 def run(code: str) -> str:

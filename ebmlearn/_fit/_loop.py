@@ -95,11 +95,12 @@ def fit(
       `data` yields batches.
     - `key`: a seed, or a key such as `jax.random.key(0)`.
     - `validation`: data for `metric`, in the same form as `data`.
-    - `metric`: a function of the model, the validation data (or None) and the epoch that returns a
-      number; lower is better. The default for a CRBM is the share of wrong units, for query
-      training the cross-entropy on a fixed set of queries (see [`ebmlearn.query_entropy`][]). `fit`
-      warns once if that cross-entropy rises above the one of independent units, as happens when a
-      model memorises few rows.
+    - `metric`: a function of the model, the validation data (or None) and the epoch that
+      returns a number; lower is better. The default for a CRBM is the share of wrong units, for
+      query training the cross-entropy on a fixed set of queries (see
+      [`ebmlearn.query_entropy`][]). For all others it must be given with `validation`. `fit`
+      warns once if that cross-entropy rises above the one of independent units, as happens when
+      a model memorises few rows.
     - `validate_every`: the number of steps between two validations. By default `fit` validates at
       the end of each epoch. Without a metric, callbacks and checkpoints, the device runs several
       epochs without waiting for the host.

@@ -37,9 +37,9 @@ def log_likelihood(
     - `model`: any layered model without connections between hidden layers. Condition a CRBM first.
     - `data`: visible units. For a model with label units, pass `(visible, labels)` for the joint
       probability, or only `visible` to sum over the labels.
-    - `log_partition`: log Z, from [`ebmlearn.Exact`][], [`ebmlearn.ais`][] or another inference; or
-      the result of [`ebmlearn.log_partition`][], of which the largest is taken if estimates
-      disagree.
+    - `log_partition`: log Z, a number such as `Exact()(model).log_partition` or
+      `ais(model, key=key).log_partition`; or the result of [`ebmlearn.log_partition`][], of which
+      the largest is taken if estimates disagree.
     """
     if isinstance(log_partition, LogPartition):
         log_partition = log_partition.quoted

@@ -99,5 +99,5 @@ CD.__init__.__doc__ = """**Arguments:**
   formula for them, such as a DBM. Mean field by default.
 - `centred`: follow the gradient of the centred energy instead. Use it with plain gradient descent:
   Adam rescales each parameter and undoes it.
-- `weight_decay`: the strength of a penalty $\\\\tfrac12 \\\\lambda |W|^2$ on all weights.
+- `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
 """

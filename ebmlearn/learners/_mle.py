@@ -71,7 +71,7 @@ MLE.__init__.__doc__ = """**Arguments:**
 
 - `inference`: an inference of marginals, or a function from the epoch to one.
 - `centred`: follow the gradient of the centred energy instead.
-- `weight_decay`: the strength of a penalty $\\\\tfrac12 \\\\lambda |W|^2$ on all weights.
+- `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
 - `loss`: whether to report the negative log-likelihood, with the inference's estimate of log Z. It
   costs a second run of the inference.
 """

@@ -80,7 +80,7 @@ MSSVM.__init__.__doc__ = """**Arguments:**
 - `inference`: one with `product="mixed"`, or a function from the epoch to one. Graphs need
   `Exact(product="mixed")`.
 - `cost`: a function of states and the truth, both `[batch, visible]`, that returns the cost of each
-  unit. The loss $\\\\Delta$ is its sum over the units.
+  unit. The loss $\\Delta$ is its sum over the units.
 - `centred`: follow the gradient of the centred energy instead.
-- `weight_decay`: the strength of a penalty $\\\\tfrac12 \\\\lambda |W|^2$ on all weights.
+- `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
 """

@@ -109,6 +109,6 @@ def _changed(model: AbstractPlainModel, old: Layers, new: Layers) -> Array:
 
 DMALA.__init__.__doc__ = """**Arguments:**
 
-- `step_size`: how freely units change, $\\\\alpha$ above.
+- `step_size`: how freely units change, $\\alpha$ above.
 - `beta`: the inverse temperature.
 """

@@ -119,6 +119,6 @@ class PAS(AbstractSampler):
 
 PAS.__init__.__doc__ = """**Arguments:**
 
-- `radius`: half of the longest path; the mean length of a path.
+- `radius`: the mean length of a path; the longest has `2 * radius - 1` changes.
 - `beta`: the inverse temperature.
 """

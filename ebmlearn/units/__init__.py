@@ -1,7 +1,6 @@
 """Kinds of units: their states, their distribution in a field, and how they are drawn.
 
-A layer of a model is an object of one of these classes. No code outside this package branches on
-the kind of units.
+A layer of a model is an object of one of these classes. Samplers do not ask which of them it is.
 """
 
 from ._base import (
