@@ -2,6 +2,7 @@
 
 import math
 import time
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -198,3 +199,25 @@ def test_time_is_kept(rbm):
     began = time.perf_counter()
     ebm.Auto(1, exact=False, product="max")(rbm)
     assert time.perf_counter() - began < 20
+
+
+def test_nothing_is_left_to_search_for():
+    rng = np.random.default_rng(0)
+    couplings = np.triu(rng.normal(size=(40, 40)), 1).astype(np.float32)
+    model = ebm.BoltzmannMachine(couplings + couplings.T, np.zeros(40, np.float32))
+    x = np.ones(40, np.float32)
+    found = ebm.Auto(1, product="max")(model, x, np.ones(40, bool))
+    np.testing.assert_array_equal(found.decode().x, x)
+    np.testing.assert_allclose(found.log_partition, couplings.sum(), rtol=1e-4)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_joint_queries_take_lists():
+    model = ebm.RBM.init(3, 2, key=0, scale=1.0)
+    want = ebm.joint_query(
+        model, np.array([1.0, 0, 0]), np.array([True, False, False]), ebm.Exact(), [1, 2]
+    )
+    cases: Any = (([1, 0, 0], [True, False, False]), ([1, math.nan, math.nan], None))
+    for evidence, observed in cases:
+        found = ebm.joint_query(model, evidence, observed, ebm.Exact(), [1, 2])
+        np.testing.assert_allclose(found, want, rtol=1e-5)

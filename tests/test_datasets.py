@@ -221,6 +221,9 @@ def test_files_of_the_wrong_form(folder, tmp_path):
     (folder / "mnist.npz").write_bytes(b"not a zip file")
     with pytest.raises(ValueError, match=r"mnist\.npz` must be an npz file"):
         datasets.mnist()
+    (folder / "mnist.npz").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"mnist\.npz` must be an npz file"):
+        datasets.mnist()
     np.savez(folder / "frey_faces.npz", faces=np.zeros(3))
     with pytest.raises(ValueError, match=r"must hold the arrays x, got faces"):
         datasets.frey_faces()
@@ -247,6 +250,8 @@ def test_originals_of_the_wrong_form(folder, tmp_path, run):
     assert "an idx file train-images" in run("convert", "mnist", tmp_path, status=1)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx(np.zeros((2, 2), np.uint8))[:-1])
     assert "4 bytes after its header, got 3" in run("convert", "mnist", tmp_path, status=1)
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(gzip.compress(b"0" * 100)[:-12])
+    assert "must be a whole gzip file" in run("convert", "mnist", tmp_path, status=1)
     assert "must be a .mat file" in run("convert", "frey", text, status=1)
     scipy.io.savemat(tmp_path / "f.mat", {"gg": np.zeros(2)})
     assert "must hold `ff`, got gg" in run("convert", "frey", tmp_path / "f.mat", status=1)

@@ -18,7 +18,7 @@ from numpyro.distributions.batch_util import promote_batch_shape
 from numpyro.infer import Gibbs, MCMC, NUTS
 
 import ebmlearn as ebm
-from ebmlearn.numpyro import EnergyDistribution, GibbsKernel, SamplerBlock
+from ebmlearn.numpyro import _events, EnergyDistribution, GibbsKernel, SamplerBlock
 
 
 KEY = jax.random.key(0)
@@ -299,7 +299,7 @@ def test_bad_input():
         (
             lambda: SamplerBlock(ebm.ParallelTempering([0, 1]), lambda s: rbm, every),
             TypeError,
-            "replicas",
+            "single chains",
         ),
         (lambda: SamplerBlock(ebm.Gibbs(), cast(Any, rbm), every), TypeError, "`build`"),
         (lambda: SamplerBlock(ebm.Gibbs(), lambda s: rbm, cast(Any, 3)), TypeError, "`model`"),
@@ -387,3 +387,31 @@ def test_what_lies_outside_the_support():
     with pytest.warns(UserWarning, match="Out-of-support"):
         found = distribution.log_prob(jnp.asarray([3, 0]))
     assert found == -jnp.inf
+
+
+def test_hidden_layers_are_drawn_independently():
+    layers = {"visible": ebm.Binary(1), "hidden_1": ebm.Binary(50), "hidden_2": ebm.Binary(50)}
+    ends = (("visible", "hidden_1"), ("visible", "hidden_2"))
+    model = ebm.LayeredModel(layers, {end: jnp.zeros((1, 50)) for end in ends})
+    found = _events.units(model, jnp.zeros((20, 1), jnp.int32), KEY)
+    _, one, two = jax.tree.leaves(found)
+    assert 0.4 < float((one == two).mean()) < 0.6
+
+
+def test_values_of_another_length_are_refused():
+    d = EnergyDistribution(ebm.RBM.init(4, 2, key=0), "exact")
+    for length in (3, 6):
+        with pytest.raises(ValueError, match=r"`value` must have shape \(\.\.\., 4\)"):
+            d.log_prob(jnp.zeros(length, jnp.int32))
+
+
+def test_an_energy_without_parameters():
+    d = EnergyDistribution(ebm.EnergyModel(lambda x: -jnp.sum(x), ebm.Binary(3)), "exact")
+    np.testing.assert_allclose(d.log_prob(jnp.ones(3, int)), 3 - 3 * np.log1p(np.e), rtol=1e-5)
+    assert d.sample(KEY, (5,)).shape == (5, 3)
+
+
+def test_tempered_samplers_are_refused():
+    rbm = ebm.RBM.init(4, 2, key=0)
+    with pytest.raises(ValueError, match="`sampler` must have an inverse temperature of 1"):
+        EnergyDistribution(rbm, "exact", sampler=ebm.Gibbs(0.5))

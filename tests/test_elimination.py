@@ -275,3 +275,44 @@ def test_mixed_product_by_both_methods():
     )
     np.testing.assert_allclose(one.log_partition, two.log_partition, atol=1e-5)
     np.testing.assert_allclose(one["x"], two["x"], atol=1e-6)
+
+
+EQUAL = np.array([[0.0, -np.inf], [-np.inf, 0.0]])
+
+
+def impossible(soft):
+    """Three variables that must be equal, the first and the last of which are not."""
+    model = ebm.TableModel([2] * 3, [(0, 1), (1, 2)], [EQUAL, EQUAL])
+    hard = np.array([0, -1, 1])
+    likelihoods = np.array([[1, 0], [1, 1], [0, 1]], np.float32)
+    return model, {"x": jnp.asarray(likelihoods if soft else hard)}
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_impossible_evidence_is_reported(soft):
+    model, evidence = impossible(soft)
+    for method in ("enumeration", "elimination"):
+        exact = ebm.Exact(method=method)
+        assert exact(model, evidence).log_partition == -np.inf
+        assert not bool(exact(model, evidence).converged)
+        assert not bool(exact.statistics(model, evidence).converged)
+    assert ebm.Auto(2, exact=False)(model, evidence).log_partition == -np.inf
+    found = ebm.Auto(2, product="max", exact=False)(model, evidence)
+    assert found.log_partition == -np.inf and not bool(found.converged)
+
+
+def test_very_wide_networks_are_refused():
+    pairs = list(itertools.combinations(range(201), 2))
+    order = find_order([32] * 201, pairs, seconds=0.1)
+    assert order.width >= 1000
+    with pytest.raises(TooWide):
+        planned([32] * 201, pairs, most=24)
+
+
+def test_the_width_of_marginal_maxima_is_checked_before():
+    n = 14
+    scopes = [(k, k + 1) for k in range(n - 1)] + [(k, n + k) for k in range(n)]
+    model = ebm.TableModel([2] * 2 * n, scopes, [np.zeros((2, 2), np.float32)] * len(scopes))
+    outputs = jnp.arange(2 * n) >= n
+    with pytest.raises(ValueError, match="narrow enough"):
+        ebm.Exact("mixed", max_units=10).beliefs_of(model.problem(None, None).with_outputs(outputs))

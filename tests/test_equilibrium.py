@@ -12,6 +12,7 @@ import pytest
 from numpyro.diagnostics import split_gelman_rubin
 
 import ebmlearn as ebm
+from ebmlearn.samplers._modes import gaps
 
 
 KEY = jax.random.key(0)
@@ -165,3 +166,18 @@ RBM = ebm.RBM.init(visible=2, hidden=2, key=0)
 )
 def test_wrong_arguments_are_told(case):
     errors.check(case)
+
+
+def test_what_is_not_finite_has_not_mixed():
+    x = jnp.zeros((20, 3)).at[:, 0].set(jnp.nan)
+    assert not ebm.r_hat(x) < 2
+    assert not (gaps(x[..., None], x[..., None]) < 4).all()
+
+
+def test_gaps_in_data_are_refused_and_modes_are_found_without_weights():
+    rows = np.array([[np.nan, 1, 0], [0, 1, 1]])
+    with pytest.raises(ValueError, match="`data` must hold no missing values for `equilibrium`"):
+        ebm.equilibrium(ebm.RBM.init(3, 2, key=0), ebm.Gibbs(), rows, key=0)
+    alone = ebm.RBM.init(visible=3, hidden=0, key=0)
+    found = ebm.equilibrium(alone, ebm.Gibbs(), rows[1:], key=0, num_chains=4, steps=20)
+    assert found.r_hat.shape == (3,)

@@ -137,3 +137,28 @@ def test_marginals_at_another_temperature():
         steps=20_000,
     )
     np.testing.assert_allclose(found, ebm.Exact()(model.tempered(0.5)).x, atol=0.02)
+
+
+def test_what_would_be_no_bound_is_refused():
+    solver = ebm.PMP(20, perturb=["visible"])
+    with pytest.raises(ValueError, match="`solver` must perturb all units"):
+        ebm.pmp_bound(ebm.RBM.init(3, 2, key=0), key=0, solver=solver)
+
+
+def test_likelihoods_take_estimates():
+    model, rows = ebm.RBM.init(3, 2, key=0), np.ones((2, 3), int)
+    found = ebm.ais(model, key=0, betas=5, num_chains=3)
+    np.testing.assert_array_equal(
+        ebm.log_likelihood(model, rows, found),
+        ebm.log_likelihood(model, rows, found.log_partition),
+    )
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_units_of_a_classification_are_checked():
+    model = ebm.RBM.init(4, 2, key=0)
+    for wrong in (255.0, np.nan):
+        with pytest.raises(ValueError, match="`visible`"):
+            ebm.classify(model, np.array([[wrong, 0.0]]), labels=2)
+    with pytest.raises(TypeError, match="`where` must hold booleans"):
+        ebm.error_rate(np.ones((1, 2)), np.zeros((1, 2)), np.full((1, 2), 2))

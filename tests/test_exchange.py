@@ -101,7 +101,26 @@ def test_only_the_exchange_kernel_takes_such_sites():
 def test_bad_input():
     with pytest.raises(TypeError, match="`model`"):
         ExchangeKernel(cast(Any, 3))
-    with pytest.raises(TypeError, match="without replicas"):
-        ExchangeKernel(model_of(ising), ebm.ParallelTempering([0.0, 1.0]))
+    for sampler in (ebm.ParallelTempering([0.0, 1.0]), ebm.PMP(5)):
+        with pytest.raises(TypeError, match="`sampler` must be a sampler of single chains"):
+            ExchangeKernel(model_of(ising), sampler)
+    with pytest.raises(ValueError, match="`sampler` must have an inverse temperature of 1"):
+        ExchangeKernel(model_of(ising), ebm.Gibbs(0.5))
     with pytest.raises(ValueError, match="`steps`"):
         ExchangeKernel(model_of(ising), ebm.Gibbs(), steps=0)
+
+
+def test_rows_that_do_not_count_are_refused():
+    def masked(data):
+        coupling = numpyro.sample("coupling", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", len(data)), numpyro.handlers.mask(mask=jnp.arange(3) < 2):
+            numpyro.sample("x", EnergyDistribution(ising(coupling, 0.0), "exchange"), obs=data)
+
+    def repeated(data):
+        coupling = numpyro.sample("coupling", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", 5):
+            numpyro.sample("x", EnergyDistribution(ising(coupling, 0.0), "exchange"), obs=data[:1])
+
+    for model in (masked, repeated):
+        with pytest.raises(ValueError, match="must observe all rows of site 'x'"):
+            ExchangeKernel(model).init(KEY, 0, None, (jnp.zeros((3, 4), jnp.int32),), {})

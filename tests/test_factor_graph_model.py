@@ -734,3 +734,12 @@ def pool_graph():
     graph = fgraph.FactorGraph([x])
     graph.add_factors(fgroup.PoolFactorGroup([x.variables]))
     return graph
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_a_temperature_of_zero_may_be_an_array():
+    bp = MatrixBP(Mixed().graph.bp_state)
+    want = bp.run(bp.init(), num_iters=3, damping=0.0, temperature=0.0)
+    for zero in (np.float32(0), jnp.asarray(0.0)):
+        found = bp.run(bp.init(), num_iters=3, damping=0.0, temperature=zero)
+        np.testing.assert_array_equal(found.ftov_msgs, want.ftov_msgs)

@@ -205,3 +205,55 @@ def test_gaussian_messages_need_weights_between_the_layers():
 def test_names_that_are_no_order_of_layers(names):
     with pytest.raises(ValueError, match="`layers` must"):
         ebm.LayeredModel({name: ebm.Binary(2) for name in names}, {})
+
+
+def test_messages_of_a_model_without_weights():
+    model = ebm.LayeredModel({"visible": ebm.Binary(3)}, {}, {"visible": jnp.asarray([0.0, 1, -1])})
+    want = ebm.Exact()(model).log_partition
+    np.testing.assert_allclose(ebm.BP(3)(model).log_partition, want, rtol=1e-6)
+    found = ebm.BP(3).statistics(model).units
+    np.testing.assert_allclose(
+        jax.tree.leaves(found)[0], jax.nn.sigmoid(model.unary()[0]), rtol=1e-6
+    )
+
+
+def test_layers_begin_with_a_visible_one():
+    w = jnp.ones((2, 2))
+    with pytest.raises(ValueError, match="`layers` must begin with a visible layer, got hidden"):
+        ebm.LayeredModel(
+            {"hidden": ebm.Binary(2), "visible": ebm.Binary(2)}, {("hidden", "visible"): w}
+        )
+
+
+def test_two_visible_layers():
+    """Where hidden units must be inferred, only the first layer would be held."""
+    layers = {name: ebm.Binary(2) for name in ("visible", "label", "hidden_1", "hidden_2")}
+    ends = (("visible", "hidden_1"), ("label", "hidden_2"), ("hidden_1", "hidden_2"))
+    deep = ebm.LayeredModel(layers, {end: jnp.ones((2, 2)) for end in ends})
+    batch = np.ones((3, 2), int), np.zeros((3, 2), int)
+    with pytest.raises(ValueError, match=r"`model` must have one visible layer .* visible, label"):
+        ebm.MLE(ebm.Exact()).step(deep, None, batch, key=0, epoch=0)
+    layers = {name: ebm.Binary(2) for name in ("visible", "label", "hidden")}
+    ends = (("visible", "hidden"), ("label", "hidden"))
+    flat = ebm.LayeredModel(layers, {end: jnp.ones((2, 2)) for end in ends})
+    for learner in (
+        ebm.LSSVM(ebm.BP(3, product="max")),
+        ebm.MSSVM(ebm.BP(3, product="mixed")),
+        ebm.PercLoss(),
+        ebm.PseudoLikelihood(),
+    ):
+        with pytest.raises(TypeError, match="`model` must have one visible layer for"):
+            learner.step(flat, None, batch, key=0, epoch=0)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_parameters_of_units_are_floats():
+    for make in (ebm.Gaussian, ebm.Nonnegative):
+        with pytest.raises(TypeError, match="must have dtype float32 or float64"):
+            make(2, jnp.asarray([1, 2]))
+
+
+def test_energies_of_states_that_do_not_exist():
+    model = ebm.EnergyModel(lambda x: -x.sum(), ebm.Categorical(2, 3))
+    with pytest.raises(ValueError, match="`states`"):
+        model.energy(jnp.asarray([[0, 7], [1, 2]]))

@@ -291,3 +291,9 @@ def test_belief_propagation_that_does_not_converge_has_no_value():
     beliefs = ebm.BP(200, damping=0.5, tol=1e-4)(model)
     assert not bool(beliefs.converged)
     assert math.isnan(_log_partition._beside(model, jax.random.key(0))["bethe"].log_partition)
+
+
+def test_models_that_share_no_draws_leave_their_ratio_open():
+    far = jnp.full((2, 1, 3), 300.0)
+    ratios, _ = bennett([(far, -far)])
+    assert np.isfinite(ratios).all()

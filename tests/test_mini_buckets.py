@@ -134,3 +134,13 @@ def test_auto_takes_log_z_from_them(monkeypatch):
     assert wrong[0] < 0.05 < 0.3 < wrong[1]
     assert float(beliefs.report.upper - exact.log_partition) > 0.1
     assert float(jnp.abs(beliefs["x"] - exact["x"]).mean()) < 0.02
+
+
+def test_states_that_are_far_less_likely_stay_possible():
+    a = np.array([[0.0, 0.0], [-1000.0, -1000.0]])
+    b = np.array([[-2000.0, -2000.0], [0.0, 0.0]])
+    network = Network((2, 2, 2), ((0, 1), (0, 2)), (a, b))
+    order = find_order(network.counts, network.scopes)
+    buckets = MiniBuckets(network, shared_out(network.counts, network.scopes, order, 2))
+    exact = solve(network)[0].value
+    assert buckets.bound >= exact - 1e-9 and np.isfinite(buckets.bound)

@@ -192,3 +192,31 @@ def test_imputer_keeps_the_range_of_a_column():
     assert ((filled[:, 0] >= -5) & (filled[:, 0] <= 5)).all()
     assert filled[1, 6] == 3.0
     assert (filled[:, 7] == 0).all()
+
+
+def test_gibbs_takes_what_fit_takes(rbm):
+    rows = stripes(3)
+    assert rbm.gibbs(scipy.sparse.csr_matrix(rows)).shape == rows.shape
+    with pytest.raises(ValueError, match="NaN"):
+        rbm.gibbs(np.full((1, 6), np.nan))
+
+
+def test_partial_fit_with_another_learner():
+    found = BernoulliRBM(2, random_state=0).fit(stripes(20)).set_params(learner=ebm.CD(1))
+    before = found.components_
+    found.partial_fit(stripes(20))
+    assert (found.components_ != before).any()
+
+
+def test_predictions_are_those_of_the_last_epoch():
+    """With another number of sweeps in each epoch."""
+    x = stripes(20)
+    learner = ebm.MLE(lambda epoch: ebm.BP(1 + epoch))
+    found = CRBMClassifier(6, n_iter=4, random_state=0, learner=learner, learning_rate=0.1).fit(
+        x, x
+    )
+    model = found.model_.condition(x.astype(np.float32))
+    want, other = (np.asarray(ebm.BP(n)(model).visible) for n in (4, 1))
+    assert np.abs(want - other).max() > 1e-5
+    np.testing.assert_allclose(found.predict_proba(x), want, atol=1e-6)
+    np.testing.assert_array_equal(found.predict(x), want > 0.5)

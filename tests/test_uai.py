@@ -497,3 +497,25 @@ def test_all_factors_as_tables():
     wanted = model.energy(rows)
     assert 0 < np.isfinite(wanted).sum() < len(rows)
     np.testing.assert_allclose(tables.energy(rows), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_queries_and_evidence_are_checked():
+    network = uai.to_network(ebm.TableModel([2, 2, 2], [(0, 1), (1, 2)], [np.zeros((2, 2))] * 2))
+    for query in ((-1,), (1, 1), (7,)):
+        with pytest.raises(ValueError, match="`query` must hold different variables from 0 to 2"):
+            uai.answer("MMAP", network, None, query)
+    with pytest.raises(ValueError, match="`evidence` must have shape"):
+        uai.answer("PR", network, np.array([-1, -1]))
+    for state in (-2, 5):
+        with pytest.raises(ValueError, match="`evidence` must hold states from 0 to 1 of variable"):
+            uai.answer("PR", network, np.array([state, -1, -1]))
+    with pytest.raises(TypeError, match="`evidence` must hold integers"):
+        uai.answer("PR", network, np.array([0.5, -1, -1]))
+
+
+def test_numbers_that_are_none_are_not_written(tmp_path):
+    network = Network((2,), ((0,),), (np.array([0.0, np.nan]),))
+    with pytest.raises(ValueError, match="`model` must have log-potentials"):
+        uai.write(tmp_path / "x.uai", network)
+    assert not any(tmp_path.iterdir())

@@ -1,5 +1,6 @@
 """Estimates of log Z and of all means by weighted draws, where a model is made of tables."""
 
+import math
 import time
 from typing import Any, NamedTuple
 
@@ -58,7 +59,8 @@ def drawn(problem: Any, deadline: float, key: PRNGKeyArray) -> Drawn | None:
         problem,
         Found(None, None, "Auto"),
         log_odds=beliefs_of(problem, scores),
-        converged=jnp.ones(shape, bool),
+        # Evidence may leave no configuration.
+        converged=jnp.isfinite(value),
         iterations=jnp.asarray([x.sets for x in found], jnp.int32).reshape(shape),
         residual=spread,
     )
@@ -70,7 +72,8 @@ def _estimated(network: Network, seconds: float, rng: np.random.Generator) -> Es
     try:
         small = reduced(network)
     except Impossible:
-        return None
+        even = [np.full(max(network.counts), 1 / max(network.counts)) for _ in network.counts]
+        return Estimate(-math.inf, -math.inf, 0.0, even, 0.0, 0)
     order = find_order(
         small.network.counts, small.network.scopes, most=_HOPELESS, seconds=seconds / 10
     )

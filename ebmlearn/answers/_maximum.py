@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PRNGKeyArray
 
-from ..elimination import likely_states, Network, reduced
+from ..elimination import Impossible, likely_states, Network, reduced
 from ..inference import Beliefs, MPLP, Report
 from ..inference._beliefs import Found
 from ._networks import beliefs_of, marginals_of, networks_of, tabled
@@ -40,7 +40,8 @@ def maximised(problem: Any, deadline: float, key: PRNGKeyArray) -> Beliefs:
     )
     most = max(network.counts[0] for network in networks)
     scores = jnp.log(jax.nn.one_hot(states, most, dtype=model.dtype))
-    report = Report("search", False, bound - value, value, bound)
+    gap = jnp.where(jnp.isfinite(value), bound - value, jnp.nan)
+    report = Report("search", False, gap, value, bound)
     return Beliefs(
         problem,
         Found(value, None, "Auto"),
@@ -53,7 +54,10 @@ def maximised(problem: Any, deadline: float, key: PRNGKeyArray) -> Beliefs:
 
 def maximum(network: Network, deadline: float, key: PRNGKeyArray) -> Maximum:
     """Likely states of a network. Messages are passed first, for a third of the time at most."""
-    small = reduced(network)
+    try:
+        small = reduced(network)
+    except Impossible:
+        return Maximum(np.zeros(len(network.counts), np.int64), -math.inf, -math.inf)
     model, constant = tabled(small.network)
     problem = model.problem(None, None)
     now = time.perf_counter()

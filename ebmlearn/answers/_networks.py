@@ -33,6 +33,8 @@ def networks_of(problem: Any) -> list[Network]:
     model, maker = problem.model, MAKERS[problem.model.kind]
     unary, there = jax.vmap(lambda x: maker.rows(model, x))(maker.instances(problem))
     rows = np.where(np.asarray(there), np.asarray(unary, np.float64), -np.inf)
+    if maker.of_graphs:
+        rows = np.where(rows < EXCLUDED / 2, -np.inf, rows)
     _, variables, most = rows.shape
     scopes, tables = [], []
     for members, stack in maker.tables(model):

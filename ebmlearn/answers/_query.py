@@ -77,14 +77,10 @@ def query(
     - For real units, a pair `mean`, `variance`.
 
     With `with_info`, a pair of the answer and a `QueryInfo`. For beliefs about hidden units, call
-    `inference(model, evidence, observed)`, which takes the same arguments.
+    `inference(model, evidence, observed)` with arrays.
     """
     inference = asker(model, inference, Auto())
-    evidence, observed = (
-        _checks.as_data("evidence", evidence),
-        _checks.as_data("observed", observed),
-    )
-    problem = model.problem(evidence, observed)
+    problem = _posed(model, evidence, observed)
     beliefs = inference.beliefs_of(problem)
     answer = beliefs.marginals
     if targets is not None:
@@ -126,7 +122,7 @@ def joint_query(
     target has states.
     """
     inference = asker(model, inference, Auto())
-    problem = model.problem(evidence, observed)
+    problem = _posed(model, evidence, observed)
     if isinstance(targets, str) or not hasattr(targets, "__iter__"):
         got = _checks.describe(targets)
         raise TypeError(f"`targets` must be a list of what to ask for, got {got}.")
@@ -157,6 +153,13 @@ def joint_query(
         sizes.append(size)
     joint = jnp.stack(out, -1)
     return joint.reshape(*joint.shape[:-1], *sizes)
+
+
+def _posed(model: Any, evidence: Any, observed: Any) -> Any:
+    """The problem of evidence in any form that users have it in."""
+    return model.problem(
+        _checks.as_data("evidence", evidence), _checks.as_data("observed", observed)
+    )
 
 
 def asker(

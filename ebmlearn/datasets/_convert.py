@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,10 @@ def idx(path: Path) -> np.ndarray:
     """An array of bytes in the idx format."""
     content = path.read_bytes()
     if content[:2] == b"\x1f\x8b":
-        content = gzip.decompress(content)
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"`{path}` must be a whole gzip file, got: {error}.") from error
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise ValueError(
             f"`{path}` must be an idx file of bytes, got one beginning {content[:4]!r}."

@@ -3,6 +3,7 @@
 import os
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,7 +108,7 @@ def read(name: str) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in stored.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (EOFError, OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"`{path}` must be an npz file of plain arrays, got: {error}.") from error
     missing = [key for key in file.arrays if key not in arrays]
     if missing:

@@ -232,11 +232,11 @@ def kept_logs(
     x: Float[np.ndarray, "..."], scope: Sequence[int], kept: Sequence[int]
 ) -> Float[np.ndarray, "..."]:
     """The logarithm of the sum of exponentials over all variables but some, in their order."""
-    top = x.max()
-    if not np.isfinite(top):
-        top = 0.0
+    gone = tuple(a for a, v in enumerate(scope) if v not in kept)
+    top = x.max(gone, keepdims=True) if gone else x
+    top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        return np.log(_kept(np.exp(x - top), scope, kept)) + top
+        return np.log(_kept(np.exp(x - top), scope, kept)) + _kept(top, scope, kept)
 
 
 def solve(

@@ -200,7 +200,7 @@ def _greedy(
     heapq.heapify(heap)
     stamp, done = [0] * len(near), [False] * len(near)
     order, width, work = [], 0.0, 0.0
-    limit = 2.0 ** min(most, 1000)
+    limit = math.inf if math.isinf(most) else 2.0 ** min(most, 1000)
     while heap:
         *_, v, version = heapq.heappop(heap)
         if done[v] or version != stamp[v]:

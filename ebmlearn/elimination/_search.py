@@ -64,9 +64,11 @@ def likely_states(
     if not np.isfinite(network.score(start)):
         found = possible(network, beliefs, seconds / 4)
         start = start if found is None else found
+    if not search.free.any():
+        return Found(start, float(network.score(start)), 0)
     search.round(start, deadline, _MOVES)
     rounds = 0
-    while time.perf_counter() < deadline and search.free.any() and search.value < bound:
+    while time.perf_counter() < deadline and search.value < bound:
         rounds += 1
         if rounds % 3 == 1:
             temperature = float(search.rng.choice(_TEMPERATURES))

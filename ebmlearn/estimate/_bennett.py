@@ -42,8 +42,10 @@ def bennett(
         gap, slope = _added(works, ratios)
         total = gap.sum(1)
         low, high = np.where(total > 0, ratios, low), np.where(total < 0, ratios, high)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             step = np.clip(total / slope.sum(1), -_STEP, _STEP)
+        # Models that share no draws leave their ratio open.
+        step = np.where(total == 0, 0, step)
         new = ratios + step
         with np.errstate(invalid="ignore"):
             middle = (low + high) / 2

@@ -11,6 +11,7 @@ from ..messages import graph_kinds
 from ..models import AbstractNamedModel, AbstractPlainModel
 from ..models._named_base import states_of
 from ..models._require import refuse, require, require_layers, require_possible
+from ._ais import AISEstimate
 from ._log_partition import LogPartition
 
 
@@ -21,7 +22,7 @@ def log_likelihood(
     model: AbstractNamedModel,
     data: Shaped[AnyArray, "rows visible"]
     | tuple[Shaped[AnyArray, "rows visible"], Int[AnyArray, " rows"]],
-    log_partition: float | Float[Array, "*batch"] | LogPartition,
+    log_partition: float | Float[Array, "*batch"] | LogPartition | AISEstimate,
 ) -> Float[Array, " rows"]:
     """The log-probability of each row of visible units, $-F(v) - \\log Z$, in nats.
 
@@ -37,12 +38,14 @@ def log_likelihood(
     - `model`: any layered model without connections between hidden layers. Condition a CRBM first.
     - `data`: visible units. For a model with label units, pass `(visible, labels)` for the joint
       probability, or only `visible` to sum over the labels.
-    - `log_partition`: log Z, a number such as `Exact()(model).log_partition` or
-      `ais(model, key=key).log_partition`; or the result of [`ebmlearn.log_partition`][], of which
-      the largest is taken if estimates disagree.
+    - `log_partition`: log Z, a number such as `Exact()(model).log_partition`; or the result of
+      [`ebmlearn.ais`][] or [`ebmlearn.log_partition`][], of which the largest is taken if estimates
+      disagree.
     """
     if isinstance(log_partition, LogPartition):
         log_partition = log_partition.quoted
+    elif isinstance(log_partition, AISEstimate):
+        log_partition = log_partition.log_partition
     free_energy = _free_energies(model, data)
     log_z = jnp.asarray(log_partition).astype(free_energy.dtype)
     if log_z.shape not in ((), free_energy.shape):

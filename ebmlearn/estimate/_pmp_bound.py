@@ -61,6 +61,11 @@ def pmp_bound(
     _checks.count("num_samples", num_samples)
     solver = PMP(200) if solver is None else solver
     if isinstance(solver, PMP):
+        if solver.perturb is not None:
+            raise ValueError(
+                "`solver` must perturb all units, or the mean is no bound, got a `PMP` with"
+                f" `perturb={solver.perturb!r}`."
+            )
         values = _by_sampler(model, solver, num_samples, key)
     elif not isinstance(solver, AbstractInference):
         got = _checks.describe(solver)

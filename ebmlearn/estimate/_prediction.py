@@ -90,6 +90,7 @@ def classify(
         raise ValueError(f"`labels` must be fewer than the {units} visible units, got {labels}.")
     _checks.rank("visible", visible, 2, "[rows, units]")
     _checks.trailing("visible", visible, (units - labels,), "the visible units without the labels")
+    model.layers[0].check("visible", visible)
     x = jnp.asarray(visible).astype(model.unary()[0].dtype)
     rows = x.shape[0]
     if inference is None:
@@ -131,6 +132,8 @@ def error_rate(
     if where is None:
         return wrong.mean()
     _checks.exact_shape("where", where, truth.shape, "as `truth` has")
+    if where.dtype != bool:
+        raise TypeError(f"`where` must hold booleans, got {_checks.describe(where)}.")
     return (wrong & where).sum() / jnp.asarray(where).sum()
 
 

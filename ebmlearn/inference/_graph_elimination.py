@@ -44,7 +44,7 @@ def eliminated(
     return value, eqx.internal.nondifferentiable_backward(p, name="beliefs of `Exact`")
 
 
-def check_width(problem: Any, most: int) -> None:
+def check_width(problem: Any, product: str, most: int) -> None:
     """Raises `ValueError` if the tables on the way are known to become too large."""
     model = problem.model
     listed = model.as_tables()
@@ -62,8 +62,13 @@ def check_width(problem: Any, most: int) -> None:
         for own, _ in listed
         for row in np.asarray(own).tolist()
     )
+    maximised = [frozenset()]
+    if product == "mixed" and problem.outputs is not None and _checks.is_concrete(problem.outputs):
+        rows = np.asarray(problem.outputs).reshape(-1, len(counts)) & ~held
+        maximised = [frozenset(np.flatnonzero(row).tolist()) for row in np.unique(rows, axis=0)]
     try:
-        _planned(counts, scopes, most)
+        for own in maximised:
+            _planned(counts, scopes, most, own)
     except elimination.TooWide as error:
         raise TooLarge(
             f"`model` must be narrow enough: {error}. Raise `max_units`, or take `BP`."

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .. import messages
+from .._sentinels import EXCLUDED
 from ..messages import GraphInstance, Product
 from ..models import Statistics
 from ..models._problem import each, each_and_mean
@@ -71,7 +72,7 @@ def way_of(problem: Any, product: Product, method: str | None, most: int) -> Way
             " `TableModel`."
         )
     if method == "elimination" or (method is None and tables and size > 2**_FEW):
-        check_width(problem, most)
+        check_width(problem, product, most)
         return Way(product, True, most)
     if size > 2**most:
         raise TooLarge(
@@ -102,15 +103,16 @@ def graph_statistics(problem: Any, way: Way) -> Statistics:
     model, shape = problem.model, problem.shape
 
     def one(instance: GraphInstance) -> tuple[Any, Any]:
-        marginals, factors = _gradients(model, instance, way)
-        return model.padded(marginals), factors
+        log_z, (marginals, factors) = _gradients(model, instance, way)
+        return (log_z, model.padded(marginals)), factors
 
-    units, factors = each_and_mean(one, messages.instances(problem), shape, 64)
+    (log_z, units), factors = each_and_mean(one, messages.instances(problem), shape, 64)
     return Statistics(
         units=model.units((units,)),
         pairwise=model.factors(factors),
         squares=(),
-        converged=jnp.isfinite(units).all((-2, -1)),
+        # Evidence may leave no configuration.
+        converged=jnp.isfinite(log_z),
         iterations=jnp.zeros(shape, jnp.int32),
         residual=jnp.zeros(shape, units.dtype),
     )
@@ -129,20 +131,20 @@ def _solved(problem: Any, way: Way) -> tuple[Array, Array]:
 @eqx.filter_jit
 def _factors(problem: Any, way: Way) -> Any:
     def one(instance: GraphInstance) -> Any:
-        return _gradients(problem.model, instance, way)[1]
+        return _gradients(problem.model, instance, way)[1][1]
 
     return each(one, messages.instances(problem), problem.shape, 64)
 
 
-def _gradients(model: Any, instance: GraphInstance, way: Way) -> tuple[Array, Any]:
-    """The probabilities of states, and of the configurations of factors: the gradient of log Z."""
+def _gradients(model: Any, instance: GraphInstance, way: Way) -> tuple[Array, tuple[Array, Any]]:
+    """Log Z and its gradient: the probabilities of states, and of the configurations of factors."""
     (unary,) = instance.unary
 
     def log_z(unary: Array, potentials: Any) -> Float[Array, ""]:
         changed = eqx.tree_at(lambda m: m.log_potentials, model, potentials)
         return way.log_z(changed, instance._replace(unary=(unary,)))
 
-    return jax.grad(log_z, argnums=(0, 1))(unary, model.log_potentials)
+    return jax.value_and_grad(log_z, argnums=(0, 1))(unary, model.log_potentials)
 
 
 def _log_z(model: Any, instance: GraphInstance, product: str) -> Float[Array, ""]:
@@ -159,10 +161,9 @@ def _log_z(model: Any, instance: GraphInstance, product: str) -> Float[Array, ""
         """
         index = first + jnp.arange(min(_CHUNK, total), dtype=jnp.int32)
         rows = index[:, None] // places.astype(np.int32)[None, :] % counts.astype(np.int32)[None, :]
-        scores = model.log_potential(rows, "max" if product == "max" else "sum") + unary[
-            rows + starts.astype(np.int32)[None, :]
-        ].sum(-1)
-        allowed = index < total
+        own = unary[rows + starts.astype(np.int32)[None, :]]
+        scores = model.log_potential(rows, "max" if product == "max" else "sum") + own.sum(-1)
+        allowed = (index < total) & (own > EXCLUDED / 2).all(-1)
         if instance.clamp is not None:
             held = instance.clamp[None, :]
             allowed = allowed & ((held < 0) | (held == rows)).all(-1)

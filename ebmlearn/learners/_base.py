@@ -14,6 +14,7 @@ from ..inference import AbstractInference, MeanField
 from ..inference._base import AbstractFormed, fits, in_form, is_off
 from ..messages import Form
 from ..models import AbstractModel, AbstractPlainModel, Statistics
+from ..models._require import refuse
 
 
 Model = TypeVar("Model", bound=AbstractModel)
@@ -379,6 +380,12 @@ def no_gaps(model: AbstractPlainModel, observed: PyTree, learner: AbstractLearne
             f"`batch` must hold no missing values for {name}, got NaN: use MLE, SAP or"
             " QueryTraining."
         )
+
+
+def one_visible(model: AbstractPlainModel, seen: PyTree, learner: AbstractLearner) -> None:
+    """Raises `TypeError` if several layers of a model are visible."""
+    if isinstance(seen, tuple) and len(seen) > 1:
+        refuse(model, f"have one visible layer for {type(learner).__name__}", "take SAP or CD")
 
 
 def free_energy(

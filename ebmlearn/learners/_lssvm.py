@@ -8,7 +8,16 @@ from ..inference._base import NUMBER
 from ..messages import graph_kinds
 from ..models import AbstractPlainModel
 from ..models._require import require
-from ._base import AbstractMemoryless, as_schedule, at_epoch, Inference, no_gaps, Phases, posterior
+from ._base import (
+    AbstractMemoryless,
+    as_schedule,
+    at_epoch,
+    Inference,
+    no_gaps,
+    one_visible,
+    Phases,
+    posterior,
+)
 from ._cost import check_cost, Cost, hamming
 
 
@@ -47,6 +56,7 @@ class LSSVM(AbstractMemoryless):
     ) -> Phases:
         model = require(model, ("binary", *graph_kinds()), "LSSVM")
         no_gaps(model, observed, self)
+        one_visible(model, seen, self)
         inference = at_epoch(self.inference, epoch, "max")
         positive = posterior(model, seen, observed, inference, mode=True)
         negative = inference.statistics_of(model.with_cost(seen, self.cost))

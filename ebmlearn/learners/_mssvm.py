@@ -15,6 +15,7 @@ from ._base import (
     free_energy,
     Inference,
     no_gaps,
+    one_visible,
     Phases,
     posterior,
 )
@@ -61,6 +62,7 @@ class MSSVM(AbstractMemoryless):
     ) -> Phases:
         model = require(model, ("binary", *graph_kinds()), "MSSVM")
         no_gaps(model, observed, self)
+        one_visible(model, seen, self)
         inference = at_epoch(self.inference, epoch, "mixed")
         positive = posterior(model, seen, observed, inference)
         negative = inference.statistics_of(model.with_cost(seen, self.cost))

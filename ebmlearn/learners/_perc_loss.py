@@ -12,7 +12,7 @@ from ..inference._base import NUMBER
 from ..models import AbstractPlainModel
 from ..models._require import require
 from ..samplers._sweep import sweep
-from ._base import AbstractMemoryless, mean_field, no_gaps, Phases, rows_in
+from ._base import AbstractMemoryless, mean_field, no_gaps, one_visible, Phases, rows_in
 
 
 class PercLoss(AbstractMemoryless):
@@ -44,6 +44,7 @@ class PercLoss(AbstractMemoryless):
     ) -> Phases:
         layered: Any = require(model, ("binary",), "PercLoss")
         no_gaps(model, observed, self)
+        one_visible(model, seen, self)
         if not layered.is_closed:
             kind = type(model).__name__
             raise ValueError(f"`model` must have a closed free energy, got a {kind}.")

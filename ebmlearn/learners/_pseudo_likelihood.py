@@ -12,7 +12,16 @@ from ..messages import graph_kinds
 from ..models import AbstractModel
 from ..models._base import with_inside
 from ..models._require import require
-from ._base import AbstractLearner, mean_field, Metric, Model, no_gaps, prediction_error, StepInfo
+from ._base import (
+    AbstractLearner,
+    mean_field,
+    Metric,
+    Model,
+    no_gaps,
+    one_visible,
+    prediction_error,
+    StepInfo,
+)
 
 
 class PseudoLikelihood(AbstractLearner):
@@ -60,6 +69,7 @@ def _step(learner: PseudoLikelihood, model: Any, batch: Any) -> tuple[Any, Array
         given, seen, observed = model.observe(batch)
         require(given, ("binary", *graph_kinds()), "PseudoLikelihood")
         no_gaps(given, observed, learner)
+        one_visible(given, seen, learner)
         return -pseudo_log_likelihood_of(given, seen[0] if given.layerwise else seen).mean()
 
     # By filter: the wires of a graph are integers.

@@ -81,7 +81,7 @@ class PairwiseView(AbstractView):
             self.weights = tuple(jnp.exp(w) for w in half)
         else:
             self.weights = tuple(beta / 2 * b.weights for b in blocks)
-        shifts = [split(jnp.zeros(size, blocks[0].weights.dtype)) for size in sizes]
+        shifts = [split(jnp.zeros(size, beta.dtype)) for size in sizes]
         for first, second, weights, _ in blocks:
             shifts[first] = _plus(shifts[first], summed(weights, 1))
             if first != second:
@@ -287,7 +287,7 @@ class PairwiseView(AbstractView):
             return Expected(units, pairs, none)
         plugged = self._plugged(state, instance)
         if not self._in_place:
-            one = jnp.ones((), self.weights[0].dtype)
+            one = jnp.ones((), state.fields[0].dtype)
             units = tuple(jax.nn.sigmoid(field) for field in self.beliefs(state, plugged))
             return Expected(units, self.pairwise(state, instance, one), none)
         even = self._towards_even(state, instance)

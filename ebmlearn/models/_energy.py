@@ -126,6 +126,8 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         if self.alone and hasattr(states, "shape"):
             states = self.units([states])
         parts = by_layer("states", self.names, states)
+        for units, x in zip(self.layers, parts, strict=True):
+            units.check("states", x)
         return self.energies(
             [units.encode(x, self.dtype) for units, x in zip(self.layers, parts, strict=True)]
         )

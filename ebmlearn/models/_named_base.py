@@ -117,6 +117,12 @@ class AbstractNamedModel(AbstractPlainModel):
         observed: Bool[Array, "rows _"] | None,
     ) -> Problem:
         """The problem in which all visible units that are not missing are fixed."""
+        if len(seen) > 1:
+            names = ", ".join(self.names[k] for k in self.seen)
+            raise ValueError(
+                "`model` must have one visible layer if hidden units or missing values must be"
+                f" inferred, got {names}."
+            )
         held = jnp.ones(seen[0].shape, bool) if observed is None else observed
         return Problem(self, seen[0], held, trusted=True)
 

@@ -71,6 +71,8 @@ def check_names(names: tuple[str, ...]) -> None:
     for name in names:
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
             raise ValueError(f"`layers` must have names such as 'visible', got {name!r}.")
+    if names and HIDDEN.fullmatch(names[0]):
+        raise ValueError(f"`layers` must begin with a visible layer, got {', '.join(names)}.")
     numbered = [name for name in names if _field(name) != name]
     mixed = "hidden" in names and numbered
     if mixed or jax.tree.leaves(named(names, range(len(names)))) != list(range(len(names))):

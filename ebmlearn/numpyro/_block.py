@@ -12,6 +12,7 @@ from numpyro.infer.util import log_density
 from .. import _checks
 from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler
+from ..samplers._base import require_chain
 from . import _events
 
 
@@ -81,11 +82,7 @@ class SamplerBlock(MCMCKernel):
         - `model`: the NumPyro model, which the other blocks have too.
         - `steps`: how many steps of the sampler make one of the block.
         """
-        if not isinstance(sampler, AbstractSampler) or sampler.has_replicas:
-            raise TypeError(
-                "`sampler` must be a sampler without replicas, such as `Gibbs()`, got"
-                f" {_checks.describe(sampler)}."
-            )
+        require_chain(sampler)
         if not callable(build):
             raise TypeError(f"`build` must be a function, got {_checks.describe(build)}.")
         if not callable(model):

@@ -18,6 +18,7 @@ from .._types import AnyArray
 from ..inference import Exact
 from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler, Gibbs, sample
+from ..samplers._base import require_beta
 from . import _events
 from ._exchange import Exchanged, require_exchange
 
@@ -87,6 +88,7 @@ class EnergyDistribution(Distribution):
         if sampler is not None and not isinstance(sampler, AbstractSampler):
             got = _checks.describe(sampler)
             raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+        require_beta(sampler)
         _checks.count("steps", steps)
         if isinstance(log_partition, str):
             _checks.choice("log_partition", log_partition, tuple(_STAND_INS))
@@ -106,7 +108,8 @@ class EnergyDistribution(Distribution):
             model = _constant(model)
         self.model = model
         # Of the parameters, and of the batch: axes that `jax.vmap` adds come before these.
-        self.ranks = jax.tree.leaves(model)[0].ndim, len(model.batch_shape)
+        leaves = jax.tree.leaves(model)
+        self.ranks = leaves[0].ndim if leaves else 0, len(model.batch_shape)
         name = log_partition if isinstance(log_partition, str) else None
         self.log_partition = log_partition if name is None else _STAND_INS[name]
         self.sampler = sampler
@@ -191,8 +194,8 @@ class EnergyDistribution(Distribution):
     @property
     def _lead(self) -> tuple[int, ...]:
         """The axes that `jax.vmap` has added to the parameters."""
-        leaf = jax.tree.leaves(self.model)[0]
-        return leaf.shape[: leaf.ndim - self.ranks[0]]
+        leaves = jax.tree.leaves(self.model)
+        return leaves[0].shape[: leaves[0].ndim - self.ranks[0]] if leaves else ()
 
     def _each(self, fn: Callable[..., Array], *args: Array, after: int = 0) -> Array:
         """A function of the model and its log Z, for all that `jax.vmap` has made. The axes of the

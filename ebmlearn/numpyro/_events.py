@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 from numpyro.distributions import constraints
 
+from .. import _checks
 from ..inference import Beliefs
 from ..models import AbstractNamedModel
 from ..models._require import refuse, require_layers
@@ -91,6 +92,7 @@ def size(model: AbstractNamedModel) -> int:
 
 def log_potential(model: AbstractNamedModel, event: Num[Array, "*batch n"]) -> Array:
     """The log-probability of an event, up to log Z. Leading axes broadcast with the model's."""
+    _checks.trailing("value", event, (size(model),), "one state a unit")
     shape = jnp.broadcast_shapes(event.shape[:-1], model.batch_shape)
     rows = model.batched(shape)
     flat = jnp.broadcast_to(event, (*shape, event.shape[-1])).reshape(-1, event.shape[-1])
@@ -106,7 +108,8 @@ def units(model: AbstractNamedModel, event: Num[Array, "chains n"], key: PRNGKey
     layers, held = _layers(model, event), _held(model)
     for k in range(len(layers)):
         if k not in held:  # Only models of layers leave units out.
-            layers[k] = drawn(model, layers, k, key)  # pyright: ignore
+            own = jax.random.fold_in(key, k)
+            layers[k] = drawn(model, layers, k, own)  # pyright: ignore
     return model.decode(layers)
 
 

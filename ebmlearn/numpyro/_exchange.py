@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree
+from numpyro.distributions import MaskedDistribution
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
@@ -16,6 +17,7 @@ from numpyro.infer.util import initialize_model
 from .. import _checks
 from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler
+from ..samplers._base import require_chain
 from ..units import _random
 from . import _events
 
@@ -134,11 +136,8 @@ class ExchangeKernel(MCMCKernel):
             got = _checks.describe(model)
             raise TypeError(f"`model` must be a NumPyro model, a function, got {got}.")
         given = sampler is not None
-        if given and (not isinstance(sampler, AbstractSampler) or sampler.has_replicas):
-            raise TypeError(
-                "`sampler` must be None or a sampler without replicas, such as `Gibbs()`, got"
-                f" {_checks.describe(sampler)}."
-            )
+        if given:
+            require_chain(sampler)
         _checks.count("steps", steps)
         self._model = model
         self._sampler = sampler
@@ -250,18 +249,24 @@ class ExchangeKernel(MCMCKernel):
 
         out = []
         for name, site in found.items():
-            base = site.get("fn")
+            base: Any = site.get("fn")
+            masked = False
             while hasattr(base, "base_dist"):
+                masked = masked or isinstance(base, MaskedDistribution)
                 base = base.base_dist
             if not isinstance(base, EnergyDistribution) or not isinstance(
                 base.log_partition, Exchanged
             ):
                 continue
-            if not site["is_observed"] or site["scale"] is not None:
+            value = jnp.asarray(site["value"])
+            shape = jnp.broadcast_shapes(site["fn"].shape(), value.shape)
+            whole = site["is_observed"] and site["scale"] is None and shape == value.shape
+            if not whole or masked:
                 raise ValueError(
-                    f"`model` must observe all rows of site {name!r}, whose log Z is exchanged."
+                    f"`model` must observe all rows of site {name!r}, whose log Z is exchanged,"
+                    " without a mask."
                 )
-            out.append((base.model, jnp.asarray(site["value"])))
+            out.append((base.model, value))
         if not out:
             raise ValueError(
                 "`model` must have an observed site `EnergyDistribution(..., 'exchange')`, got"

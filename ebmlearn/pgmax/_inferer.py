@@ -113,8 +113,8 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> BeliefPropaga
         _checks.count("num_iters", num_iters)
         _checks.number("damping", damping, 0, 1, "[0, 1]")
         _checks.number("temperature", temperature, 0, float("inf"), "[0, inf)")
-        hard = isinstance(temperature, (int, float)) and temperature == 0
-        undamped = isinstance(damping, (int, float)) and damping == 0
+        hard = _checks.is_concrete(temperature) and float(temperature) == 0
+        undamped = _checks.is_concrete(damping) and float(damping) == 0
         given = _parts(bp_arrays)
         dtype = given[2].dtype
         scale = jnp.asarray(1.0 if hard else temperature, dtype)

@@ -118,6 +118,24 @@ class AbstractChains(AbstractSampler):
         require_chains(model, type(self).__name__)
 
 
+def require_beta(sampler: Any) -> None:
+    """Raises `ValueError` if a sampler draws from a tempered model."""
+    beta = getattr(sampler, "beta", 1.0)
+    if _checks.is_concrete(beta) and beta != 1:
+        raise ValueError(f"`sampler` must have an inverse temperature of 1, got {beta}.")
+
+
+def require_chain(sampler: Any) -> None:
+    """Raises an error unless this is a sampler of single chains of the model itself."""
+    wrong = not isinstance(sampler, AbstractSampler) or sampler.has_replicas or sampler.independent
+    if wrong:
+        got = _checks.describe(sampler)
+        raise TypeError(
+            f"`sampler` must be a sampler of single chains such as `Gibbs()`, got {got}."
+        )
+    require_beta(sampler)
+
+
 def start_chains(
     model: AbstractPlainModel, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
 ) -> ChainState:

@@ -70,7 +70,7 @@ def r_hat(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
     ratio = jnp.sqrt((half - 1) / half + between / within)
     # Chains that stand still agree only if all stand in one place.
     still = jnp.where(between > 0, jnp.inf, jnp.ones_like(ratio))
-    return jnp.where(within > 0, ratio, still)
+    return jnp.where(within == 0, still, ratio)
 
 
 def jumps(

@@ -84,6 +84,8 @@ def equilibrium(
         raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
     pick, one, two = jax.random.split(_checks.as_key(key), 3)
     _, seen, observed = model.observe(_checks.as_data("data", data), "data")
+    if model.has_gaps(observed):
+        raise ValueError("`data` must hold no missing values for `equilibrium`, got NaN.")
     units, _ = model.held_states(seen, observed)
     rows = jax.tree.leaves(units)[0].shape[0]
     chosen = jax.random.choice(pick, rows, (num_chains,), rows < num_chains)

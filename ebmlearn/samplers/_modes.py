@@ -33,7 +33,7 @@ def on_modes(
     weights of the visible units, or the principal components of the states if there are none.
     """
     blocks = model.blocks() if model.layerwise else ()
-    blocks = [block for block in blocks if 0 in (block.first, block.second)]
+    blocks = [b for b in blocks if 0 in (b.first, b.second) and b.weights.size]
     if blocks:
         ends = [b.weights if b.first == 0 else b.weights.T for b in blocks]
         vectors = jnp.linalg.svd(jnp.concatenate(ends, axis=1), full_matrices=False)[0]
@@ -54,4 +54,4 @@ def gaps(
     apart = jnp.abs(first.mean(0) - second.mean(0))
     # Chains that stand still in one place agree.
     small = 1e-6 * (1 + jnp.abs(first).max(0))
-    return jnp.where(apart > small, apart / jnp.sqrt(error), jnp.zeros_like(apart))
+    return jnp.where(apart <= small, jnp.zeros_like(apart), apart / jnp.sqrt(error))

@@ -92,7 +92,7 @@ def sample(
     )
     units = model.configuration(units)
     if check:
-        own = jax.random.fold_in(two, 1)
+        own = jax.random.fold_in(_checks.as_key(key), 2)
         options = {"key": own, "num_chains": num_chains, "burn_in": burn_in, "thin": thin}
         _compare(model, units, sample(model, sampler, num_samples, **options), num_chains)
     return (units, infos) if with_info else units
@@ -115,7 +115,7 @@ def _compare(model: Any, one: PyTree, other: PyTree, num_chains: int) -> None:
     """Warns if chains from two starts disagree."""
     first, second = (visible(model, samples, num_chains) for samples in (one, other))
     largest = float(gaps(*on_modes(model, first, second)).max())
-    if largest > ERRORS:
+    if not largest <= ERRORS:
         warnings.warn(
             "Chains from `start` and from random states still disagree: their means along a slow"
             f" mode differ by {largest:.1f} standard errors. Raise `burn_in`, or use"

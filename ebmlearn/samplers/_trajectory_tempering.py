@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from ..models import AbstractPlainModel
-from ._base import AbstractChains, AbstractSampler, ChainState
+from ._base import AbstractChains, AbstractSampler, ChainState, require_chain
 from ._exchange import (
     AbstractTemperingState,
     advanced,
@@ -80,16 +80,7 @@ class TrajectoryTempering(AbstractChains):
                 f"`trajectory` must be a `Trajectory`, got {got}: write"
                 " `TrajectoryTempering(Trajectory([first, second, third]))`."
             )
-        found = self.sampler
-        wrong = not isinstance(found, AbstractSampler) or found.has_replicas or found.independent
-        if wrong:
-            got = _checks.describe(found)
-            raise TypeError(
-                f"`sampler` must be a sampler of single chains such as `Gibbs()`, got {got}."
-            )
-        beta = getattr(found, "beta", 1.0)
-        if _checks.is_concrete(beta) and beta != 1:
-            raise ValueError(f"`sampler` must have an inverse temperature of 1, got {beta}.")
+        require_chain(self.sampler)
 
     def _check(self, model: Any) -> None:
         self.sampler._check(model)

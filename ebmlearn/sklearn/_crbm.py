@@ -57,7 +57,7 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
           `MLE(BP(10))`.
 
         Fitted attributes: `model_`, the [`ebmlearn.CRBM`][]; `classes_`, the classes of each
-        output.
+        output; `n_iter_`, the number of epochs.
         """
         self.n_components = n_components
         self.learning_rate = learning_rate
@@ -96,6 +96,7 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
             key=two,
             progress=bool(self.verbose),
         ).model
+        self.n_iter_ = self.n_iter
         self.classes_ = classes if outputs.ndim > 1 else classes[0]
         return self
 
@@ -104,7 +105,8 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
         probability.
         """
         features = self._features(X)
-        bits = np.asarray(self._learner().predict(self.model_, features), int)
+        found = self._learner().predict(self.model_, features, epoch=self.n_iter_ - 1)
+        bits = np.asarray(found, int)
         if not isinstance(self.classes_, list):
             return self.classes_[np.minimum(bits[:, 0], len(self.classes_) - 1)]
         pairs = zip(bits.T, self.classes_, strict=True)
@@ -116,7 +118,8 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
         probabilities of both classes. The learner must predict by probabilities.
         """
         features = self._features(X)
-        beliefs = self._learner().decoder(0)(self.model_.condition(features))
+        inference = self._learner().decoder(self.n_iter_ - 1)
+        beliefs = inference(self.model_.condition(features))
         p = np.asarray(beliefs.visible, np.float64)
         if isinstance(self.classes_, list):
             return p

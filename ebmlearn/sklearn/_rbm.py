@@ -123,7 +123,7 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def gibbs(self, v: MatrixLike) -> Bool[np.ndarray, "rows visible"]:
         """Visible units after one step of Gibbs sampling from the visible units `v`."""
         check_is_fitted(self)
-        rows = jnp.asarray(np.asarray(v, np.float32))
+        rows = jnp.asarray(self._rows(v, reset=False))
         one, two = jax.random.split(self._next_key())
         hidden = jax.random.bernoulli(one, self.model_.hidden_given(rows))
         return np.asarray(jax.random.bernoulli(two, self.model_.visible_given(hidden)))
@@ -153,12 +153,20 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _begin(self, rows: Float[np.ndarray, "rows visible"]) -> None:
         self._key = jax.random.key(seed(self.random_state))
         self.model_ = RBM.init(rows.shape[1], self.n_components, key=self._next_key())
-        self._state = self._learner().init(self.model_, key=self._next_key())
+        self._start(self._learner())
+
+    def _start(self, learner: AbstractLearner) -> None:
+        self._state = learner.init(self.model_, key=self._next_key())
+        self._started = learner
 
     def _epoch(self, rows: Float[np.ndarray, "rows visible"], size: int, number: int) -> None:
         rate = jnp.asarray(self.learning_rate, self.model_.dtype)
+        learner = self._learner()
+        if not eqx.tree_equal(learner, self._started):
+            # Settings have changed since the last call.
+            self._start(learner)
         model, state = _epoch(
-            self._learner(),
+            learner,
             self.model_,
             self._state,
             jnp.asarray(rows),

@@ -120,7 +120,7 @@ def write(path: str | os.PathLike, model: AbstractModel | Network, kind: Kind = 
 
 def _entries(k: int, table: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """The exponentials of a table."""
-    possible = table > -np.inf
+    possible = table != -np.inf
     wrong = possible & ~((table >= _LOWEST) & (table <= _HIGHEST))
     if wrong.any():
         raise ValueError(

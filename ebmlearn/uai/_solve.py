@@ -18,6 +18,7 @@ from ..answers._propagated import propagated
 from ..elimination import find_order, Impossible, Network, Reduced, reduced, Solution
 from ..elimination._buckets import bucketed, HOPELESS
 from ..inference import Beliefs
+from ..models._problem import whole
 from ._answers import Answer, Task, TASKS
 
 
@@ -82,6 +83,25 @@ def answer(
     if (task == "MMAP") != bool(len(query)):
         wanted = "hold variables" if task == "MMAP" else "be empty"
         raise ValueError(f"`query` must {wanted} for {task}, got {tuple(query)!r}.")
+    counts = np.asarray(network.counts)
+    wrong = [v for v in query if whole(v) is None or not 0 <= v < len(counts)]
+    if wrong or len(set(query)) < len(query):
+        raise ValueError(
+            f"`query` must hold different variables from 0 to {len(counts) - 1}, got"
+            f" {tuple(query)!r}."
+        )
+    if evidence is not None:
+        evidence = np.asarray(evidence)
+        _checks.exact_shape("evidence", evidence, counts.shape, "a state of each variable")
+        if not np.issubdtype(evidence.dtype, np.integer):
+            raise TypeError(f"`evidence` must hold integers, got {_checks.describe(evidence)}.")
+        wrong = (evidence < -1) | (evidence >= counts)
+        if wrong.any():
+            v = int(np.flatnonzero(wrong)[0])
+            raise ValueError(
+                f"`evidence` must hold states from 0 to {counts[v] - 1} of variable {v}, or -1"
+                f" where not observed, got {evidence[v]}."
+            )
     began = time.perf_counter()
     small = reduced(network, evidence)
     maximised = {"MAP": range(len(network.counts)), "MMAP": query}.get(task, ())
@@ -190,11 +210,15 @@ class _Approximate:
         the better one, if the others can be summed out.
         """
         # The last quarter of the time is for the sums that compare the two.
-        self.deadline -= (self.deadline - time.perf_counter()) / 4
+        end = self.deadline
+        self.deadline -= (end - time.perf_counter()) / 4
         decimated = self._decimated(query)
         joint, _ = self._best()
         candidates = [decimated, np.where(_in(query, len(joint)), joint, -1)]
-        values = [self._value_given(states) for states in candidates]
+        values = []
+        for k, states in enumerate(candidates):
+            left = (end - time.perf_counter()) / (len(candidates) - k)
+            values.append(self._value_given(states, max(left, 1.0)))
         best = int(np.argmax(values))
         states = self.small.restored(np.maximum(candidates[best], 0))
         said = "Its value is not known: the other variables cannot be summed out."
@@ -229,14 +253,13 @@ class _Approximate:
             open_ = open_[number:]
         return states
 
-    def _value_given(self, states: Int[np.ndarray, " variables"]) -> float:
-        """The value of states of the query, minus infinity where it cannot be computed."""
+    def _value_given(self, states: Int[np.ndarray, " variables"], seconds: float) -> float:
+        """The value of states of the query, minus infinity where it cannot be computed in time."""
         try:
             small = reduced(self.small.network, states)
         except Impossible:
             return -math.inf
-        left = max(self.deadline - time.perf_counter(), 1.0)
-        solution, _ = _eliminated(small.network, frozenset(), left, self.memory)
+        solution, _ = _eliminated(small.network, frozenset(), seconds, self.memory)
         return -math.inf if solution is None else solution.value
 
 

@@ -43,8 +43,10 @@ class Gaussian(AbstractRealUnits):
         """
         _checks.count("size", size, 0)
         self.size = size
-        self.log_scale = jnp.zeros(size) if log_scale is None else jnp.asarray(log_scale)
-        self.origin = jnp.zeros_like(self.log_scale) if origin is None else jnp.asarray(origin)
+        log_scale = jnp.zeros(size) if log_scale is None else log_scale
+        self.log_scale = _checks.parameter("log_scale", log_scale)
+        origin = jnp.zeros_like(self.log_scale) if origin is None else origin
+        self.origin = _checks.parameter("origin", origin)
         _checks.trailing("log_scale", self.log_scale, (size,), "one number a unit")
         _checks.trailing("origin", self.origin, (size,), "one number a unit")
 

@@ -52,7 +52,8 @@ class Nonnegative(AbstractRealUnits):
         """
         _checks.count("size", size, 0)
         self.size = size
-        self.precision = jnp.ones(size) if precision is None else jnp.asarray(precision)
+        precision = jnp.ones(size) if precision is None else precision
+        self.precision = _checks.parameter("precision", precision)
         _checks.trailing("precision", self.precision, (size,), "one number a unit")
 
     @property
