@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import oracle
 import pytest
 from pgmax import fgraph, fgroup, vgroup
 from transitions import looped, Outcomes, RANDOM
@@ -504,3 +505,49 @@ def test_the_best_parameters_on_disk_are_a_graph(tmp_path):
         ebm.load(tmp_path / "best.ebm", like=model),
     ):
         np.testing.assert_array_equal(found.energy(data), fitted.model.energy(data))
+
+
+def tables():
+    rng = np.random.default_rng(0)
+    scopes = [(0, 1), (1, 2)]
+    drawn = [rng.normal(size=s).astype(np.float32) for s in ((2, 3), (3, 2))]
+    return ebm.TableModel([2, 3, 2], scopes, drawn)
+
+
+def test_rows_of_any_integers_or_booleans():
+    model, rows = tables(), np.array([[0, 2, 1], [1, 0, 0]])
+    targets = ebm.RandomTargets(0.5)
+    want = ebm.query_entropy(model, rows, targets, ebm.Exact(), key=0)
+    found = ebm.query_entropy(model, rows.astype(np.uint8), targets, ebm.Exact(), key=0)
+    np.testing.assert_allclose(found.value, want.value, rtol=1e-6)
+    two = ebm.TableModel([2, 2], [(0, 1)], [np.eye(2, dtype=np.float32)])
+    np.testing.assert_array_equal(two.energy(np.array([True, False])), 0)
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_tables_and_evidence_are_checked():
+    model = tables()
+    start = jnp.asarray([1, 2, 0])
+    wrong: Any = jnp.asarray([-1, 0, 0])
+    given = {"x": jnp.asarray([[0.0, 0, 1], [1, 1, 1], [1, 1, 0]])}
+    one, two = np.zeros(2, np.float32), np.eye(2)
+    with pytest.raises(TypeError, match="`clamped` must be a mask of booleans"):
+        ebm.sample(model, ebm.Gibbs(), 4, key=0, start=start, clamped=wrong)
+    with pytest.raises(ValueError, match="must allow a state of each variable"):
+        ebm.BP(3)(model, given)
+    with pytest.raises(TypeError, match=r"`scopes\[0\]` must hold the variables of a table"):
+        ebm.TableModel([2, 2], [0, 1], [one, one])  # pyright: ignore
+    nested: Any = [[[0.0, 1.0], [2.0, 3.0]]]
+    np.testing.assert_array_equal(ebm.TableModel([2, 2], [(0, 1)], nested).log_tables[0], nested[0])
+    with oracle.x64(True), pytest.raises(TypeError, match="`log_tables` must have one dtype"):
+        ebm.TableModel([2, 2], [(0,), (0, 1)], [one, two])
+
+
+def test_states_of_a_group_are_checked_beside_those_of_a_variable():
+    y: Any = vgroup.NDVarArray(num_states=3, shape=(2,))
+    model = FactorGraphModel(fgraph.FactorGraph(variable_groups=[y]))
+    with pytest.raises(TypeError, match="must hold states, integers or booleans"):
+        model.rows({y: np.array([1.7, np.nan]), y[0]: np.array(1)})
+    with pytest.raises(ValueError, match="as the group of variables has"):
+        model.rows({y: np.array(2), y[0]: np.array(1)})
+    np.testing.assert_array_equal(model.rows({y: np.array([2, 0]), y[0]: np.array(1)}), [1, 0])

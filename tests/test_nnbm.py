@@ -436,3 +436,11 @@ def test_moments_of_any_kind_of_numbers():
         whole.model.couplings,
         ebm.solve_moments(rows.astype(np.float32), ebm.ISusP()).model.couplings,
     )
+
+
+@pytest.mark.parametrize("scale", [1e-14, 1.0, 1e7, 1e30])
+def test_copositivity_does_not_depend_on_the_size_of_couplings(scale):
+    against = np.array([[1.0, -2.0], [-2.0, 1.0]])
+    with_help = np.array([[1.0, 2.0, -0.5], [2.0, 1.0, 2.0], [-0.5, 2.0, 1.0]])
+    assert copositivity(scale * against).holds is False
+    assert copositivity(scale * with_help).holds is True

@@ -543,3 +543,25 @@ def test_any_model_of_nonnegative_units():
         np.testing.assert_array_equal(first.grid.nodes, second.grid.nodes)
     with pytest.raises(TypeError, match="a kind that grid_for takes, nonnegative, got an RBM"):
         nnbm.grid_for(ebm.RBM.init(2, 2, key=jax.random.key(0)))
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_chains_refuse_states_with_weights():
+    from pgmax import fgraph
+
+    x = nd_var_array(6, (2,))
+    graph = fgraph.FactorGraph([x])
+    couplings = jnp.asarray([[1.0, 0.3], [0.3, 1.0]])
+    grid = nnbm.geometric_grid(6, 4.0, 0.2)
+    graph.add_factors(nnbm.NNBMFactorGroup(x, couplings, grid))
+    model = nnbm.FactorGraphModel(graph)
+    for call in (
+        lambda: ebm.sample(model, ebm.Gibbs(), 4, key=0),
+        lambda: ebm.ais(model, key=0),
+        lambda: ebm.MeanField(3)(model),
+        model.as_energy,
+    ):
+        with pytest.raises(TypeError, match="FactorGraphModel"):
+            call()
+    with pytest.raises(TypeError, match="`grid` must be a `Grid`"):
+        nnbm.NNBMFactorGroup(x, jnp.eye(2), 16)  # pyright: ignore

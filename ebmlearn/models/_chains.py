@@ -32,7 +32,7 @@ def chains(
         if x is not None:
             x = chain_states(f"start ({name})", x, num_chains, units, model.dtype)
         if mask is not None:
-            mask = _mask(f"clamped ({name})", mask, (num_chains, units.size))
+            mask = as_mask(f"clamped ({name})", mask, (num_chains, units.size))
             if x is None:
                 raise ValueError(f"`start` must hold states for clamped units ({name}), got None.")
         states.append(other if x is None else x)
@@ -64,7 +64,8 @@ def chain_states(
     return x.astype(jnp.int32 if units.finite else dtype)
 
 
-def _mask(name: str, x: Any, shape: tuple[int, int]) -> Bool[Array, "chains n"]:
+def as_mask(name: str, x: Any, shape: tuple[int, int]) -> Bool[Array, "chains n"]:
+    """Booleans for all chains, checked."""
     if not hasattr(x, "dtype") or x.dtype != jnp.bool_:
         raise TypeError(f"`{name}` must be a mask of booleans, got {_checks.describe(x)}.")
     return _fitted(name, x, shape)

@@ -29,7 +29,8 @@ def copositivity(couplings: np.ndarray) -> Copositivity:
     """
     matrix = np.asarray(couplings, np.float64)
     n = len(matrix)
-    margin = _MARGIN * np.abs(matrix).max(initial=0)
+    # Of a size with which equations can be solved: the answer does not depend on it.
+    matrix = matrix / (np.abs(matrix).max(initial=0) or 1.0)
     if _positive_definite(matrix):
         return Copositivity(True, None, "positive definite")
     # What is added to a positive definite matrix off the diagonal may not be negative.
@@ -37,11 +38,12 @@ def copositivity(couplings: np.ndarray) -> Copositivity:
         return Copositivity(True, None, "positive definite without its positive couplings")
     if n <= EXACT_UNITS:
         value, direction = _least_on_simplex(matrix)
-        if value > margin:
+        if value <= _MARGIN:
+            return Copositivity(False, direction, "a face of the simplex")
+        if np.isfinite(value):
             return Copositivity(True, None, "positive on all faces of the simplex")
-        return Copositivity(False, direction, "a face of the simplex")
     value, direction = _descend(matrix)
-    if value <= margin:
+    if value <= _MARGIN:
         return Copositivity(False, direction, "a local search")
     return Copositivity(None, None, "no certificate and no direction against it were found")
 

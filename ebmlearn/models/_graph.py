@@ -15,6 +15,7 @@ from ..units import _random
 from ._alone import by_state
 from ._base import no_features, States
 from ._block import Block
+from ._chains import as_mask
 from ._energy import EnergyModel
 from ._graph_problem import GraphProblem
 from ._groups import cut_states, cut_units, joined_states, Sizes
@@ -368,7 +369,7 @@ class AbstractGraphModel(AbstractTurns):
         if start is None or (by_group and any(group not in start for group in clamped)):
             raise ValueError("`start` must hold the states of all groups that are `clamped`.")
         if not by_group:
-            return rows, jnp.broadcast_to(jnp.asarray(clamped, bool), rows.shape) & (given >= 0)
+            return rows, as_mask("clamped", clamped, (num_chains, size)) & (given >= 0)
         evidence = {group: start[group] for group in clamped}
         held = self._fitted(GraphProblem(self, evidence, clamped).held, num_chains)
         return jnp.where(held >= 0, held, rows), held >= 0

@@ -263,7 +263,7 @@ class GridMRF(AbstractGraphModel):
         return rows_of(data, name, self.sizes, self.num_states, self._index)
 
     def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
-        data, parts = likelihoods_of(data, self.sizes, self._index)
+        data, parts = likelihoods_of(data, self.sizes, self.num_states, self._index)
         if parts is None:
             return data, None
         flat = [x.reshape(*x.shape[:-2], math.prod(x.shape[-2:])) for x in parts]

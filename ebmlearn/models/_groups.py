@@ -55,10 +55,10 @@ def rows_of(
                 f" got {_checks.describe(data)}."
             )
         _checks.trailing(name, data, (len(counts),), "one state a variable")
-        if not np.issubdtype(data.dtype, np.integer):
+        if not (np.issubdtype(data.dtype, np.integer) or data.dtype == np.bool_):
             raise TypeError(f"`{name}` must hold integers, got {_checks.describe(data)}.")
         _check_states(name, data, counts)
-        return data
+        return data.astype(np.int32)
     if not data:
         raise ValueError(f"`{name}` must contain at least one group of variables, got 0.")
     given, shapes = {}, {}
@@ -89,7 +89,7 @@ def rows_of(
 
 
 def likelihoods_of(
-    data: Any, sizes: Sizes, index: Index
+    data: Any, sizes: Sizes, counts: Int[np.ndarray, " variables"], index: Index
 ) -> tuple[Any, list[Float[Array, "..."]] | None]:
     """Takes floating-point likelihoods `[*batch, *shape, states]` from a mapping of groups: the
     rest of it, and their logarithms `[*batch, variables, states]` by group.
@@ -103,6 +103,7 @@ def likelihoods_of(
     if not soft:
         return data, None
     given, shapes = {}, {}
+    ends = np.cumsum([math.prod(shape) for shape, _ in sizes])
     for group, x in soft.items():
         k = index(group, "`evidence`")
         shape, states = sizes[k]
@@ -113,7 +114,8 @@ def likelihoods_of(
             if wrong.any():
                 got = values[wrong][0]
                 raise ValueError(f"`evidence` must hold finite likelihoods >= 0, got {got}.")
-            if not values.any(-1).all():
+            own = counts[ends[k] - math.prod(shape) : ends[k]].reshape(*shape, 1)
+            if not (values * (np.arange(states) < own)).any(-1).all():
                 raise ValueError(
                     "`evidence` must allow a state of each variable, got all likelihoods 0."
                 )

@@ -167,17 +167,10 @@ class TableModel(AbstractGraphModel):
 
         An array `[*batch, variables]`, -1 where a variable is not observed.
         """
-        rows = rows_of(data, name, self.sizes, self.num_states, self._index)
-        if _checks.is_concrete(rows) and (np.asarray(rows) >= np.asarray(self.counts)).any():
-            at = np.argwhere(np.asarray(rows) >= np.asarray(self.counts))[0][-1]
-            raise ValueError(
-                f"`{name}` must hold states from 0 to {self.counts[at] - 1} of variable {at}, or -1"
-                f" where not known, got {np.asarray(rows)[..., at].max()}."
-            )
-        return rows
+        return rows_of(data, name, self.sizes, self.num_states, self._index)
 
     def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
-        data, parts = likelihoods_of(data, self.sizes, self._index)
+        data, parts = likelihoods_of(data, self.sizes, self.num_states, self._index)
         return data, None if parts is None else self.flattened(parts[0])
 
     def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Groups:
@@ -373,6 +366,9 @@ def _scoped(
         )
     found = []
     for k, scope in enumerate(scopes):
+        if not isinstance(scope, Iterable):
+            got = _checks.describe(scope)
+            raise TypeError(f"`scopes[{k}]` must hold the variables of a table, got {got}.")
         numbers = tuple(whole(v) for v in scope)
         if any(v is None or not 0 <= v < len(counts) for v in numbers):
             raise ValueError(
@@ -388,6 +384,11 @@ def _scoped(
                 f" {tuple(scope)!r}, got {_checks.describe(tables[k])}."
             )
         found.append(numbers)
+        if not hasattr(tables[k], "dtype"):
+            tables[k] = np.asarray(tables[k])
+    kinds = sorted({str(jax.dtypes.canonicalize_dtype(x.dtype)) for x in tables})
+    if len(kinds) > 1:
+        raise TypeError(f"`log_tables` must have one dtype, got {' and '.join(kinds)}.")
     return found, tables
 
 

@@ -88,7 +88,8 @@ def joined(
         batches = {f"{name}[{at}]": x.shape[: x.ndim - soft] for at, x in found.items()}
         base = out.get(k)
         if base is not None:
-            base = jnp.asarray(base)
+            base = jnp.asarray(base) if soft else _state(base, name)
+            _checks.trailing(name, base, (*shape, *tail), "as the group of variables has")
             batches[name] = base.shape[: base.ndim - len(shape) - soft]
         batch = _checks.broadcastable(**batches)
         some = next(iter(found.values()))

@@ -30,6 +30,7 @@ from ._compat import starts_of
 from ._evidence import apart, joined, parts_of
 from ._layout import check_types, initial, lay_out, Layout, Wires
 from ._names import Named, Names
+from ._nnbm_group import NNBMFactor
 from ._sites import excluded_in, Sites, sites_of
 from ._tables import Tables
 from ._view import GraphView
@@ -230,6 +231,8 @@ class FactorGraphModel(AbstractGraphModel):
     def no_chains(self) -> str | None:
         if self.sites.problem is not None:
             return f"{self.sites.problem}; take `PMP`"
+        if any(kind.type is NNBMFactor for kind in self.layout.kinds):
+            return "states of quantised units have weights, which chains do not know; take `BP`"
         if excluded_in(self.layout, self.wires, self.log_potentials):
             return (
                 "its factors exclude configurations, so that variables may not come past each"
@@ -367,7 +370,7 @@ class FactorGraphModel(AbstractGraphModel):
         if not soft:
             return data, None
         given = self._joined(soft, "evidence", True)
-        _, parts = likelihoods_of(given, self.layout.variables, _as_it_is)
+        _, parts = likelihoods_of(given, self.layout.variables, self.num_states, _as_it_is)
         assert parts is not None
         most = self.layout.max_states
         rows = [jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])]) for x in parts]

@@ -280,6 +280,7 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         - `grid`: the values of the states, a [`ebmlearn.pgmax.Grid`][].
         - `bias`: $b$, of shape `[n]`; zero by default.
         """
+        _check_grid(grid)
         variables = listed("variables", variables, len(grid.nodes))
         couplings = _checks.parameter("couplings", couplings)
         n = len(variables)
@@ -382,6 +383,14 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         return mean, second
 
 
+def _check_grid(grid: Any) -> None:
+    if not isinstance(grid, Grid):
+        got = _checks.describe(grid)
+        raise TypeError(
+            f"`grid` must be a `Grid`, such as `geometric_grid(16, 4.0, 0.1)`, got {got}."
+        )
+
+
 def _configurations(ends: int, k: int) -> np.ndarray:
     """All states of one end or of two, the last changing fastest."""
     return np.indices((k,) * ends).reshape(ends, -1).T
@@ -390,6 +399,7 @@ def _configurations(ends: int, k: int) -> np.ndarray:
 def quantised(model: AbstractLayeredModel, grid: Grid | None) -> PGMaxGraph:
     """Nonnegative units on a grid as a graph of one group."""
     grid = grid_for(model) if grid is None else grid
+    _check_grid(grid)
     couplings, bias = quadratic(model)
     shape = (len(bias), len(grid.nodes))
     x = vgroup.NDVarArray(num_states=shape[1], shape=shape[:1])
