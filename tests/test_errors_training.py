@@ -317,5 +317,7 @@ def test_what_a_file_says_is_json(tmp_path):
 
 
 def test_validation_may_be_lists_as_data_may():
-    given = X.tolist(), V.tolist()
-    fit(data=given, validation=given)
+    lists, arrays = (X.tolist(), V.tolist()), (X, V)
+    found, want = (fit(data=x, validation=x).history.validations["metric"] for x in (lists, arrays))
+    assert len(found) == 1
+    np.testing.assert_array_equal(found, want)

@@ -156,7 +156,7 @@ def joint_query(
 
 
 def _posed(model: Any, evidence: Any, observed: Any) -> Any:
-    """The problem of evidence in any form that users have it in."""
+    """The problem, its evidence given as arrays, lists or data frames."""
     return model.problem(
         _checks.as_data("evidence", evidence), _checks.as_data("observed", observed)
     )

@@ -44,7 +44,7 @@ def bennett(
         low, high = np.where(total > 0, ratios, low), np.where(total < 0, ratios, high)
         with np.errstate(divide="ignore", invalid="ignore"):
             step = np.clip(total / slope.sum(1), -_STEP, _STEP)
-        # Models that share no draws leave their ratio open.
+        # If two models share no draws, their ratio stays where it is.
         step = np.where(total == 0, 0, step)
         new = ratios + step
         with np.errstate(invalid="ignore"):

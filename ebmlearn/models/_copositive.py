@@ -29,7 +29,7 @@ def copositivity(couplings: np.ndarray) -> Copositivity:
     """
     matrix = np.asarray(couplings, np.float64)
     n = len(matrix)
-    # Of a size with which equations can be solved: the answer does not depend on it.
+    # Scaled, so that the equations of faces are well conditioned. The answer stays the same.
     matrix = matrix / (np.abs(matrix).max(initial=0) or 1.0)
     if _positive_definite(matrix):
         return Copositivity(True, None, "positive definite")

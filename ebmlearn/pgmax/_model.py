@@ -232,7 +232,7 @@ class FactorGraphModel(AbstractGraphModel):
         if self.sites.problem is not None:
             return f"{self.sites.problem}; take `PMP`"
         if any(kind.type is NNBMFactor for kind in self.layout.kinds):
-            return "states of quantised units have weights, which chains do not know; take `BP`"
+            return "the states of its quantised units have weights, which chains ignore; take `BP`"
         if excluded_in(self.layout, self.wires, self.log_potentials):
             return (
                 "its factors exclude configurations, so that variables may not come past each"
