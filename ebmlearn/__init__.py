@@ -27,6 +27,7 @@ from .estimate import (
     reverse_ais as reverse_ais,
     sampled_marginals as sampled_marginals,
 )
+from .factors import AbstractFactor as AbstractFactor, Dense as Dense, Tables as Tables
 from .inference import (
     AbstractInference as AbstractInference,
     AbstractQueries as AbstractQueries,
@@ -74,6 +75,7 @@ from .models import (
     CRBM as CRBM,
     DBM as DBM,
     EnergyModel as EnergyModel,
+    FactorModel as FactorModel,
     GaussianRBM as GaussianRBM,
     GridMRF as GridMRF,
     LayeredModel as LayeredModel,

@@ -1,3 +1,5 @@
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -237,3 +239,100 @@ def test_mean_energies_where_batches_broadcast():
         each.append(float(one.expected_energy(own)))
     energy = model.expected_energy(found)
     np.testing.assert_allclose(energy, np.mean(each), rtol=1e-5)
+
+
+def _truth_by_group(units, blocks, biases):
+    """All configurations of groups of units with their log-potentials, in float64: internal states
+    by group.
+    """
+    every = []
+    for u in units.values():
+        one = np.eye(u.states) if isinstance(u, ebm.Categorical) else np.array([[0.0], [1.0]])
+        every += [one] * u.size
+    rows = [np.concatenate(x) for x in itertools.product(*every)]
+    parts = np.split(np.stack(rows), np.cumsum([u.width for u in units.values()])[:-1], axis=1)
+    states = dict(zip(units, parts, strict=True))
+    scores = sum(states[k] @ b for k, b in biases.items())
+    for (a, b), w in blocks.items():
+        pair = np.einsum("si,ij,sj->s", states[a], w, states[b])
+        scores = scores + (pair / 2 if a == b else pair)
+    return states, scores
+
+
+def _inside(rng, units):
+    """Random symmetric couplings inside a group, zero within each unit."""
+    owner = np.arange(units.width) // (units.width // units.size)
+    w = rng.normal(size=(units.width, units.width))
+    return np.where(owner[:, None] == owner[None], 0, (w + w.T) / 2)
+
+
+B, C = ebm.Binary, ebm.Categorical
+STRUCTURES = {
+    "two hidden layers": (
+        {"visible": B(3), "hidden_1": B(2), "hidden_2": B(2)},
+        [("visible", "hidden_1"), ("visible", "hidden_2")],
+    ),
+    "inside hidden": (
+        {"visible": B(3), "hidden": B(3)},
+        [("hidden", "hidden"), ("visible", "hidden")],
+    ),
+    "turned round": (
+        {"visible": B(2), "label": C(1, 3), "hidden": B(3)},
+        [("hidden", "visible"), ("label", "hidden"), ("visible", "label")],
+    ),
+    "both ways": (
+        {"visible": B(3), "hidden": B(2)},
+        [("visible", "hidden"), ("hidden", "visible")],
+    ),
+    "no blocks": ({"visible": B(2), "other": C(2, 3), "hidden": B(2)}, [("hidden", "visible")]),
+    "potts": ({"x": C(3, 3)}, [("x", "x")]),
+    "all visible": ({"one": B(2), "two": C(1, 4)}, [("two", "one")]),
+}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+@pytest.mark.parametrize("product", ["sum", "max", "mixed"])
+def test_any_structure(name, product, in_float64):
+    units, joined = STRUCTURES[name]
+    rng = np.random.default_rng(len(name))
+    blocks = {
+        (a, b): _inside(rng, units[a])
+        if a == b
+        else rng.normal(size=(units[a].width, units[b].width))
+        for a, b in joined
+    }
+    biases = {k: rng.normal(size=u.width) for k, u in units.items()}
+    model = ebm.LayeredModel(units, blocks, biases)
+    states, scores = _truth_by_group(units, blocks, biases)
+    # Which configurations agree on what is maximised over.
+    seen = [k for k in units if not k.startswith("hidden")]
+    over = {"sum": [], "max": list(units), "mixed": seen}[product]
+    keys = [
+        tuple(row)
+        for row in np.concatenate([np.zeros((len(scores), 1)), *(states[k] for k in over)], 1)
+    ]
+    totals = {
+        k: np.logaddexp.reduce([s for s, own in zip(scores, keys, strict=True) if own == k])
+        for k in set(keys)
+    }
+    best = max(totals, key=lambda k: totals[k])
+    weights = np.array(
+        [np.exp(s - totals[best]) if k == best else 0 for s, k in zip(scores, keys, strict=True)]
+    )
+    beliefs = ebm.Exact(product)(model)
+    np.testing.assert_allclose(beliefs.log_partition, totals[best], rtol=1e-12)
+    assert beliefs.converged
+    statistics = ebm.Exact(product).statistics(model)
+    means = jax.tree.leaves(statistics.units)
+    for got, x in zip(means, states.values(), strict=True):
+        np.testing.assert_allclose(got, weights @ x, atol=1e-12)
+    for got, (a, b) in zip(statistics.pairwise, joined, strict=True):
+        np.testing.assert_allclose(
+            got, np.einsum("s,si,sj->ij", weights, states[a], states[b]), atol=1e-12
+        )
+    if product == "sum":
+        for got, want in zip(jax.tree.leaves(beliefs.means), means, strict=True):
+            np.testing.assert_allclose(np.ravel(got), want, atol=1e-12)
+    gradient = jax.grad(lambda m: ebm.Exact(product)(m).log_partition)(model)
+    for got, want in zip(gradient.biases, means, strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-12)

@@ -333,7 +333,7 @@ def exact_gradient(model, sides, features):
                 blocks = [jnp.asarray(b) for b in parts]
                 own = Statistics(
                     units=single.units([jnp.asarray(u) for u in units]),
-                    pairwise=single.factors(tuple(blocks)),
+                    pairwise=single.by_factor(tuple(blocks)),
                     squares=(None,) * len(units),
                     converged=jnp.ones((), bool),
                     iterations=jnp.zeros((), jnp.int32),

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._sentinels import LIMIT
 from .._types import AnyArray
 from ._containers import as_data as as_data
 
@@ -84,6 +85,14 @@ def finite(**parameters: Array) -> None:
         if is_concrete(x) and not np.isfinite(x).all():
             kind = "NaN" if np.isnan(x).any() else "infinity"
             raise ValueError(f"`{name}` must be finite, got {describe(x)} that holds {kind}.")
+
+
+def log_potentials(name: str, x: Any) -> Array:
+    """Log-potentials, finite or minus infinity, which becomes a finite number."""
+    array = parameter(name, x)
+    if is_concrete(array) and not (np.asarray(array) < np.inf).all():
+        raise ValueError(f"`{name}` must be finite or minus infinity, got NaN or infinity.")
+    return jnp.clip(array, -LIMIT, LIMIT)
 
 
 def one_dtype(**parameters: Array) -> None:

@@ -17,7 +17,7 @@ from .. import _checks
 from .._types import AnyArray, Evidence, Observed
 from ..messages import Form, MAKERS, Schedule
 from ..models import AbstractModel, AbstractProblem, Statistics
-from ..models._require import require
+from ..models._require import refuse, require_model
 from ._beliefs import Beliefs
 
 
@@ -90,7 +90,14 @@ class AbstractInference(eqx.Module):
 
     def check(self, model: AbstractModel) -> None:
         """Raises `TypeError` if it does not take this model."""
-        require(model, self.takes, type(self).__name__)
+        require_model(model)
+        kind = type(self)
+        if not kind.accepts(self, model):
+            refuse(model, f"be of a kind that {kind.__name__} takes, {' or '.join(self.takes)}")
+
+    def accepts(self, model: AbstractModel) -> bool:
+        """Whether it takes models of this kind."""
+        return model.kind in self.takes
 
     def beliefs_of(self, problem: AbstractProblem) -> Beliefs:
         """Beliefs about a problem: a model with evidence that has been checked."""

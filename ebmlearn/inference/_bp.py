@@ -184,7 +184,7 @@ class _Passed(AbstractDerived):
     kept: Ends | None
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.factors(_derived(self, problem, "pairwise"))
+        return problem.model.by_factor(_derived(self, problem, "pairwise"))
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return _derived(self, problem, "log_partition")
@@ -492,7 +492,7 @@ def _statistics(settings: Settings, problem: Any) -> Statistics:
     (units, squares, iterations, residual), pairs = in_form(settings.fits(model), run)
     return Statistics(
         units=model.units(units),
-        pairwise=model.factors(pairs),
+        pairwise=model.by_factor(pairs),
         squares=squares,
         converged=residual <= settings.limits.tol,
         iterations=iterations,

@@ -75,7 +75,7 @@ class AbstractDual(AbstractInference):
         pairs = tuple(x.reshape(size, *x.shape[len(problem.shape) :]).mean(0) for x in found.pairs)
         return Statistics(
             units=model.units(found.units),
-            pairwise=model.factors(pairs),
+            pairwise=model.by_factor(pairs),
             squares=found.squares,
             converged=beliefs.converged,
             iterations=beliefs.iterations,
@@ -91,7 +91,7 @@ class _Found(AbstractDerived):
     pieces: tuple[tuple[Piece, ...], ...] = eqx.field(static=True)
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.factors(self.expected(problem).pairs)
+        return problem.model.by_factor(self.expected(problem).pairs)
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return self.best.value

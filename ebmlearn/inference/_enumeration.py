@@ -1,7 +1,9 @@
-"""Enumeration of the states of some units, the others being independent given those."""
+"""Enumeration of the states of some groups of units, the others being independent given those."""
 
+import itertools
+import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,278 +11,331 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._sentinels import CLAMPED
-from ..messages import Instance, Product
-from ..models import AbstractLayeredModel
+from ..factors import AbstractFactor
+from ..messages import Product
+from ..units import AbstractNumberedUnits
 
 
 # Numbers in memory at a time: configurations of a chunk times units, and instances of a chunk
 # times configurations.
 CHUNK = 2**21
+# No states of the units of a group.
+_NEVER = -jnp.inf
 
 
-class Sides(NamedTuple):
-    """Which layers are enumerated, and which are independent given those."""
+class Space(NamedTuple):
+    """The configurations of a model: its units, the number of states of each of them, which groups
+    are listed, and which are independent given those.
+    """
 
+    names: tuple[str, ...]
+    units: tuple[AbstractNumberedUnits, ...]
+    counts: tuple[tuple[int, ...], ...]
     listed: tuple[int, ...]
     free: tuple[int, ...]
-    sizes: tuple[int, ...]
-    product: Product
 
-    def units(self, side: Literal["listed", "free"]) -> int:
-        return sum(self.sizes[layer] for layer in getattr(self, side))
+    @property
+    def places(self) -> tuple[slice, ...]:
+        """Where the units of each group stand among all."""
+        ends = np.cumsum([len(own) for own in self.counts]).tolist()
+        return tuple(slice(end - len(own), end) for own, end in zip(self.counts, ends, strict=True))
 
-    def gather(self, layers: tuple[Any, ...], side: Literal["listed", "free"], fill: Any) -> Array:
-        """One vector of the layers of a side. `fill` stands for layers that are None."""
-        parts = [jnp.zeros(0, fill.dtype)]
-        for k in getattr(self, side):
-            part = layers[k]
-            parts.append(jnp.broadcast_to(fill, (self.sizes[k],)) if part is None else part)
-        return jnp.concatenate(parts)
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of states of the listed units."""
+        return tuple(n for k in self.listed for n in self.counts[k])
 
-    def scatter(self, listed: Array, free: Array) -> tuple[Array, ...]:
-        """The layers, in order, from one vector for each side."""
-        out: list[Any] = [None] * len(self.sizes)
-        for layers, x in ((self.listed, listed), (self.free, free)):
-            ends = np.cumsum([self.sizes[k] for k in layers])
-            for k, end in zip(layers, ends, strict=True):
-                out[k] = x[end - self.sizes[k] : end]
-        return tuple(out)
+    @property
+    def total(self) -> int:
+        """The number of configurations that are listed."""
+        return math.prod(self.numbers)
+
+    @property
+    def members(self) -> Int[np.ndarray, " listed"]:
+        """Where the listed units stand among all units."""
+        found = [np.arange(x.start, x.stop) for x in self.places]
+        return np.concatenate([np.zeros(0, int), *(found[k] for k in self.listed)])
+
+
+def sides(
+    names: tuple[str, ...],
+    bits: tuple[float, ...],
+    factors: tuple[AbstractFactor, ...],
+    listed: tuple[int, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The groups to list and those that are independent given these: as many bits of the latter as
+    possible. Some groups must be `listed`.
+    """
+    groups = range(len(bits))
+    pairs = {frozenset(pair) for f in factors for pair in itertools.combinations(f.groups, 2)}
+    open_ones = [
+        k for k in groups if k not in listed and not any(f.is_inside(names[k]) for f in factors)
+    ]
+    best: tuple[int, ...] = ()
+    # The later of two as large ones.
+    for size in range(1, len(open_ones) + 1):
+        for some in itertools.combinations(reversed(open_ones), size):
+            own = itertools.combinations([names[k] for k in some], 2)
+            apart = not any(frozenset(x) in pairs for x in own)
+            if apart and sum(bits[k] for k in some) > sum(bits[k] for k in best):
+                best = some
+    return tuple(k for k in groups if k not in best), tuple(sorted(best))
+
+
+class Answer(NamedTuple):
+    """Of one instance: the logarithms of what the configurations with each state of each unit add
+    up to, or the largest of them; the most likely states; and log Z or the largest log-potential.
+    """
+
+    scores: Float[Array, "variables most"]
+    states: Int[Array, " variables"]
+    value: Float[Array, ""]
 
 
 class Table(eqx.Module):
-    """One instance laid out for enumeration: the log-potential s·b + ½ s·J s + r·(c + sW) of the
-    listed units s and the free units r.
+    """One instance laid out for enumeration. `rows` are the unary scores of the states of all
+    units, `there` the states that are possible, and `outputs` the units that are maximised over by
+    mixed-product.
     """
 
-    bias: Float[Array, " n"]
-    inner: Float[Array, "n n"]
-    cross: Float[Array, "n m"]
-    free_bias: Float[Array, " m"]
-    clamp: Float[Array, " n"]
-    free_clamp: Float[Array, " m"]
+    factors: tuple[AbstractFactor, ...]
+    rows: Float[Array, "variables most"]
+    there: Bool[Array, "variables most"]
+    outputs: Bool[Array, " variables"]
+    space: Space = eqx.field(static=True)
     product: Product = eqx.field(static=True)
 
-    def __init__(self, model: AbstractLayeredModel, instance: Instance, sides: Sides):
-        zero = jnp.zeros((), instance.unary[0].dtype)
-        self.bias = sides.gather(instance.unary, "listed", zero)
-        self.free_bias = sides.gather(instance.unary, "free", zero)
-        self.clamp = sides.gather(instance.clamp, "listed", zero)
-        self.free_clamp = sides.gather(instance.clamp, "free", zero)
-        starts = _starts(sides)
-        inner = jnp.zeros((self.bias.size, self.bias.size), zero.dtype)
-        cross = jnp.zeros((self.bias.size, self.free_bias.size), zero.dtype)
-        for first, second, w, _ in model.blocks():
-            if first == second:
-                inner = jax.lax.dynamic_update_slice(inner, w, (starts[first], starts[first]))
-            elif first in sides.listed:
-                cross = jax.lax.dynamic_update_slice(cross, w, (starts[first], starts[second]))
-            else:
-                cross = jax.lax.dynamic_update_slice(cross, w.T, (starts[second], starts[first]))
-        self.inner, self.cross = inner, cross
-        self.product = sides.product
+    def value(self) -> Float[Array, ""]:
+        """Log Z, or the largest log-potential; for mixed-product that of the best outputs. Its
+        gradient in the factors is their expected statistic.
+        """
+        scores = self._scores()
+        if self.product == "mixed":
+            scores = self._of_best_outputs(scores)[0]
+        found = _largest(scores) if self.product == "max" else log_sum(scores, 0)
+        return found + self._reference()
+
+    def answer(self) -> Answer:
+        """What is known of all units."""
+        scores, hard = self._scores(), self.product == "max"
+        found, best, sums = scores, jnp.argmax(scores), None
+        if self.product == "mixed":
+            found, sums, best = self._of_best_outputs(scores)
+        marginals = self._marginals(found, jnp.max if hard else log_sum)
+        if sums is not None:
+            told = self._by_state(sums, jnp.max)
+            marginals = jnp.where(self.outputs[:, None], told, marginals)
+        states = marginals.argmax(-1).astype(jnp.int32)
+        if self.product != "sum":
+            # The best configuration itself: ties must be decided together.
+            row = self._configurations(best[None].astype(jnp.int32))
+            chosen = states.at[self.space.members].set(row[0])
+            for k, own in self._free_scores(row).items():
+                place = self.space.places[k]
+                chosen = chosen.at[place].set(own[0].argmax(-1).astype(jnp.int32))
+            states = jnp.where(self.outputs | hard, chosen, states)
+        value = _largest(found) if hard else log_sum(found, 0)
+        return Answer(marginals, states, value + self._reference())
+
+    def pairs(self) -> Float[Array, "variables most variables most"]:
+        """For each pair of states of a listed unit and of any other, the largest log-potential
+        that a configuration with both has.
+        """
+        scores, space = self._scores(), self.space
+        most, members = self.rows.shape[1], space.members
+        out = jnp.full((*self.rows.shape, *self.rows.shape), _NEVER, scores.dtype)
+        if not len(members):
+            return out
+
+        def with_state(number: Int[Array, ""]) -> Float[Array, "variables most"]:
+            unit, state = number // most, number % most
+            own = self._digit(unit)
+            return self._marginals(jnp.where(own == state, scores, _NEVER), jnp.max)
+
+        found = jax.lax.map(with_state, jnp.arange(len(members) * most, dtype=jnp.int32))
+        found = found.reshape(len(members), most, *self.rows.shape)
+        out = out.at[members].set(found)
+        return jnp.maximum(out, out.transpose(2, 3, 0, 1))
 
     @property
-    def chunk(self) -> int:
-        """How many configurations are treated at once, a power of two."""
-        most = max(1, CHUNK // max(1, self.bias.size + self.free_bias.size))
-        return min(2**self.bias.size, 2 ** (most.bit_length() - 1))
+    def _chunk(self) -> int:
+        """How many configurations are treated at once."""
+        space = self.space
+        width = sum(len(x) for x in space.counts) + sum(
+            len(space.counts[k]) * space.units[k].number for k in space.free
+        )
+        return min(space.total, max(1, CHUNK // max(1, width)))
 
-    def chunks(self) -> Int[Array, "chunks chunk"]:
-        """The numbers of all configurations."""
-        return jnp.arange(2**self.bias.size, dtype=jnp.int32).reshape(-1, self.chunk)
+    def _parts(self) -> Int[Array, "chunks chunk"]:
+        """The numbers of all configurations; those beyond the last fill the last chunk up."""
+        total, chunk = self.space.total, self._chunk
+        return jnp.arange(-(-total // chunk) * chunk, dtype=jnp.int32).reshape(-1, chunk)
 
-    def configurations(self, numbers: Int[Array, " k"]) -> Float[Array, "k n"]:
-        """The states of the listed units. The first unit is the highest bit of the number."""
-        shifts = jnp.arange(self.bias.size - 1, -1, -1, dtype=jnp.int32)
-        return ((numbers[:, None] >> shifts[None, :]) & 1).astype(self.bias.dtype)
+    def _strides(self) -> Int[np.ndarray, " listed"]:
+        numbers = np.asarray(self.space.numbers, np.int64)
+        after = np.cumprod(np.concatenate([numbers[1:], [1]])[::-1])[::-1]
+        return after[: len(numbers)].astype(np.int32)
 
-    def fields(self, s: Float[Array, "k n"]) -> Float[Array, "k m"]:
-        """The log-odds of the free units."""
-        return s @ self.cross + self.free_bias[None, :]
+    def _configurations(self, numbers: Int[Array, " k"]) -> Int[Array, "k listed"]:
+        """The states of the listed units. The first unit is the highest digit of the number."""
+        counts = np.asarray(self.space.numbers, np.int32)
+        return numbers[:, None] // self._strides()[None] % counts[None]
 
-    def reference(self) -> Float[Array, ""]:
-        """The log-potential of the unary terms at their best. Scores are relative to it, so that
-        large biases do not swallow small terms.
+    def _digit(self, unit: Int[Array, ""]) -> Int[Array, " configurations"]:
+        """The state of one listed unit in all configurations."""
+        counts = jnp.asarray(self.space.numbers, jnp.int32)
+        numbers = jnp.arange(self.space.total, dtype=jnp.int32)
+        return numbers // jnp.asarray(self._strides())[unit] % counts[unit]
+
+    def _layers(self, states: Int[Array, "k listed"]) -> dict[str, Float[Array, "k _"]]:
+        """The internal states of all groups, zero for those that are not listed."""
+        space, dtype = self.space, self.rows.dtype
+        out = [jnp.zeros((states.shape[0], u.width), dtype) for u in space.units]
+        at = 0
+        for k in space.listed:
+            size = len(space.counts[k])
+            out[k] = space.units[k].encode(states[:, at : at + size], dtype)
+            at += size
+        return dict(zip(space.names, out, strict=True))
+
+    def _tops(self) -> Float[Array, "variables 1"]:
+        """The largest unary score of each unit. Scores are relative to it, so that large biases do
+        not swallow small terms.
         """
-        return _positive(self.bias).sum() + _positive(self.free_bias).sum()
+        top = jnp.where(self.there, self.rows, _NEVER).max(-1, keepdims=True)
+        return jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top)))
 
-    def scores(self) -> Float[Array, " configurations"]:
-        """The log-potential of every configuration, the free units summed out (or maximised), less
-        the `reference`.
-        """
-        over = jax.nn.relu if self.product == "max" else jax.nn.softplus
+    def _reference(self) -> Float[Array, ""]:
+        return self._tops().sum()
 
-        @jax.checkpoint
-        def some(numbers):
-            s = self.configurations(numbers)
-            pull = s @ self.cross
-            bias = jnp.broadcast_to(self.free_bias, pull.shape)
-            clamp = jnp.broadcast_to(self.free_clamp, pull.shape)
-            # over(field) - relu(bias), without the difference of two large numbers.
-            free = jnp.where(bias > 0, pull + over(-pull - bias), over(pull + bias))
-            free = jnp.where(clamp > 0, pull + jnp.where(bias > 0, 0, bias), free)
-            free = jnp.where(clamp < 0, -_positive(bias), free)
-            best = (self.bias > 0).astype(s.dtype)
-            out = (s - best[None, :]) @ self.bias + ((s @ self.inner) * s).sum(1) / 2 + free.sum(1)
-            return jnp.where(self._allowed(s), out, jnp.full_like(out, -jnp.inf))
-
-        return jax.lax.map(some, self.chunks()).reshape(-1)
-
-    def _allowed(self, s: Float[Array, "k n"]) -> Bool[Array, " k"]:
-        against = (2 * s - 1) * self.clamp[None, :]
-        return (against >= 0).all(1)
-
-    def moments(
-        self, weights: Float[Array, " configurations"]
-    ) -> tuple[Float[Array, "n n"], Float[Array, "n m"]]:
-        """The probabilities that both of two listed units are 1, and that both a listed and a free
-        unit are, under weights of the configurations.
-        """
-
-        @jax.checkpoint
-        def step(carry, chunk):
-            numbers, p = chunk
-            s = self.configurations(numbers)
-            ps = p[:, None] * s
-            free = jax.nn.sigmoid(self.fields(s))
-            clamp = jnp.broadcast_to(self.free_clamp, free.shape)
-            free = jnp.where(clamp == 0, free, (1 + clamp) / 2)
-            return (carry[0] + ps.T @ s, carry[1] + ps.T @ free), None
-
-        start = jnp.zeros_like(self.inner), jnp.zeros_like(self.cross)
-        out, _ = jax.lax.scan(step, start, (self.chunks(), weights.reshape(-1, self.chunk)))
+    def _free_scores(self, states: Int[Array, "k listed"]) -> dict[int, Float[Array, "k n number"]]:
+        """The scores of all states of the units that are not listed, by group."""
+        layers, relative, out = self._layers(states), self.rows - self._tops(), {}
+        for k in self.space.free:
+            units, place, name = self.space.units[k], self.space.places[k], self.space.names[k]
+            pull = jnp.zeros_like(layers[name])
+            for factor in self.factors:
+                if name in factor.groups:
+                    pull = pull + factor.given(layers, name)
+            found = units.scores(pull)
+            own = relative[place, : found.shape[-1]]
+            found = found + jnp.broadcast_to(own, found.shape)
+            there = jnp.broadcast_to(self.there[place, : found.shape[-1]], found.shape)
+            out[k] = jnp.where(there, found, _NEVER)
         return out
 
-    def listed_log_odds(self, values: Float[Array, " configurations"]) -> Float[Array, " units"]:
-        """The values of all configurations with a unit at 1, added up (or the largest of them),
-        against those with it at 0. `values` may belong to the first units only.
+    def _scores(self) -> Float[Array, " configurations"]:
+        """The log-potential of every listed configuration, all else summed out (or maximised),
+        relative to the `_reference`.
         """
-        reduce = jnp.max if self.product != "sum" else jax.nn.logsumexp
-        zero, one = by_state(values, reduce)
-        clamp = self.clamp[: zero.size]
-        # A clamped unit has no configuration in one of its states.
-        safe = jnp.where(clamp == 0, one, 0) - jnp.where(clamp == 0, zero, 0)
-        return jnp.where(clamp == 0, safe, clamp * CLAMPED)
-
-    def free_log_odds(self, scores: Float[Array, " configurations"]) -> Float[Array, " m"]:
-        """The same for the free units."""
-        reduce = jnp.max if self.product == "max" else jax.nn.logsumexp
-        join = jnp.maximum if self.product == "max" else jnp.logaddexp
+        space, members = self.space, self.space.members
+        relative = (self.rows - self._tops())[members]
+        allowed = self.there[members]
+        free = {space.names[k] for k in space.free}
+        inner = [f for f in self.factors if not free.intersection(f.groups)]
+        over: Callable = jnp.max if self.product == "max" else log_sum
 
         @jax.checkpoint
-        def step(carry, chunk):
-            numbers, score = chunk
-            if self.product == "max":
-                both = self.forced(numbers, score)
-            else:
-                field = self.fields(self.configurations(numbers))
-                state = jnp.stack([jax.nn.log_sigmoid(-field), jax.nn.log_sigmoid(field)])
-                both = state + jnp.broadcast_to(score[:, None], field.shape)[None]
-            return join(carry, reduce(both, axis=1)), None
+        def some(numbers: Int[Array, " k"]) -> Float[Array, " k"]:
+            states = self._configurations(numbers)
+            own = jax.nn.one_hot(states, relative.shape[-1], dtype=bool)
+            out = jnp.where(own, relative[None], jnp.zeros_like(relative)[None]).sum((-2, -1))
+            layers = self._layers(states)
+            for factor in inner:
+                out = out - factor.energy(layers)
+            for found in self._free_scores(states).values():
+                out = out + over(found, axis=-1).sum(-1)
+            there = (allowed[None] | ~own).all((-2, -1)) & (numbers < space.total)
+            return jnp.where(there, out, jnp.full_like(out, _NEVER))
 
-        start = jnp.full((2, self.free_bias.size), -jnp.inf, scores.dtype)
-        chunks = self.chunks(), scores.reshape(-1, self.chunk)
-        zero, one = jax.lax.scan(step, start, chunks)[0]
-        free = self.free_clamp == 0
-        safe = jnp.where(free, one, 0) - jnp.where(free, zero, 0)
-        return jnp.where(free, safe, self.free_clamp * CLAMPED)
+        return jax.lax.map(some, self._parts()).reshape(-1)[: space.total]
 
-    def forced(self, numbers: Int[Array, " k"], score: Float[Array, " k"]) -> Float[Array, "2 k m"]:
-        """The log-potentials of configurations with each free unit in turn forced to 0 and to 1."""
-        field = self.fields(self.configurations(numbers))
-        base = jnp.broadcast_to(score[:, None], field.shape)
-        clamp = jnp.broadcast_to(self.free_clamp, field.shape)
-        never = jnp.full_like(field, -jnp.inf)
-        at_zero = jnp.where(clamp > 0, never, base - jnp.where(clamp < 0, 0, jnp.maximum(field, 0)))
-        at_one = base + jnp.where(clamp > 0, 0, jnp.minimum(field, 0))
-        return jnp.stack([at_zero, jnp.where(clamp < 0, never, at_one)])
+    def _of_best_outputs(
+        self, scores: Float[Array, " configurations"]
+    ) -> tuple[Float[Array, " configurations"], Float[Array, " configurations"], Int[Array, ""]]:
+        """The scores of the configurations with the best outputs, all others being impossible; the
+        sums of the configurations with the same outputs, at the number of the one whose other units
+        are all 0; and the best of these numbers.
+        """
+        size = self.space.total
+        strides = jnp.asarray(self._strides())
+        own = jnp.where(self.outputs[self.space.members], strides, jnp.zeros_like(strides))
+        of = self._configurations(jnp.arange(size, dtype=jnp.int32)) @ own
+        top = jax.lax.stop_gradient(jax.ops.segment_max(scores, of, size))
+        shift = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+        mass = jnp.where(scores > _NEVER, jnp.exp(scores - shift[of]), jnp.zeros_like(scores))
+        total = jax.ops.segment_sum(mass, of, size)
+        some = total > 0
+        sums = jnp.where(some, shift + jnp.log(jnp.where(some, total, 1)), _NEVER)
+        best = jnp.argmax(sums).astype(of.dtype)
+        return jnp.where(of == best, scores, _NEVER), sums, best
+
+    def _marginals(
+        self, scores: Float[Array, " configurations"], reduce: Callable
+    ) -> Float[Array, "variables most"]:
+        """The scores of all configurations with each state of each unit, added up, or the largest
+        of them.
+        """
+        out = self._by_state(scores, reduce)
+        if not self.space.free:
+            return out
+        chunk = self._chunk
+
+        @jax.checkpoint
+        def some(part: tuple[Array, Array]) -> dict[int, Array]:
+            numbers, score = part
+            found = self._free_scores(self._configurations(numbers))
+            return {k: reduce(_shared(score, x, reduce), axis=0) for k, x in found.items()}
+
+        parts = self._parts()
+        padded = jnp.full(parts.size, _NEVER, scores.dtype).at[: scores.size].set(scores)
+        found = jax.lax.map(some, (parts, padded.reshape(-1, chunk)))
+        for k, x in found.items():
+            out = out.at[self.space.places[k], : x.shape[-1]].set(reduce(x, axis=0))
+        return out
+
+    def _by_state(
+        self, values: Float[Array, " configurations"], reduce: Callable
+    ) -> Float[Array, "variables most"]:
+        """The values of all configurations with each state of each listed unit, reduced; minus
+        infinity for all other units.
+        """
+        found = []
+        for number, run in itertools.groupby(self.space.numbers):
+            # The digit of a unit is the first while it is looked at, then the last. So one step is
+            # compiled, not one for each unit.
+            def step(values: Array, _: None, number: int = number) -> tuple[Array, Array]:
+                rows = values.reshape(number, -1)
+                return rows.T.reshape(-1), reduce(rows, axis=1)
+
+            values, own = jax.lax.scan(step, values, None, length=len(list(run)))
+            wide = ((0, 0), (0, self.rows.shape[1] - number))
+            found.append(jnp.pad(own, wide, constant_values=_NEVER))
+        out = jnp.full_like(self.rows, _NEVER)
+        return out.at[self.space.members].set(jnp.concatenate(found)) if found else out
 
 
-def _positive(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The positive part, of slope 0 at 0, where that of `jnp.maximum` is a half. Biases are often
-    0, and what `scores` are relative to must cancel there too.
+def _shared(
+    score: Float[Array, " k"], found: Float[Array, "k n number"], reduce: Callable
+) -> Float[Array, "k n number"]:
+    """The scores of configurations, shared out over the states of a unit of theirs."""
+    whole = reduce(found, axis=-1)[..., None]
+    whole = jnp.where(jnp.isfinite(whole), whole, jnp.zeros_like(whole))
+    return jnp.broadcast_to(score[:, None, None], found.shape) + found - whole
+
+
+def log_sum(x: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
+    """The logarithm of a sum of exponentials, whose gradient is finite where some, or all, of them
+    are minus infinity.
     """
-    return jnp.where(x > 0, x, jnp.zeros_like(x))
+    top = jax.lax.stop_gradient(x.max(axis, keepdims=True))
+    top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
+    mass = jnp.where(x > _NEVER, jnp.exp(x - top), jnp.zeros_like(x)).sum(axis)
+    some = mass > 0
+    out = jnp.log(jnp.where(some, mass, jnp.ones_like(mass))) + top.squeeze(axis)
+    return jnp.where(some, out, jnp.full_like(out, _NEVER))
 
 
-def _starts(sides: Sides) -> dict[int, int]:
-    """Where each layer begins in the vector of its side."""
-    out = {}
-    for layers in (sides.listed, sides.free):
-        at = 0
-        for k in layers:
-            out[k] = at
-            at += sides.sizes[k]
-    return out
-
-
-def blocks(
-    model: AbstractLayeredModel, sides: Sides, inner: Array, cross: Array
-) -> tuple[Array, ...]:
-    """Cuts matrices over all listed and free units into the blocks of the model."""
-    starts, out = _starts(sides), []
-    for first, second, w, _ in model.blocks():
-        if first == second:
-            out.append(jax.lax.dynamic_slice(inner, (starts[first], starts[first]), w.shape))
-        elif first in sides.listed:
-            out.append(jax.lax.dynamic_slice(cross, (starts[first], starts[second]), w.shape))
-        else:
-            at = starts[second], starts[first]
-            out.append(jax.lax.dynamic_slice(cross, at, w.shape[::-1]).T)
-    return tuple(out)
-
-
-def by_state(
-    values: Float[Array, " configurations"], reduce: Callable
-) -> tuple[Float[Array, " units"], Float[Array, " units"]]:
-    """The values of all configurations with a unit at 0, reduced, and with it at 1."""
-    units = values.size.bit_length() - 1
-    if not units:
-        return values[:0], values[:0]
-
-    # The bit of a unit is the first while it is looked at, then the last. So one step is compiled,
-    # not one for each unit.
-    def step(values: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
-        both = values.reshape(2, -1)
-        return both.T.reshape(-1), (reduce(both[0]), reduce(both[1]))
-
-    return jax.lax.scan(step, values, None, length=units)[1]
-
-
-def pair_maxima(table: Table) -> tuple[Float[Array, "n n"], Float[Array, "n m"]]:
-    """Max-product beliefs of pairs (listed, listed) and (listed, free), normalised over states."""
-    scores = table.scores()
-    n, m = table.cross.shape
-
-    def step(carry, chunk):
-        numbers, score = chunk
-        s = table.configurations(numbers)
-        forced = table.forced(numbers, score)
-        inner, cross = [], []
-        for state in (0, 1):
-            # One listed unit at a time: nothing of size configurations × n × m.
-            def with_unit(column, state=state):
-                fits = column == state
-                here = jnp.where(fits, score, -jnp.inf)
-                pair = [jnp.where(s == other, here[:, None], -jnp.inf).max(0) for other in (0, 1)]
-                held = jnp.where(fits[None, :, None], forced, -jnp.inf).max(1)
-                return jnp.stack(pair), held
-
-            a, b = jax.lax.map(with_unit, s.T)
-            inner.append(a)
-            cross.append(b)
-        new = jnp.stack(inner), jnp.stack(cross)
-        return tuple(jnp.maximum(x, y) for x, y in zip(carry, new, strict=True)), None
-
-    start = (
-        jnp.full((2, n, 2, n), -jnp.inf, scores.dtype),
-        jnp.full((2, n, 2, m), -jnp.inf, scores.dtype),
-    )
-    chunks = table.chunks(), scores.reshape(-1, table.chunk)
-    (inner, cross), _ = jax.lax.scan(step, start, chunks)
-    both = []
-    for best in (inner, cross):
-        flat = best.transpose(0, 2, 1, 3).reshape(4, n, best.shape[-1])
-        both.append(jax.nn.softmax(flat, axis=0)[3])
-    return both[0], both[1]
+def _largest(x: Float[Array, " n"]) -> Float[Array, ""]:
+    """The largest number, whose gradient is that of one of them even if several are as large."""
+    return x[jnp.argmax(x)]

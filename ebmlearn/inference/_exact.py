@@ -5,22 +5,28 @@ from typing import Any, get_args, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import _checks, messages
-from ..messages import Instance, Product
-from ..models import AbstractLayeredModel, Statistics
+from .._sentinels import CLAMPED, EXCLUDED
+from ..factors import AbstractFactor
+from ..messages import Product
+from ..models import AbstractModel, Statistics
 from ..models._problem import each, each_and_mean
+from ..units import AbstractNumberedUnits
 from ._base import AbstractInference, TooLarge
 from ._beliefs import AbstractDerived, Beliefs
-from ._enumeration import blocks, by_state, CHUNK, pair_maxima, Sides, Table
+from ._eliminated import check_width, eliminated
+from ._enumeration import Answer, CHUNK, sides, Space, Table
 from ._gaussian_exact import gaussian_exact, gaussian_statistics
-from ._graph_exact import graph_beliefs, graph_statistics, way_of
 from ._nonnegative import moment_statistics
 from ._quadrature import exact_moments
 
 
 _MOST = 30
+# Up to so many bits of configurations, listing them on the device is faster than elimination.
+_FEW = 12
 
 
 class Exact(AbstractInference):
@@ -29,14 +35,15 @@ class Exact(AbstractInference):
 
     What is enumerated depends on the model:
 
-    - Bipartite models: only the smaller side, because the units of the other side are independent
-      given it. [`ebmlearn.SemiRestrictedBM`][]: the visible units. [`ebmlearn.BoltzmannMachine`][]:
-      all units. Memory is one number per configuration.
-    - Graphs: all configurations, in bounded memory. With `product="max"` the states of the most
-      likely configuration have probability 1. A [`ebmlearn.TableModel`][] or [`ebmlearn.GridMRF`][]
-      with more than 4,096 configurations is eliminated instead: on the host, in float64, in an
-      order that is searched for. A chain or a tree of any length is easy, and so is a grid of any
-      length that is up to twenty binary pixels wide.
+    - Binary and categorical units: the groups that leave the largest part of the model independent
+      given their states; for an RBM the smaller layer, for a [`ebmlearn.SemiRestrictedBM`][] the
+      visible units, for a [`ebmlearn.BoltzmannMachine`][] all units. Memory is one number per
+      configuration.
+    - Graphs: all configurations. With `product="max"` the states of the most likely configuration
+      have probability 1. A [`ebmlearn.TableModel`][] or [`ebmlearn.GridMRF`][] with more than 4,096
+      configurations is eliminated instead: on the host, in float64, in an order that is searched
+      for. A chain or a tree of any length is easy, and so is a grid of any length that is up to
+      twenty binary pixels wide.
     - Nonnegative units: up to four are integrated by quadrature; any number has a formula if no two
       are joined. `residual` is the difference of log Z to a smaller quadrature rule.
     - Gaussian visible units: the hidden units are enumerated; the visible units are a mixture of
@@ -48,9 +55,8 @@ class Exact(AbstractInference):
     - `product="max"` gives the most likely configuration. `log_partition` is its log-potential, and
       the log-odds of a unit compare the best configurations with the unit at 1 and at 0.
     - `product="mixed"` gives the most likely visible configuration with the hidden units summed out
-      (marginal MAP). It enumerates the side of the visible units. On graphs it serves
-      [`ebmlearn.MSSVM`][], which says which variables are visible, in memory of a number for each
-      configuration.
+      (marginal MAP). It enumerates all visible units. On graphs it serves [`ebmlearn.MSSVM`][],
+      which says which variables are visible.
 
     !!! example
 
@@ -75,13 +81,17 @@ class Exact(AbstractInference):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """All kinds with registered messages, and nonnegative units."""
-        return (*messages.MAKERS, "nonnegative")
+        """All models of binary and categorical units, Gaussian RBMs, and nonnegative units."""
+        return ("binary or categorical units", *_REAL)
 
     @property
     def maximises(self) -> Literal["nothing", "visible", "all"]:
         """It follows from `product`."""
         return MAXIMISES[self.product]
+
+    def accepts(self, model: AbstractModel) -> bool:
+        """Whether all units are binary or categorical, or of a kind with formulas of its own."""
+        return model.kind in _REAL or getattr(model, "numbered", False)
 
     def _beliefs(self, problem: Any) -> Beliefs:
         return self._method(problem)[0](problem)
@@ -93,54 +103,64 @@ class Exact(AbstractInference):
         """What finds beliefs, and what finds statistics."""
         model = problem.model
         kind, name = model.kind, type(model).__name__
-        if self.method == "elimination" and kind not in messages.graph_kinds():
-            raise ValueError(
-                f'`method="elimination"` needs a graph of tables, got a {name}: write it as a'
-                " `TableModel`."
-            )
-        if kind == "binary":
-            sides = self._sides(model)
-            return (lambda p: _enumerated(p, sides)), (lambda p: _statistics(p, sides))
-        real = {
-            "gaussian binary": (gaussian_exact, gaussian_statistics),
-            "nonnegative": (exact_moments, lambda p: moment_statistics(exact_moments(p))),
-        }
-        if kind in real:
+        if kind in _REAL:
+            if self.method == "elimination":
+                raise ValueError(f'`method="elimination"` needs tables, got a {name}.')
             if self.product != "sum":
                 raise ValueError(f'`product` must be "sum" for a {name}, got {self.product!r}.')
-            sizes = tuple(units.size for units in model.layers)
-            self._allow(sum(sizes[1:]), model, sizes)
-            return real[kind]
-        if self.product == "mixed" and problem.outputs is None:
+            self._allow(sum(units.size for units in model.layers[1:]), model)
+            return _REAL[kind]
+        way = self._way(problem)
+        return (lambda p: _beliefs(p, way)), (lambda p: _statistics(p, way))
+
+    def _way(self, problem: Any) -> "Way":
+        """How log Z is found."""
+        model, name = problem.model, type(problem.model).__name__
+        outputs = problem.maximised() if self.product == "mixed" else None
+        if self.product == "mixed" and outputs is None:
             raise ValueError(
                 f'`product="mixed"` on a {name} needs the variables over which it maximises, which'
                 " `MSSVM` takes from the data, got none."
             )
-        way = way_of(problem, self.product, self.method, self.max_units)
-        return (lambda p: graph_beliefs(p, way)), (lambda p: graph_statistics(p, way))
+        tables = _is_graph(model) and model.as_tables() is not None
+        if self.method == "elimination" and not tables:
+            raise ValueError(
+                f'`method="elimination"` needs a graph of tables, got a {name}: write it as a'
+                " `TableModel`."
+            )
+        space = _space(model, self.product, () if outputs is None else outputs)
+        if self.method == "elimination" or (
+            self.method is None and tables and space.total > 2**_FEW
+        ):
+            check_width(problem, self.product, self.max_units)
+            return Way(self.product, None, self.max_units)
+        bits = sum(math.log2(n) for n in space.numbers)
+        if _is_graph(model) and space.total > 2**self.max_units:
+            raise TooLarge(
+                f"`model` must have at most 2**{self.max_units} configurations to enumerate, got"
+                f" {space.total}: raise `max_units`."
+            )
+        self._allow(math.ceil(bits - 1e-9), model)
+        return Way(self.product, space, self.max_units)
 
-    def _sides(self, model: AbstractLayeredModel) -> Sides:
-        sizes = tuple(bias.shape[-1] for bias in model.unary())
-        layers = range(len(sizes))
-        even = tuple(layer for layer in layers if layer % 2 == 0)
-        odd = tuple(layer for layer in layers if layer % 2)
-        if not model.is_bipartite and self.product == "mixed":
-            kind = type(model).__name__
-            raise ValueError(f'`product="mixed"` needs a bipartite model, got a {kind}.')
-        few = sum(sizes[k] for k in odd) < sum(sizes[k] for k in even)
-        if few and model.is_bipartite and self.product != "mixed":
-            even, odd = odd, even
-        units = sum(sizes[k] for k in even)
-        self._allow(units, model, sizes)
-        return Sides(even, odd, sizes, self.product)
-
-    def _allow(self, units: int, model: Any, sizes: tuple[int, ...]) -> None:
-        if units > self.max_units:
+    def _allow(self, bits: int, model: Any) -> None:
+        if bits > self.max_units:
+            sizes = ", ".join(str(units.size) for units in model.layers)
             raise TooLarge(
                 f"`model` must have at most `max_units` = {self.max_units} units to enumerate, got"
-                f" {units} units in a {type(model).__name__} with layers of"
-                f" {', '.join(map(str, sizes))}."
+                f" {bits} units in a {type(model).__name__} with layers of {sizes}."
             )
+
+
+# Models of real units, with formulas of their own: beliefs, and statistics.
+_REAL: dict[str, Any] = {
+    "gaussian binary": (gaussian_exact, gaussian_statistics),
+    "nonnegative": (exact_moments, lambda p: moment_statistics(exact_moments(p))),
+}
+
+
+def _is_graph(model: Any) -> bool:
+    return model.kind in messages.graph_kinds()
 
 
 def affordable(problem: Any, seconds: float | int) -> int:
@@ -148,7 +168,7 @@ def affordable(problem: Any, seconds: float | int) -> int:
     rows = max(1, math.prod(problem.shape))
     # A number of a table takes 50 ns; a unit of a configuration that is listed takes 100 ns.
     each = 5e-8
-    if problem.model.kind not in messages.graph_kinds():
+    if not _is_graph(problem.model):
         each = 1e-7 * sum(units.size for units in problem.model.layers)
     most = math.log2(max(1.0, seconds / (rows * each)))
     return min(max(1, int(most)), _MOST)
@@ -162,149 +182,261 @@ MAXIMISES: dict[str, Literal["nothing", "visible", "all"]] = {
 }
 
 
-class _Enumerated(AbstractDerived):
-    """What enumeration says of pairs. For `product="max"` that is normalised from the best
-    configurations with each pair of states.
+class Way(NamedTuple):
+    """How log Z is found: the configurations of a space are listed, or variables are eliminated
+    with tables of at most `2**most` entries.
     """
 
+    product: Product
+    space: Space | None
+    most: int
+
+    def chunk(self) -> int:
+        """How many instances are treated at once."""
+        return 64 if self.space is None else max(1, CHUNK // self.space.total)
+
+
+class Posed(NamedTuple):
+    """What may differ between instances: the unary scores of the states of all units, which states
+    are possible, and over which units mixed-product maximises.
+    """
+
+    rows: Float[Array, "*batch variables most"]
+    there: Bool[Array, "*batch variables most"]
+    outputs: Bool[Array, "*batch variables"]
+
+
+def _space(model: Any, product: Product, outputs: tuple[int, ...]) -> Space:
+    units: tuple[AbstractNumberedUnits, ...] = model.layers
+    numbers = [(u.number,) * u.size for u in units]
+    if _is_graph(model):
+        ends = np.cumsum([u.size for u in units])[:-1]
+        numbers = [tuple(x.tolist()) for x in np.split(np.asarray(model.num_states), ends)]
+    bits = tuple(math.fsum(math.log2(n) for n in own) for own in numbers)
+    listed = outputs if product == "mixed" else ()
+    # What is differentiated does not matter here, and weights may be traced.
+    names = model.group_names if _is_graph(model) else model.names
+    return Space(names, units, tuple(numbers), *sides(names, bits, model.factors(), listed))
+
+
+def _posed(problem: Any) -> Posed:
+    """The instances of a problem along one leading axis."""
+    model = problem.model
+    if _is_graph(model):
+        maker = messages.MAKERS[model.kind]
+        instances = maker.instances(problem)
+        rows, there = jax.vmap(lambda x: maker.rows(model, x))(instances)
+        outputs = instances.outputs
+        if outputs is None:
+            outputs = jnp.zeros(rows.shape[:-1], bool)
+        return Posed(rows, there & (rows > EXCLUDED / 2), outputs)
+    unary, given, masks = list(model.unary()), problem.given(), []
+    if given is not None:
+        evidence, observed = given
+        sure = observed & ((evidence == 0) | (evidence == 1))
+        likely = jnp.where(observed & ~sure, evidence, jnp.full_like(evidence, 0.5))
+        first = jnp.broadcast_to(unary[0], evidence.shape)
+        unary[0] = first + jax.scipy.special.logit(likely)
+        states = jnp.stack([evidence == 0, evidence == 1], -1)
+        shape = (math.prod(problem.shape), *states.shape[-2:])
+        masks.append((states | ~sure[..., None]).reshape(shape))
+    most = max(units.number for units in model.layers)
+    rows, there = [], []
+    for units, bias in zip(model.layers, unary, strict=True):
+        own = units.scores(problem.flat(bias))
+        wide = ((0, 0), (0, 0), (0, most - units.number))
+        rows.append(jnp.pad(own, wide))
+        has = masks.pop() if masks else jnp.ones(own.shape, bool)
+        there.append(jnp.pad(has, wide))
+    seen = [jnp.full(u.size, k in model.seen) for k, u in enumerate(model.layers)]
+    both = jnp.concatenate(rows, 1), jnp.concatenate(there, 1)
+    return Posed(*both, jnp.broadcast_to(jnp.concatenate(seen), both[0].shape[:-1]))
+
+
+def _table(factors: tuple[AbstractFactor, ...], at: Posed, way: Way) -> Table:
+    assert way.space is not None
+    return Table(factors, *at, way.space, way.product)
+
+
+class _Derived(AbstractDerived):
+    """What is known beyond single units."""
+
     value: Float[Array, "*batch"]
-    sides: Sides = eqx.field(static=True)
+    way: Way = eqx.field(static=True)
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.factors(_pairwise(problem, self.sides))
+        return problem.model.by_factor(_pairwise(problem, self.way))
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return self.value
 
 
-class _Answer(NamedTuple):
-    log_odds: tuple[Array, ...]
-    states: tuple[Array, ...]
-    value: Float[Array, ""]
-
-
-class _Sums(NamedTuple):
-    """Normalised weights of the configurations and the logarithm of what normalises them. For
-    mixed-product they are those that agree with the best visible states; `groups` are then the
-    scores of the visible configurations, and `best` is the number of the best one.
-    """
-
-    weights: Float[Array, " configurations"]
-    value: Float[Array, ""]
-    scores: Float[Array, " configurations"]
-    groups: Float[Array, " groups"]
-    best: Int[Array, ""]
-
-
-def _sums(table: Table, sides: Sides) -> _Sums:
-    scores = table.scores()
-    visible = sides.sizes[0] if sides.product == "mixed" else 0
-    groups = jax.nn.logsumexp(scores.reshape(2**visible, -1), axis=1)
-    best = jnp.argmax(groups)
-    chosen = jnp.repeat(jnp.arange(groups.size) == best, scores.size // groups.size)
-    scores = jnp.where(chosen, scores, jnp.full_like(scores, -jnp.inf))
-    value = groups[best]
-    return _Sums(jnp.exp(scores - value), value, scores, groups, best)
-
-
-def _answer(model: AbstractLayeredModel, instance: Instance, sides: Sides) -> _Answer:
-    table = Table(model, instance, sides)
-    if sides.product == "max":
-        scores = table.scores()
-        best = jnp.argmax(scores)
-        s = table.configurations(best[None].astype(jnp.int32))
-        r = jnp.where(table.free_clamp == 0, table.fields(s)[0], table.free_clamp) > 0
-        states = sides.scatter(s[0].astype(jnp.int32), r.astype(jnp.int32))
-        log_odds = table.listed_log_odds(scores), table.free_log_odds(scores)
-        return _Answer(sides.scatter(*log_odds), states, scores[best] + table.reference())
-    sums = _sums(table, sides)
-    value = sums.value + table.reference()
-    free = table.free_log_odds(sums.scores)
-    if sides.product == "sum":
-        log_odds = sides.scatter(table.listed_log_odds(sums.scores), free)
-        return _Answer(log_odds, _most_likely(log_odds), value)
-    # Mixed: the visible units by what they maximise, the others on their side given the best.
-    visible = sides.sizes[0]
-    rest = sums.scores.reshape(sums.groups.size, -1)[sums.best]
-    zero, one = by_state(rest, jax.nn.logsumexp)
-    listed = jnp.concatenate([table.listed_log_odds(sums.groups), one - zero])
-    log_odds = sides.scatter(listed, free)
-    number = (sums.best * rest.size)[None].astype(jnp.int32)
-    chosen = table.configurations(number)[0, :visible].astype(jnp.int32)
-    return _Answer(log_odds, (chosen, *_most_likely(log_odds)[1:]), value)
-
-
-def _most_likely(log_odds: tuple[Array, ...]) -> tuple[Array, ...]:
-    """1 where the log-odds are positive, as integers."""
-    return tuple((x > 0).astype(jnp.int32) for x in log_odds)
-
-
-def _pairs(model: AbstractLayeredModel, instance: Instance, sides: Sides) -> tuple[Array, ...]:
-    table = Table(model, instance, sides)
-    if sides.product == "max":
-        inner, cross = pair_maxima(table)
-    else:
-        inner, cross = table.moments(_sums(table, sides).weights)
-    return blocks(model, sides, inner, cross)
-
-
-def _chunk(sides: Sides) -> int:
-    return max(1, CHUNK // 2 ** sides.units("listed"))
-
-
-def _enumerated(problem: Any, sides: Sides) -> Beliefs:
-    answer, shape = _solved(problem, sides), problem.shape
+def _beliefs(problem: Any, way: Way) -> Beliefs:
+    model, shape = problem.model, problem.shape
+    answer = _solved(problem, way)
+    states = None
+    if way.space is not None and not _is_graph(model):
+        parts = _cut(model, answer.states)
+        states = model.units(parts)
     return Beliefs(
         problem,
-        _Enumerated(answer.value, sides),
-        log_odds=problem.model.units(answer.log_odds),
-        converged=jnp.ones(shape, bool),
+        _Derived(answer.value, way),
+        log_odds=_named(model, answer, way.product),
+        # Evidence may leave no configuration.
+        converged=jnp.isfinite(answer.value),
         iterations=jnp.zeros(shape, jnp.int32),
-        residual=jnp.zeros_like(answer.value),
-        states=problem.model.units(answer.states),
+        residual=jnp.zeros(shape, answer.value.dtype),
+        states=states,
     )
 
 
 @eqx.filter_jit
-def _solved(problem: Any, sides: Sides) -> _Answer:
-    def one(instance: Instance) -> _Answer:
-        return _answer(problem.model, instance, sides)
+def _solved(problem: Any, way: Way) -> Answer:
+    model = problem.model
+    factors = model.factors(_reduced(way.product))
 
-    return each(one, messages.instances(problem), problem.shape, _chunk(sides))
+    def one(at: Any) -> Answer:
+        if way.space is None:
+            return _eliminated(model, at, way)
+        return _table(factors, at, way).answer()
+
+    return each(one, _instances(problem, way), problem.shape, way.chunk())
+
+
+def _instances(problem: Any, way: Way) -> Any:
+    return _posed(problem) if way.space is not None else messages.instances(problem)
+
+
+def _eliminated(model: Any, instance: Any, way: Way) -> Answer:
+    value, marginals = _by_elimination(model, model.factors(), instance, way)
+    p = model.padded(marginals)
+    return Answer(jnp.log(p), p.argmax(-1).astype(jnp.int32), value)
+
+
+def _by_elimination(
+    model: Any, factors: tuple[AbstractFactor, ...], instance: Any, way: Way
+) -> tuple[Float[Array, ""], Float[Array, " states"]]:
+    """Log Z, and the probability of each state of each variable."""
+    names, units = model.group_names, model.layers
+    starts = np.cumsum([0, *(u.size for u in units)])[:-1].tolist()
+    places = dict(zip(names, units, strict=True)), dict(zip(names, starts, strict=True))
+    stacks: Any = sum((factor.stacks(*places) for factor in factors), ())
+    counts = tuple(np.asarray(model.num_states).tolist())
+    return eliminated(stacks, counts, instance, way.product, way.most)
+
+
+def _reduced(product: Product) -> str:
+    return "max" if product == "max" else "sum"
+
+
+def _cut(model: Any, x: Array) -> list[Array]:
+    """An array of all units, by group."""
+    ends = np.cumsum([units.size for units in model.layers])[:-1]
+    return jnp.split(x, ends, axis=-1)
+
+
+def _named(model: Any, answer: Answer, product: Product) -> PyTree:
+    """The log-odds of binary units and the log-probabilities of others, by name."""
+    scores = answer.scores
+    if _is_graph(model):
+        if product == "max":
+            hard = jax.nn.one_hot(answer.states, scores.shape[-1], dtype=scores.dtype)
+            return model.units((jnp.log(hard),))
+        top = jnp.where(jnp.isfinite(answer.value), answer.value, 0)[..., None, None]
+        return model.units((jax.nn.log_softmax(scores - top, axis=-1),))
+    ends = np.cumsum([units.size for units in model.layers])[:-1]
+    out = []
+    for units, own in zip(model.layers, jnp.split(scores, ends, axis=-2), strict=True):
+        if units.width == units.size:
+            difference = own[..., 1] - own[..., 0]
+            out.append(jnp.clip(difference, -CLAMPED, CLAMPED))
+        else:
+            flat = jax.nn.log_softmax(own[..., : units.number], axis=-1)
+            out.append(flat.reshape(*flat.shape[:-2], units.width))
+    return model.units(out)
 
 
 @eqx.filter_jit
-def _pairwise(problem: Any, sides: Sides) -> PyTree:
-    def one(instance: Instance) -> PyTree:
-        return _pairs(problem.model, instance, sides)
-
-    return each(one, messages.instances(problem), problem.shape, _chunk(sides))
-
-
-@eqx.filter_jit
-def _statistics(problem: Any, sides: Sides) -> Statistics:
+def _pairwise(problem: Any, way: Way) -> PyTree:
     model = problem.model
 
-    def one(instance: Instance) -> PyTree:
-        answer = _answer(model, instance, sides)
-        units = tuple(jax.nn.sigmoid(x) for x in answer.log_odds)
-        states = tuple(x.astype(instance.unary[0].dtype) for x in answer.states)
-        if sides.product == "max":
-            pairs = ((states[block.first], states[block.second]) for block in model.blocks())
-            return states, tuple(a[:, None] * b[None, :] for a, b in pairs)
-        if sides.product == "mixed":
-            units = (states[0], *units[1:])
-        return units, _pairs(model, instance, sides)
+    def one(at: Any) -> PyTree:
+        if way.product == "max" and not _is_graph(model):
+            return _pair_maxima(model, _table(model.factors("max"), at, way))
+        return _gradient(model, at, way)
 
-    units, pairs = each_and_mean(one, messages.instances(problem), problem.shape, _chunk(sides))
+    return each(one, _instances(problem, way), problem.shape, way.chunk())
+
+
+def _gradient(model: Any, at: Any, way: Way) -> tuple[Float[Array, "..."], ...]:
+    """The gradient of log Z in all factors: their expected statistics."""
+
+    def value(factors: Any) -> Float[Array, ""]:
+        if way.space is None:
+            return _by_elimination(model, factors, at, way)[0]
+        return _table(factors, at, way).value()
+
+    factors = model.factors(_reduced(way.product))
+    gradients = eqx.filter_grad(value)(factors)
+    return sum((f.statistic(g) for f, g in zip(factors, gradients, strict=True)), ())
+
+
+def _pair_maxima(model: Any, table: Table) -> tuple[Float[Array, "_ _"], ...]:
+    """What the best configurations with each pair of states say of pairs, normalised."""
+    best, places, out = table.pairs(), table.space.places, []
+    for factor in table.factors:
+        ends = [table.space.names.index(group) for group in factor.groups]
+        one, two = (places[k] for k in ends)
+        own = best[one][:, :, two].transpose(0, 2, 1, 3)
+        flat = own.reshape(*own.shape[:2], math.prod(own.shape[2:]))
+        p = jax.nn.softmax(flat, axis=-1).reshape(own.shape).transpose(0, 2, 1, 3)
+        # Of binary units, that both are 1.
+        for axis, k in zip((1, 3), ends, strict=True):
+            units = table.space.units[k]
+            first = 1 if units.width == units.size else 0
+            p = jax.lax.slice_in_dim(p, first, units.number, axis=axis)
+        out.append(p.reshape(p.shape[0] * p.shape[1], p.shape[2] * p.shape[3]))
+    return tuple(out)
+
+
+@eqx.filter_jit
+def _statistics(problem: Any, way: Way) -> Statistics:
+    model = problem.model
+    factors = model.factors(_reduced(way.product))
+
+    hard_all = way.product == "max"
+
+    def one(at: Any) -> tuple[Any, Any]:
+        found = _eliminated(model, at, way) if way.space is None else None
+        answer = _table(factors, at, way).answer() if found is None else found
+        outputs = jnp.zeros(answer.states.shape, bool) if found is not None else at.outputs
+        p = jax.nn.softmax(answer.scores, axis=-1)
+        hard = jax.nn.one_hot(answer.states, p.shape[-1], dtype=p.dtype)
+        hard_at = outputs if way.product == "mixed" else jnp.full_like(outputs, hard_all)
+        return (jnp.where(hard_at[:, None], hard, p), answer.value), _gradient(model, at, way)
+
+    (p, value), pairs = each_and_mean(one, _instances(problem, way), problem.shape, way.chunk())
     return Statistics(
-        units=model.units(units),
-        pairwise=model.factors(pairs),
-        squares=(None,) * len(model.names),
-        converged=jnp.ones(problem.shape, bool),
+        units=_means(model, p),
+        pairwise=model.by_factor(pairs),
+        squares=() if _is_graph(model) else (None,) * len(model.layers),
+        # Evidence may leave no configuration.
+        converged=jnp.isfinite(value),
         iterations=jnp.zeros(problem.shape, jnp.int32),
-        residual=jnp.zeros(problem.shape, model.dtype),
+        residual=jnp.zeros(problem.shape, p.dtype),
     )
+
+
+def _means(model: Any, p: Float[Array, "*batch variables most"]) -> PyTree:
+    """The means of the internal states, by name, from probabilities of states."""
+    if _is_graph(model):
+        return model.units((p,))
+    ends = np.cumsum([units.size for units in model.layers])[:-1]
+    out = []
+    for units, own in zip(model.layers, jnp.split(p, ends, axis=-2), strict=True):
+        part = own[..., 1:2] if units.width == units.size else own[..., : units.number]
+        out.append(part.reshape(*part.shape[:-2], units.width))
+    return model.units(out)
 
 
 Exact.__init__.__doc__ = """**Arguments:**

@@ -11,11 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import messages
-from ..messages import GaussianInstance, Instance
-from ..models import BoltzmannMachine, Statistics
+from ..factors import Dense
+from ..messages import GaussianInstance
+from ..models import Statistics
 from ..models._problem import each, each_and_mean
+from ..units._binary import binary
 from ._beliefs import AbstractDerived, Beliefs, Normal
-from ._enumeration import CHUNK, Sides, Table
+from ._enumeration import CHUNK, Space, Table
 
 
 class _Moments(NamedTuple):
@@ -36,7 +38,7 @@ class _Mixture(AbstractDerived):
     value: Float[Array, "*batch"]
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.factors((_pairs(problem),))
+        return problem.model.by_factor((_pairs(problem),))
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return self.value
@@ -84,7 +86,7 @@ def gaussian_statistics(problem: Any) -> Statistics:
     visible, hidden, square = units
     return Statistics(
         units=model.units([visible, hidden]),
-        pairwise=model.factors((pairs,)),
+        pairwise=model.by_factor((pairs,)),
         squares=(square, None),
         converged=jnp.ones(shape, bool),
         iterations=jnp.zeros(shape, jnp.int32),
@@ -127,18 +129,26 @@ def _moments(problem: Any, at: GaussianInstance) -> _Moments:
     free = weights * at.free[:, None]
     products = free.T @ free
     bias = at.bias + at.value @ weights + jnp.diagonal(products) / 2
-    machine = BoltzmannMachine(jnp.where(jnp.eye(hidden, dtype=bool), 0, products), bias)
-    table = Table(machine, Instance((bias,), (None,)), Sides((0,), (), (hidden,), "sum"))
-    scores = table.scores()
-    log_sum = jax.nn.logsumexp(scores)
-    both, _ = table.moments(jnp.exp(scores - log_sum))
+    couplings = jnp.where(jnp.eye(hidden, dtype=bool), 0, products)
+    units = binary(hidden)
+    space = Space(("hidden",), (units,), ((2,) * hidden,), (0,), ())
+    rows = units.scores(bias)
+    known = jnp.ones(rows.shape, bool), jnp.zeros(hidden, bool)
+
+    def laid_out(factor: Dense) -> Table:
+        return Table((factor,), rows, *known, space, "sum")
+
+    machine = Dense("hidden", "hidden", couplings)
+    answer = laid_out(machine).answer()
+    gradient = jax.grad(lambda factor: laid_out(factor).value())(machine)
+    (both,) = machine.statistic(gradient)
     p = jnp.diagonal(both)
     covariance = both - p[:, None] * p[None, :]
     volume = (jnp.log(sigma) + math.log(2 * math.pi) / 2) @ at.free
     return _Moments(
         free @ p + at.value,
         at.free + ((free @ covariance) * free).sum(1),
-        table.listed_log_odds(scores),
-        log_sum + table.reference() + volume - at.value @ at.value / 2,
+        answer.scores[:, 1] - answer.scores[:, 0],
+        answer.value + volume - at.value @ at.value / 2,
         free @ both + at.value[:, None] * p[None, :],
     )

@@ -20,7 +20,7 @@ class _Independent(AbstractDerived):
     """Products of the probabilities of the variables of a factor, and the lower bound of log Z."""
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.factors(_derived(problem, log_odds, _factors))
+        return problem.model.by_factor(_derived(problem, log_odds, _factors))
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return _derived(problem, log_odds, _bound)
@@ -93,7 +93,7 @@ def graph_statistics(settings: GraphSettings, problem: Any) -> Statistics:
     (units, iterations, residual), pairs = out
     return Statistics(
         units=model.units((units,)),
-        pairwise=model.factors(pairs),
+        pairwise=model.by_factor(pairs),
         squares=(),
         converged=residual <= settings.limits.tol,
         iterations=iterations,

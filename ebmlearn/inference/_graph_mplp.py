@@ -22,7 +22,7 @@ class _Dual(AbstractDerived):
     bound: Float[Array, "*batch"]
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.factors(_met(problem, log_odds))
+        return problem.model.by_factor(_met(problem, log_odds))
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return self.bound
@@ -55,7 +55,7 @@ def graph_statistics(limits: Limits, problem: Any) -> Statistics:
     (units, iterations, residual), pairs = out
     return Statistics(
         units=model.units((units,)),
-        pairwise=model.factors(pairs),
+        pairwise=model.by_factor(pairs),
         squares=(),
         converged=residual <= limits.tol,
         iterations=iterations,

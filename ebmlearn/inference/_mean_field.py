@@ -89,7 +89,7 @@ class _Independent(AbstractDerived):
     """
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.factors(_derived(problem, log_odds, _pairwise))
+        return problem.model.by_factor(_derived(problem, log_odds, _pairwise))
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return _derived(problem, log_odds, _bound)
@@ -233,7 +233,7 @@ def _statistics(settings: _Settings, problem: Any) -> Statistics:
     (units, iterations, residual), pairs = out
     return Statistics(
         units=model.units(units),
-        pairwise=model.factors(pairs),
+        pairwise=model.by_factor(pairs),
         squares=(None,) * len(model.names),
         converged=residual <= settings.limits.tol,
         iterations=iterations,

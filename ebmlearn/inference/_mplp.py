@@ -83,7 +83,7 @@ class MPLP(AbstractInference):
         )
         return Statistics(
             units=model.units(model.encode(beliefs.decode())),
-            pairwise=model.factors(pairs),
+            pairwise=model.by_factor(pairs),
             squares=(None,) * len(model.names),
             converged=beliefs.converged,
             iterations=beliefs.iterations,
@@ -102,7 +102,7 @@ class _Dual(AbstractDerived):
         model = problem.model
         states = model.encode(problem.decode(log_odds))
         blocks = ((states[b.first], states[b.second]) for b in model.blocks())
-        return model.factors(
+        return model.by_factor(
             tuple(first[..., :, None] * second[..., None, :] for first, second in blocks)
         )
 

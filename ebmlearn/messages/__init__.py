@@ -13,6 +13,7 @@ from ._edge import (
     soft as soft,
     total as total,
 )
+from ._factor_view import FactorMaker, FactorView as FactorView
 from ._gaussian import (
     GaussianInstance as GaussianInstance,
     GaussianMaker,
@@ -44,7 +45,6 @@ from ._registry import (
     Stacks as Stacks,
     view as view,
 )
-from ._tables import TableMaker, TableView as TableView
 from ._types import Form as Form, Product as Product, Schedule as Schedule, Start as Start
 from ._view import (
     AbstractView as AbstractView,
@@ -57,4 +57,4 @@ from ._view import (
 register("binary", PairwiseMaker())
 register("gaussian binary", GaussianMaker())
 register("grid", GridMaker())
-register("tables", TableMaker())
+register("tables", FactorMaker())

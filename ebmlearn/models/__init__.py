@@ -8,6 +8,7 @@ from ._block import Block as Block
 from ._boltzmann import BoltzmannMachine as BoltzmannMachine
 from ._dbm import DBM as DBM
 from ._energy import EnergyModel as EnergyModel
+from ._factor_model import FactorModel as FactorModel
 from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._graph import AbstractGraphModel as AbstractGraphModel
 from ._grid_mrf import GridMRF as GridMRF

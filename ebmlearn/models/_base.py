@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._types import AnyArray, Batch, Evidence, Observed
+from ..factors import AbstractFactor
 from ..units import AbstractUnits
 from ._arrays import symmetrised, without_diagonal
 from ._block import Block
@@ -233,7 +234,14 @@ class AbstractPlainModel(AbstractModel):
         """Names the values of layers or of groups of variables."""
 
     @abc.abstractmethod
-    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        """What joins the units: their energies add up to that of the model without its biases and
+        the units' own energies. To be maximised over, rather than summed, quantised units have no
+        weights.
+        """
+
+    @abc.abstractmethod
+    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
         """Names the values of blocks, or of factors."""
 
     @abc.abstractmethod

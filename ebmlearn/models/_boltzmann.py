@@ -134,7 +134,7 @@ class BoltzmannMachine(AbstractLayeredModel, AbstractSymmetric):
     ) -> "BoltzmannMachine":
         return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (*blocks, *unary))
 
-    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
+    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return blocks[0]
 
     def _states(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:

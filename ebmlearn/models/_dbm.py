@@ -225,7 +225,7 @@ class DBM(AbstractLayeredModel, AbstractFree):
     ) -> "DBM":
         return eqx.tree_at(lambda m: (m.weights, m.biases), self, (blocks, unary))
 
-    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
+    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return tuple(blocks)
 
     def _weight_sums(self) -> list[Float[Array, " _"]]:

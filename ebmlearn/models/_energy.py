@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch
+from ..factors import AbstractFactor, Function
 from ..units import AbstractUnits
 from ._base import Result, States
 from ._block import Block
@@ -176,7 +177,11 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         """Zeros: all is in the energy."""
         return tuple(jnp.zeros(units.width, self.dtype) for units in self.layers)
 
-    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        """The energy itself."""
+        return (Function(_Inside(self), self.names),)
+
+    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return tuple(blocks)
 
     def inside(self) -> tuple[PyTree, ...]:
@@ -380,6 +385,18 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
             f"`{name}` must not be set for an EnergyModel, whose parameters may mean anything;"
             " `optax.add_decayed_weights` takes a mask of them."
         )
+
+
+class _Inside(eqx.Module):
+    """The energy as a function of internal states with leading axes."""
+
+    model: EnergyModel
+
+    def __call__(self, states: Any) -> Float[Array, "..."]:
+        return jnp.vectorize(
+            lambda *x: self.model._of_one(list(x)),
+            signature=",".join(f"(n{k})" for k in range(len(states))) + "->()",
+        )(*(states[name] for name in self.model.names))
 
 
 class _Between(eqx.Module):

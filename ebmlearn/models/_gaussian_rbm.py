@@ -213,7 +213,7 @@ class GaussianRBM(AbstractLayeredModel, AbstractFree):
             (jnp.exp(log_sigma)[:, None] * blocks[0], visible * variance, hidden, log_sigma),
         )
 
-    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
+    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return blocks[0]
 
     def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:

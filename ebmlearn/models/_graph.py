@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray, Batch, Evidence, Observed
+from ..factors import AbstractFactor
 from ..units import _random
 from ._alone import by_state
 from ._base import no_features, States
@@ -125,7 +126,7 @@ class AbstractGraphModel(AbstractTurns):
         """One state for each variable, by the groups of the graph."""
 
     @abc.abstractmethod
-    def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> PyTree:
+    def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> PyTree:
         """One value for each log-potential, by the groups of the graph."""
 
     @abc.abstractmethod
@@ -167,6 +168,10 @@ class AbstractGraphModel(AbstractTurns):
         if _checks.is_concrete(rows) and bool((rows < 0).any()):
             raise ValueError("`states` must hold a state of each variable, got some of them.")
         return _energy(self, rows)
+
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        """All tables and rules as one factor."""
+        return (_Potentials(self, product),)
 
     @abc.abstractmethod
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
@@ -284,7 +289,7 @@ class AbstractGraphModel(AbstractTurns):
         units, factors = each_and_mean(self.features, seen, (size,), chunk)
         return Statistics(
             units=self.units((units,)),
-            pairwise=self.factors(factors),
+            pairwise=self.by_factor(factors),
             squares=(),
             converged=jnp.ones(size, bool),
             iterations=jnp.zeros(size, jnp.int32),
@@ -550,6 +555,43 @@ class AbstractGraphModel(AbstractTurns):
             f"`{name}` must not be set for a {type(self).__name__}, whose parameters are of many"
             " kinds: use `optax.add_decayed_weights` with a mask."
         )
+
+
+class _Potentials(AbstractFactor):
+    """All that joins the variables of a graph."""
+
+    graph: AbstractGraphModel
+    product: Any = eqx.field(static=True)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return self.graph.group_names * 2
+
+    def bound(self, units: Any) -> "_Potentials":
+        return self
+
+    def energy(self, states: Any) -> Float[Array, "..."]:
+        return -self.graph.log_potential(self.graph.decode(self._layers(states)), self.product)
+
+    def given(self, states: Any, group: str) -> Float[Array, "... _"]:
+        fields = self.graph.fields(self._layers(states))
+        return fields[self.graph.group_names.index(group)]
+
+    def tempered(self, beta: Any) -> "_Potentials":
+        return _Potentials(self.graph.tempered(beta), self.product)
+
+    def stacks(self, units: Any, starts: Any) -> Any:
+        return self.graph.as_tables()
+
+    def size(self, units: Any) -> int:
+        return 0
+
+    def _layers(self, states: Any) -> list[Float[Array, "... _"]]:
+        return [states[name] for name in self.graph.group_names]
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        return self.graph.log_potentials
 
 
 class _Energy(eqx.Module):

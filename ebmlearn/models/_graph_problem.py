@@ -57,6 +57,10 @@ class GraphProblem(AbstractSampled):
             out = out.with_likelihood(soft)
         return out
 
+    def maximised(self) -> tuple[int, ...] | None:
+        """No whole groups: mixed-product maximises over `outputs`; None if these are not known."""
+        return None if self.outputs is None else ()
+
     def with_likelihood(
         self, log_likelihood: Float[Array, "*#batch states"] | None
     ) -> "GraphProblem":

@@ -275,7 +275,7 @@ class GridMRF(AbstractGraphModel):
     def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Groups:
         return Groups(cut_states(states, self.sizes), self.group_names)
 
-    def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
+    def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
         """One value for each log-potential: `factors["down"]`, and so on, and `factors[channel]`.
         Of beliefs they are sums over all pixels.
         """

@@ -155,7 +155,7 @@ class LayeredModel(AbstractLayeredModel):
         parts = (layers, blocks, unary)
         return eqx.tree_at(lambda m: (m.units_of, m.weights, m.biases), self, parts)
 
-    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
+    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return tuple(blocks)
 
     def energy(self, states: PyTree) -> Float[Array, " rows"]:

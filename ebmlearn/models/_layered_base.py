@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch
+from ..factors import AbstractFactor, Dense
 from ..units import _random, AbstractUnits
 from ._alone import by_frequency, by_normal
 from ._base import matrices_of, Result, States, Strength
@@ -37,6 +38,11 @@ class AbstractLayeredModel(AbstractNamedModel):
         unary: tuple[Float[Array, "... _"], ...],
     ) -> Layered:
         """The model with other units of the same kinds, other weights and other biases."""
+
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        """A dense factor for each block of weights."""
+        names = self.names
+        return tuple(Dense(names[b.first], names[b.second], b.weights) for b in self.blocks())
 
     def with_unary(self: Layered, unary: tuple[Float[Array, "... _"], ...]) -> Layered:
         """The model with other biases, as `unary` gives them."""
@@ -357,7 +363,7 @@ class AbstractLayeredModel(AbstractNamedModel):
         pairs = tuple(heavy[b.first].T @ means[b.second] / size for b in self.blocks())
         return Statistics(
             units=self.units(heavy),
-            pairwise=self.factors(pairs),
+            pairwise=self.by_factor(pairs),
             squares=tuple(squares),
             converged=jnp.ones(size, bool),
             iterations=jnp.zeros(size, jnp.int32),

@@ -232,7 +232,7 @@ class NNBM(AbstractLayeredModel):
         couplings = jnp.diag(layers[0].precision) - blocks[0]  # pyright: ignore
         return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (couplings, *unary))
 
-    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
+    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return blocks[0]
 
 

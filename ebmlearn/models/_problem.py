@@ -172,6 +172,10 @@ class Problem(AbstractSampled):
             shapes |= {"evidence": self.evidence.shape[:-1], "observed": self.observed.shape[:-1]}
         return _checks.broadcastable(**shapes)
 
+    def maximised(self) -> tuple[int, ...]:
+        """The groups over which mixed-product maximises: the visible ones."""
+        return self.model.seen
+
     def given(self) -> tuple[Float[Array, "*batch units"], Bool[Array, "*batch units"]] | None:
         """Evidence and what of it counts, for each instance; it raises at run time what could not
         be found before. None if there is none.

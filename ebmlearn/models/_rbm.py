@@ -198,7 +198,7 @@ class RBM(AbstractLayeredModel, AbstractFree):
         parts = (*blocks, *unary)
         return eqx.tree_at(lambda m: (m.weights, m.visible_bias, m.hidden_bias), self, parts)
 
-    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
+    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return blocks[0]
 
     def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:

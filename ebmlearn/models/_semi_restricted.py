@@ -255,7 +255,7 @@ class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
 
         return eqx.tree_at(parts, self, [*blocks, *unary])
 
-    def factors(self, blocks: tuple[PyTree, ...]) -> PyTree:
+    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return tuple(blocks)
 
     def _weight_sums(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

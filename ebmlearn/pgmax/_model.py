@@ -390,7 +390,7 @@ class FactorGraphModel(AbstractGraphModel):
         shapes = tuple(shape for shape, _ in self.layout.variables)
         return Named(cut_states(states, self.layout.variables), self.variables, shapes)
 
-    def factors(self, blocks: tuple[Float[Array, "..."], ...]) -> Named:
+    def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> Named:
         return Named(tuple(blocks), self.factor_groups, None)
 
     def padded(self, flat: Float[Array, "*batch states"]) -> Float[Array, "*batch variables most"]:

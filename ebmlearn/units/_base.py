@@ -175,6 +175,23 @@ class AbstractNumberedUnits(AbstractLinearUnits):
         where these are one-hot.
         """
 
+    def states_inside(self, dtype: DTypeLike) -> Float[Array, "number step"]:
+        """The internal states of a unit, a row for each."""
+        every = jnp.repeat(jnp.arange(self.number)[:, None], max(self.size, 1), axis=1)
+        return self.encode(every, dtype)[:, : self.width // max(self.size, 1)]
+
+    def scores(self, field: Float[Array, "... _"]) -> Float[Array, "... n number"]:
+        """What each state of each unit adds to the log-potential in a field."""
+        inside = self.states_inside(field.dtype)
+        split = field.reshape(*field.shape[:-1], self.size, inside.shape[1])
+        return jnp.einsum("...us,ks->...uk", split, inside, precision="highest")
+
+    def field_of(self, scores: Float[Array, "... n number"]) -> Float[Array, "... _"]:
+        """The reverse of `scores`, up to a constant for each unit."""
+        if self.width == self.size:
+            return scores[..., 1] - scores[..., 0]
+        return scores.reshape(*scores.shape[:-2], self.width)
+
     @abc.abstractmethod
     def others(self, x: Float[Array, "rows _"]) -> Float[Array, "rows n others step"]:
         """The states inside that each unit does not have, `step` numbers each."""

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from .. import _checks, elimination
 from .._sentinels import EXCLUDED
+from ..factors import Stacks
 from ..messages import GraphInstance
-from ..models import AbstractGraphModel
 from ._base import TooLarge
 
 
@@ -24,18 +24,15 @@ class _Settings(NamedTuple):
 
 
 def eliminated(
-    model: AbstractGraphModel, instance: GraphInstance, product: str, most: int
+    stacks: Stacks, counts: tuple[int, ...], instance: GraphInstance, product: str, most: int
 ) -> tuple[Float[Array, ""], Float[Array, " states"]]:
     """Log Z of one instance, or its largest log-potential, and the probabilities of states. The
     gradient of log Z is the probability of each state and of each entry of a table. Probabilities
     cannot be differentiated, which raises an error.
     """
-    listed = model.as_tables()
-    assert listed is not None
-    members = tuple(jnp.asarray(own, jnp.int32) for own, _ in listed)
-    tables = tuple(table for _, table in listed)
+    members = tuple(jnp.asarray(own, jnp.int32) for own, _ in stacks)
+    tables = tuple(table for _, table in stacks)
     (unary,) = instance.unary
-    counts = tuple(np.asarray(model.num_states).tolist())
     clamp, outputs = instance.clamp, instance.outputs
     clamp = jnp.full(len(counts), -1, jnp.int32) if clamp is None else clamp.astype(jnp.int32)
     outputs = jnp.full(len(counts), product == "max") if outputs is None else outputs

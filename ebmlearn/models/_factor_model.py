@@ -1,0 +1,169 @@
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from .. import _checks
+from .._types import AnyArray
+from ..factors import AbstractFactor, inner
+from ..units import AbstractUnits
+from ._factor_base import AbstractFactorModel, colours_of
+from ._groups import Groups
+
+
+class FactorModel(AbstractFactorModel):
+    """Any groups of binary or categorical units, joined by any factors:
+
+    $E(x) = -\\sum_g b_g \\cdot x_g + \\sum_f E_f(x)$.
+
+    Data, evidence and beliefs are told by the names of groups. Any group may be observed or
+    hidden: data say which.
+
+    !!! example
+
+        ```python
+        # An RBM whose label is tied to a coarser one by a table.
+        model = ebmlearn.FactorModel(
+            {
+                "visible": ebmlearn.Binary(64),
+                "hidden": ebmlearn.Binary(32),
+                "label": ebmlearn.Categorical(1, 10),
+                "kind": ebmlearn.Categorical(1, 2),
+            },
+            [
+                ebmlearn.Dense("visible", "hidden", weights),
+                ebmlearn.Dense("label", "hidden", label_weights),
+                ebmlearn.Tables(("label", "kind"), taxonomy),
+            ],
+        )
+        beliefs = ebmlearn.BP(20)(model, {"visible": rows})
+        beliefs["kind"]  # [rows, 1, 2]
+        ```
+    """
+
+    units_of: tuple[AbstractUnits, ...]
+    parts: tuple[AbstractFactor, ...]
+    biases: tuple[Float[Array, " _"], ...]
+    colours: Int[AnyArray, "colours width"]
+    counts: tuple[int, ...] = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        variables: Mapping[str, AbstractUnits],
+        factors: Sequence[AbstractFactor],
+        unary: Mapping[str, Float[AnyArray, " _"]] | None = None,
+    ):
+        """**Arguments:**
+
+        - `variables`: a dictionary from names of groups to units, such as `Binary(5)`.
+        - `factors`: what joins them, such as `Dense("visible", "hidden", weights)`.
+        - `unary`: a dictionary from names of groups to biases, one number for each of their
+          internal states; zero by default.
+        """
+        if not isinstance(variables, Mapping) or not variables:
+            got = _checks.describe(variables)
+            raise TypeError(f"`variables` must be a dictionary from names to units, got {got}.")
+        for name, units in variables.items():
+            if not isinstance(name, str) or not isinstance(units, AbstractUnits):
+                raise TypeError(
+                    "`variables` must be a dictionary from names to units such as `Binary(5)`, got"
+                    f" {_checks.describe(units)} for {name!r}."
+                )
+            if not units.numbered:
+                raise TypeError(
+                    f"`variables[{name!r}]` must be binary or categorical units, got"
+                    f" {type(units).__name__}: take a `LayeredModel` for real units."
+                )
+        if isinstance(factors, AbstractFactor):
+            factors = [factors]
+        for k, factor in enumerate(factors):
+            if not isinstance(factor, AbstractFactor):
+                got = _checks.describe(factor)
+                raise TypeError(f"`factors[{k}]` must be a factor such as `Dense(...)`, got {got}.")
+            for group in factor.groups:
+                _named(group, variables, f"factors[{k}]")
+        self.parts = tuple(factor.bound(variables) for factor in factors)
+        self.names, self.units_of = tuple(variables), tuple(variables.values())
+        kinds: Any = self.units_of
+        self.counts = tuple(u.number for u in kinds for _ in range(u.size))
+        given = {} if unary is None else unary
+        for name in given:
+            _named(name, variables, "unary")
+        dtypes = [x.dtype for factor in self.parts for x in factor.parameters]
+        dtype = dtypes[0] if dtypes else jnp.result_type(float)
+        self.biases = tuple(
+            _checks.parameter(f"unary[{name!r}]", given.get(name, jnp.zeros(u.width, dtype)))
+            for name, u in variables.items()
+        )
+        tables = [x for x in self.as_tables() if _checks.is_concrete(x[0])]
+        self.colours = colours_of(tuple(tables), len(self.counts))
+
+    def __check_init__(self):
+        arrays = {}
+        for name, units, bias in zip(self.names, self.units_of, self.biases, strict=True):
+            label = f"unary[{name!r}]"
+            _checks.exact_shape(label, bias, (units.width,), "as the group is wide")
+            arrays[label] = bias
+        _checks.finite(**arrays)
+        for k, factor in enumerate(self.parts):
+            arrays |= {f"factors[{k}]": x for x in factor.parameters}
+        _checks.one_dtype(**arrays)
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        return self.names
+
+    @property
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        """The units of each group."""
+        return self.units_of
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the parameters."""
+        return self.biases[0].dtype
+
+    @property
+    def log_potentials(self) -> tuple[PyTree, ...]:  # pyright: ignore
+        """The parameters of each factor."""
+        return tuple(x for factor in self.parts for x in factor.parameters)
+
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        """What joins the groups."""
+        return self.parts
+
+    def unary(self) -> tuple[Float[Array, " states"]]:
+        """The biases as a score for each state of each variable."""
+        kinds: Any = self.units_of
+        parts = [u.scores(b).reshape(-1) for u, b in zip(kinds, self.biases, strict=True)]
+        return (jnp.concatenate(parts),)
+
+    def tempered(self, beta: float | Float[Array, ""]) -> "FactorModel":
+        """The model of $p(x)^\\beta$."""
+        parts = tuple(factor.tempered(beta) for factor in self.parts)
+        biases = tuple(jnp.asarray(beta, x.dtype) * x for x in self.biases)
+        return eqx.tree_at(lambda m: (m.parts, m.biases), self, (parts, biases))
+
+    def project(self) -> "FactorModel":
+        """The model with its couplings inside groups made symmetric, and zero within each unit."""
+        units = dict(zip(self.names, self.units_of, strict=True))
+        own = [f.projected(units[f.first]).weights for f in inner(self.parts)]
+        return eqx.tree_at(lambda m: m.inside(), self, own) if own else self
+
+    def inside(self) -> tuple[PyTree, ...]:
+        """The couplings inside groups."""
+        return tuple(f.weights for f in inner(self.parts))
+
+    def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
+        """One value for each parameter of a factor, by the number of the factor."""
+        return Groups(tuple(blocks), tuple(range(len(self.parts))))  # pyright: ignore
+
+
+def _named(name: Any, variables: Mapping[str, Any], argument: str) -> None:
+    if name not in variables:
+        wanted = ", ".join(map(repr, variables))
+        raise ValueError(f"`{argument}` must name groups, {wanted}, got {name!r}.")
