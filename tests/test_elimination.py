@@ -11,7 +11,7 @@ import pytest
 
 import ebmlearn as ebm
 from ebmlearn import elimination
-from ebmlearn.elimination import find_order, Network, planned, solve, TooWide
+from ebmlearn.elimination import find_order, Impossible, Network, planned, solve, TooWide
 
 
 def random_network(seed):
@@ -55,10 +55,9 @@ def test_two_hundred_random_networks():
         top = scores.max()
         if top == -np.inf:
             impossible += 1
-            try:
-                assert solve(network, evidence)[0].value == -np.inf
-            except ValueError as error:
-                assert "no configuration is possible" in str(error)
+            for maximised in (frozenset(), None):
+                with pytest.raises(Impossible, match="no configuration is possible"):
+                    solve(network, evidence, maximised=maximised)
             continue
         log_z = top + np.log(np.exp(scores - top).sum())
         p = np.exp(scores - log_z)
@@ -299,6 +298,32 @@ def test_impossible_evidence_is_reported(soft):
     assert ebm.Auto(2, exact=False)(model, evidence).log_partition == -np.inf
     found = ebm.Auto(2, product="max", exact=False)(model, evidence)
     assert found.log_partition == -np.inf and not bool(found.converged)
+
+
+DIFFER = np.array([[-np.inf, 0.0], [0.0, -np.inf]])
+# Three variables of two states that must all differ: each pair alone can.
+CONTRADICTION = [2] * 3, [(0, 1), (1, 2), (0, 2)], [DIFFER] * 3
+
+
+def test_contradictions_are_reported():
+    model = ebm.TableModel(*CONTRADICTION)
+    for inference in (
+        ebm.Exact(method="elimination"),
+        ebm.Exact("max", method="elimination"),
+        ebm.Auto(1, exact=False),
+        ebm.Auto(1, product="max", exact=False),
+    ):
+        found = inference(model)
+        assert found.log_partition == -np.inf and not bool(found.converged)
+
+
+def test_tables_of_no_variables_are_eliminated():
+    model = ebm.TableModel([2, 2], [(), (0, 1)], [np.float32(0.5), np.eye(2, dtype=np.float32)])
+    beliefs = ebm.Exact(method="elimination")(model)
+    log_z = 0.5 + np.log(2 * np.e + 2)
+    np.testing.assert_allclose(beliefs.log_partition, log_z, rtol=1e-6)
+    np.testing.assert_allclose(beliefs.pairwise[0], 1.0)
+    np.testing.assert_allclose(beliefs.pairwise[1], np.exp(np.eye(2) + 0.5 - log_z), rtol=1e-5)
 
 
 def test_very_wide_networks_are_refused():

@@ -71,13 +71,13 @@ def _estimated(network: Network, seconds: float, rng: np.random.Generator) -> Es
     began = time.perf_counter()
     try:
         small = reduced(network)
+        order = find_order(
+            small.network.counts, small.network.scopes, most=_HOPELESS, seconds=seconds / 10
+        )
+        found = estimated(small.network, order, began + seconds - time.perf_counter(), rng)
     except Impossible:
         even = [np.full(max(network.counts), 1 / max(network.counts)) for _ in network.counts]
         return Estimate(-math.inf, -math.inf, 0.0, even, 0.0, 0)
-    order = find_order(
-        small.network.counts, small.network.scopes, most=_HOPELESS, seconds=seconds / 10
-    )
-    found = estimated(small.network, order, began + seconds - time.perf_counter(), rng)
     if found is None:
         return None
     return found._replace(marginals=small.whole(found.marginals, network.counts))
