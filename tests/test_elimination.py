@@ -318,7 +318,8 @@ def test_contradictions_are_reported():
 
 
 def test_tables_of_no_variables_are_eliminated():
-    model = ebm.TableModel([2, 2], [(), (0, 1)], [np.float32(0.5), np.eye(2, dtype=np.float32)])
+    tables = [np.asarray(x, np.float32) for x in (0.5, np.eye(2))]
+    model = ebm.TableModel([2, 2], [(), (0, 1)], tables)
     beliefs = ebm.Exact(method="elimination")(model)
     log_z = 0.5 + np.log(2 * np.e + 2)
     np.testing.assert_allclose(beliefs.log_partition, log_z, rtol=1e-6)
