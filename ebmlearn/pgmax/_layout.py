@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -213,9 +214,19 @@ def _factors(kind: Any, table: np.ndarray, arrays: dict[str, Any]) -> np.ndarray
     return table[arrays["factor_configs_edge_states"][each], 2].astype(np.int32)
 
 
-def check_types(graph: Any) -> None:
-    """Raises unless a graph was built after our factor types were made known to PGMax."""
+def check_graph(graph: Any) -> None:
+    """Raises unless a graph was built after our factor types were made known to PGMax, and its
+    factors list each configuration once.
+    """
     if RBMFactor not in all_groups(graph):
         raise ValueError(
             "`graph` must be built after `import ebmlearn.pgmax`, got one that was built before."
         )
+    for group in graph.factor_groups.get(factor.EnumFactor, ()):
+        listed = getattr(getattr(group, "single_factor", group), "factor_configs", ())
+        (often, number), *_ = Counter(map(tuple, np.asarray(listed).tolist())).most_common(1)
+        if number > 1:
+            raise ValueError(
+                f"`graph` must list each configuration of a factor once, got {often} {number} times:"
+                " add up its potentials."
+            )

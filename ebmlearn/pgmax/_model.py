@@ -28,7 +28,7 @@ from ..models._turns import put, taken, unless_held
 from ..units import Categorical
 from ._compat import starts_of
 from ._evidence import apart, joined, parts_of
-from ._layout import check_types, initial, lay_out, Layout, Wires
+from ._layout import check_graph, initial, lay_out, Layout, Wires
 from ._names import Named, Names
 from ._nnbm_group import NNBMFactor
 from ._sites import excluded_in, Sites, sites_of
@@ -94,7 +94,7 @@ class FactorGraphModel(AbstractGraphModel):
         if not isinstance(graph, fgraph.FactorGraph):
             got = _checks.describe(graph)
             raise TypeError(f"`graph` must be a PGMax FactorGraph, got {got}.")
-        check_types(graph)
+        check_graph(graph)
         groups = list(graph.variable_groups)  # pyright: ignore
         self.layout, self.wires, owners = lay_out(groups, graph.factor_groups, starts_of(graph))
         self.variables, self.factor_groups = Names(groups), Names(owners)
