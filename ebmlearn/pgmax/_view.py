@@ -122,7 +122,7 @@ class GraphView(AbstractGraphView):
         out = top.sum() + ((1 - self.wires.degrees.astype(top.dtype)) * single).sum()
         vtof = self._towards_factors(scores, state.rest, instance)
         for k, kind in enumerate(self.layout.kinds):
-            out = out + self.tables.normaliser(k, vtof[slice(*kind.messages)], self.product)
+            out = out + self.tables.normalisers(k, vtof[slice(*kind.messages)], self.product).sum()
         for k in range(len(self.weights)):
             out = out + self._reduce(self._dense_scores(k, state, scores), 0).sum()
         return out
