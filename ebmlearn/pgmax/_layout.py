@@ -224,9 +224,9 @@ def check_graph(graph: Any) -> None:
         )
     for group in graph.factor_groups.get(factor.EnumFactor, ()):
         listed = getattr(getattr(group, "single_factor", group), "factor_configs", ())
-        (often, number), *_ = Counter(map(tuple, np.asarray(listed).tolist())).most_common(1)
-        if number > 1:
-            raise ValueError(
-                f"`graph` must list each configuration of a factor once, got {often} {number} times:"
-                " add up its potentials."
-            )
+        for often, number in Counter(map(tuple, np.asarray(listed).tolist())).most_common(1):
+            if number > 1:
+                raise ValueError(
+                    "`graph` must list each configuration of a factor once, got"
+                    f" {often} {number} times: add up its potentials."
+                )
