@@ -327,6 +327,37 @@ def test_tables_of_no_variables_are_eliminated():
     np.testing.assert_allclose(beliefs.pairwise[1], np.exp(np.eye(2) + 0.5 - log_z), rtol=1e-5)
 
 
+def test_messages_on_a_tree_say_what_is_impossible():
+    counts, scopes = (2, 3, 2, 3, 2, 2), ((0, 1), (2, 1, 3), (3, 4), (4, 5), (0,), (5,))
+    inferences = ebm.BP(20), ebm.BP(20, product="max"), ebm.BP(20, temperature=4.0), ebm.MPLP(300)
+
+    @jax.jit
+    def answers(model, evidence):
+        found = [inference(model, {"x": evidence}) for inference in inferences]
+        return jnp.stack([x.log_partition for x in found]), jnp.stack([x.converged for x in found])
+
+    model, possible = None, 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        tables = [10 * rng.normal(size=[counts[v] for v in scope]) for scope in scopes]
+        tables = [np.where(rng.random(x.shape) < 0.3, -np.inf, x) for x in tables]
+        evidence = np.where(rng.random(6) < 0.3, [rng.integers(n) for n in counts], -1)
+        if model is None:
+            model = ebm.TableModel(counts, scopes, tables)
+        model = model.with_log_tables(tables)
+        values, converged = answers(model, jnp.asarray(evidence))
+        _, scores = listed(Network(counts, scopes, tuple(tables)), evidence)
+        top = scores.max()
+        possible += np.isfinite(top)
+        if np.isfinite(top):
+            log_z, warm = (top + t * np.log(np.exp((scores - top) / t).sum()) for t in (1, 4))
+            np.testing.assert_allclose(values, [log_z, top, warm, top], atol=1e-2)
+        else:
+            np.testing.assert_array_equal(values, -np.inf)
+        np.testing.assert_array_equal(converged, np.isfinite(top))
+    assert 15 < possible < 45
+
+
 def test_very_wide_networks_are_refused():
     pairs = list(itertools.combinations(range(201), 2))
     order = find_order([32] * 201, pairs, seconds=0.1)

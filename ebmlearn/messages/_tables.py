@@ -41,7 +41,7 @@ class TableView(AbstractGraphView):
         return self.resume(GraphState((), nothing, self._unary(instance)), instance)
 
     def resume(self, state: GraphState, instance: GraphInstance) -> GraphState:
-        return GraphState((), state.rest, self._fields(state.rest, instance))
+        return GraphState((), state.rest, self._told(state.rest, instance))
 
     def update(self, state: GraphState, instance: GraphInstance) -> GraphState:
         held = self._held(state.fields, instance)
@@ -55,7 +55,7 @@ class TableView(AbstractGraphView):
                     for x, y in zip(old, sent, strict=True)
                 ]
             new.append(tuple(sent))
-        return GraphState((), tuple(new), self._fields(tuple(new), instance))
+        return GraphState((), tuple(new), self._told(tuple(new), instance))
 
     def beliefs(
         self, state: GraphState, instance: GraphInstance
@@ -74,16 +74,6 @@ class TableView(AbstractGraphView):
         rows = self._unary(GraphInstance(unary, None))
         return jnp.take_along_axis(rows, states[:, None].astype(jnp.int32), axis=1).sum()
 
-    def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
-        # Added up again, so that a gradient with the messages held fixed is complete.
-        scores, top = self._shifted(self._fields(state.rest, instance), instance)
-        single = self._reduce(scores, -1)
-        out = top.sum() + ((1 - self._degrees().astype(scores.dtype)) * single).sum()
-        for table, own, sent in zip(self.tables, self.members, state.rest, strict=True):
-            joint = self._joint(table, self._less(scores, own, sent, instance))
-            out = out + self._reduce(joint.reshape(table.shape[0], -1), -1).sum()
-        return out
-
     def pairwise(
         self, state: GraphState, instance: GraphInstance, temperature: Float[Array, ""]
     ) -> tuple[Float[Array, "..."], ...]:
@@ -95,6 +85,15 @@ class TableView(AbstractGraphView):
             out.append(flat.reshape(table.shape))
         return tuple(out)
 
+    def _normalisers(
+        self, scores: Float[Array, "variables most"], state: GraphState, instance: GraphInstance
+    ) -> tuple[list[Float[Array, " _"]], list[Float[Array, " _"]]]:
+        out = []
+        for table, own, sent in zip(self.tables, self.members, state.rest, strict=True):
+            joint = self._joint(table, self._less(scores, own, sent, instance))
+            out.append(self._reduce(joint.reshape(table.shape[0], -1), -1))
+        return out, []
+
     def _log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
         return log_potential(self.tables, self.members, states)
 
@@ -105,7 +104,7 @@ class TableView(AbstractGraphView):
         return state.rest
 
     def _with_edges(self, edges: Messages, state: GraphState, instance: Any) -> GraphState:
-        return GraphState((), edges, self._fields(edges, instance))
+        return GraphState((), edges, self._told(edges, instance))
 
     def _spread(self, x: Float[Array, "variables most"], combine: Any) -> Messages:
         return tuple(
@@ -143,9 +142,9 @@ class TableView(AbstractGraphView):
         variable, local = jnp.nonzero(self.there, size=flat.shape[0])
         return nothing.at[variable, local].set(flat)
 
-    def _fields(self, sent: Messages, instance: GraphInstance) -> Float[Array, "variables most"]:
+    def _told(self, rest: Messages, instance: GraphInstance) -> Float[Array, "variables most"]:
         fields = self._unary(instance)
-        for own, messages in zip(self.members, sent, strict=True):
+        for own, messages in zip(self.members, rest, strict=True):
             for axis, message in enumerate(messages):
                 fields = fields.at[own[:, axis], : message.shape[1]].add(message)
         return fields

@@ -13,6 +13,7 @@ from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray, Batch, ByGroup
 from ..messages import GraphInstance, Start
+from ..messages._graph import tempered
 from ..models import Statistics
 from ..models._block import Block
 from ..models._graph import AbstractGraphModel, excludes, scaled_potentials
@@ -343,7 +344,7 @@ class FactorGraphModel(AbstractGraphModel):
         return Tables(
             self.layout,
             self.wires,
-            jnp.clip(beta * flat, -LIMIT, LIMIT),
+            tempered(flat, beta),
             tuple(beta * self.log_potentials[k] for k in dense),
         )
 
