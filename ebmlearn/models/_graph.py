@@ -577,8 +577,12 @@ def scaled_potentials(x: Float[Array, "..."], beta: Any) -> Float[Array, "..."]:
 def potentials(name: str, x: Any) -> Float[Array, "..."]:
     """Log-potentials, checked. What they exclude is made finite."""
     array = _checks.parameter(name, x)
-    if _checks.is_concrete(array) and not (np.asarray(array) < np.inf).all():
-        raise ValueError(f"`{name}` must be finite or minus infinity, got NaN or infinity.")
+    if _checks.is_concrete(array) and not (np.asarray(array) <= LIMIT).all():
+        got = "NaN" if np.isnan(array).any() else f"{np.max(array):g}"
+        raise ValueError(
+            f"`{name}` must hold log-potentials of at most {LIMIT:g}, or minus infinity, got {got}:"
+            " subtract the largest, which changes no probability."
+        )
     return jnp.clip(array, -LIMIT, LIMIT)
 
 

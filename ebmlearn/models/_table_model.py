@@ -67,7 +67,8 @@ class TableModel(AbstractGraphModel):
         - `states`: the number of states of each variable.
         - `scopes`: for each table the variables that it joins, from 0 on.
         - `log_tables`: for each table its log-potentials, with one axis for each variable of its
-          scope, in that order. Minus infinity excludes a configuration.
+          scope, in that order, at most 1e6. Minus infinity excludes a configuration, and so does
+          anything below -5e5.
         """
         self.counts = _counts(states)
         scopes, tables = _scoped(scopes, log_tables, self.counts)

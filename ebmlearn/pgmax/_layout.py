@@ -5,12 +5,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 from pgmax import factor, fgroup, vgroup
 
-from .._sentinels import LIMIT
 from .._types import AnyArray
+from ..models._graph import potentials
 from ._compat import all_groups
 from ._dense_group import AbstractDenseGroup, ends, RBMFactor
 from ._normalisers import NORMALISERS
@@ -183,14 +184,12 @@ def lay_out(
     return layout, wires, owners
 
 
-def initial(group: fgroup.FactorGroup) -> Float[np.ndarray, "..."]:
+def initial(group: fgroup.FactorGroup) -> Float[Array, "..."]:
     """The log-potentials of a group in the shape that models keep them in. Those that forbid a
     configuration are made finite, as PGMax does before it runs.
     """
     values = np.asarray(group.log_potentials).reshape(_shape(group))
-    if np.isnan(values).any():
-        raise ValueError("`graph` must hold log-potentials that are numbers, got NaN.")
-    return np.clip(values, -LIMIT, LIMIT)
+    return potentials("graph", jnp.asarray(values, float))
 
 
 def _shape(group: fgroup.FactorGroup) -> tuple[int, ...]:
