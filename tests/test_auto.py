@@ -211,6 +211,36 @@ def test_nothing_is_left_to_search_for():
     np.testing.assert_allclose(found.log_partition, couplings.sum(), rtol=1e-4)
 
 
+def uneven():
+    """One variable of a hundred states, and a table of five binary ones."""
+    rng = np.random.default_rng(0)
+    shapes = (100, 2), (2,) * 5
+    tables = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    return ebm.TableModel([100, 2, 2, 2, 2, 2], [(0, 1), (1, 2, 3, 4, 5)], tables)
+
+
+@pytest.mark.parametrize("product", ["sum", "max"])
+def test_tables_keep_their_own_numbers_of_states(product):
+    model = uneven()
+    first, second = (np.asarray(x, np.float64) for x in model.log_tables)
+    joint = first.reshape(100, 2, 1, 1, 1, 1) + second[None]
+    beliefs = ebm.Auto(2, product=product, exact=False)(model)
+    value = joint.max() if product == "max" else np.log(np.exp(joint).sum())
+    np.testing.assert_allclose(beliefs.log_partition, value, rtol=1e-3)
+    if product == "max":
+        best = np.unravel_index(joint.argmax(), joint.shape)
+        np.testing.assert_array_equal(beliefs.decode()["x"], best)
+
+
+def test_axes_of_joint_queries_are_as_long_as_targets_have_states():
+    model = uneven()
+    first, second = (np.asarray(x, np.float64) for x in model.log_tables)
+    p = np.exp(first.reshape(100, 2, 1, 1, 1, 1) + second[None])
+    p = (p / p.sum()).sum((0, 3, 4))
+    found = ebm.joint_query(model, None, None, ebm.Exact(), [("x", 1), ("x", 2), ("x", 5)])
+    np.testing.assert_allclose(found, p, atol=1e-6)
+
+
 @pytest.mark.usefixtures("as_a_user")
 def test_joint_queries_take_lists():
     model = ebm.RBM.init(3, 2, key=0, scale=1.0)

@@ -11,7 +11,7 @@ import pytest
 
 import ebmlearn as ebm
 from ebmlearn import elimination
-from ebmlearn.elimination import find_order, Network, planned, solve, TooWide
+from ebmlearn.elimination import find_order, Impossible, Network, planned, solve, TooWide
 
 
 def random_network(seed):
@@ -55,10 +55,9 @@ def test_two_hundred_random_networks():
         top = scores.max()
         if top == -np.inf:
             impossible += 1
-            try:
-                assert solve(network, evidence)[0].value == -np.inf
-            except ValueError as error:
-                assert "no configuration is possible" in str(error)
+            for maximised in (frozenset(), None):
+                with pytest.raises(Impossible, match="no configuration is possible"):
+                    solve(network, evidence, maximised=maximised)
             continue
         log_z = top + np.log(np.exp(scores - top).sum())
         p = np.exp(scores - log_z)
@@ -299,6 +298,64 @@ def test_impossible_evidence_is_reported(soft):
     assert ebm.Auto(2, exact=False)(model, evidence).log_partition == -np.inf
     found = ebm.Auto(2, product="max", exact=False)(model, evidence)
     assert found.log_partition == -np.inf and not bool(found.converged)
+
+
+DIFFER = np.array([[-np.inf, 0.0], [0.0, -np.inf]])
+# Three variables of two states that must all differ: each pair alone can.
+CONTRADICTION = [2] * 3, [(0, 1), (1, 2), (0, 2)], [DIFFER] * 3
+
+
+def test_contradictions_are_reported():
+    model = ebm.TableModel(*CONTRADICTION)
+    for inference in (
+        ebm.Exact(method="elimination"),
+        ebm.Exact("max", method="elimination"),
+        ebm.Auto(1, exact=False),
+        ebm.Auto(1, product="max", exact=False),
+    ):
+        found = inference(model)
+        assert found.log_partition == -np.inf and not bool(found.converged)
+
+
+def test_tables_of_no_variables_are_eliminated():
+    tables = [np.asarray(x, np.float32) for x in (0.5, np.eye(2))]
+    model = ebm.TableModel([2, 2], [(), (0, 1)], tables)
+    beliefs = ebm.Exact(method="elimination")(model)
+    log_z = 0.5 + np.log(2 * np.e + 2)
+    np.testing.assert_allclose(beliefs.log_partition, log_z, rtol=1e-6)
+    np.testing.assert_allclose(beliefs.pairwise[0], 1.0)
+    np.testing.assert_allclose(beliefs.pairwise[1], np.exp(np.eye(2) + 0.5 - log_z), rtol=1e-5)
+
+
+def test_messages_on_a_tree_say_what_is_impossible():
+    counts, scopes = (2, 3, 2, 3, 2, 2), ((0, 1), (2, 1, 3), (3, 4), (4, 5), (0,), (5,))
+    inferences = ebm.BP(20), ebm.BP(20, product="max"), ebm.BP(20, temperature=4.0), ebm.MPLP(300)
+
+    @jax.jit
+    def answers(model, evidence):
+        found = [inference(model, {"x": evidence}) for inference in inferences]
+        return jnp.stack([x.log_partition for x in found]), jnp.stack([x.converged for x in found])
+
+    model, possible = None, 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        tables = [10 * rng.normal(size=[counts[v] for v in scope]) for scope in scopes]
+        tables = [np.where(rng.random(x.shape) < 0.3, -np.inf, x) for x in tables]
+        evidence = np.where(rng.random(6) < 0.3, [rng.integers(n) for n in counts], -1)
+        if model is None:
+            model = ebm.TableModel(counts, scopes, tables)
+        model = model.with_log_tables(tables)
+        values, converged = answers(model, jnp.asarray(evidence))
+        _, scores = listed(Network(counts, scopes, tuple(tables)), evidence)
+        top = scores.max()
+        possible += np.isfinite(top)
+        if np.isfinite(top):
+            log_z, warm = (top + t * np.log(np.exp((scores - top) / t).sum()) for t in (1, 4))
+            np.testing.assert_allclose(values, [log_z, top, warm, top], atol=1e-2)
+        else:
+            np.testing.assert_array_equal(values, -np.inf)
+        np.testing.assert_array_equal(converged, np.isfinite(top))
+    assert 15 < possible < 45
 
 
 def test_very_wide_networks_are_refused():

@@ -743,3 +743,31 @@ def test_a_temperature_of_zero_may_be_an_array():
     for zero in (np.float32(0), jnp.asarray(0.0)):
         found = bp.run(bp.init(), num_iters=3, damping=0.0, temperature=zero)
         np.testing.assert_array_equal(found.ftov_msgs, want.ftov_msgs)
+
+
+def test_low_log_potentials_that_add_up_exclude_nothing():
+    from pgmax import fgraph, fgroup
+
+    x = nd_var_array(num_states=2, shape=(8,))
+    graph = fgraph.FactorGraph([x])
+    pairs = [[x[i], x[i + 1]] for i in range(7)]
+    table = np.array([[-1e5, -np.inf], [0.0, -2e5]])
+    graph.add_factors(
+        fgroup.PairwiseFactorGroup(variables_for_factors=pairs, log_potential_matrix=table)
+    )
+    model = FactorGraphModel(graph)
+    rows = jnp.array([[0] * 8, [1] * 8, [0, 1] * 4])
+    np.testing.assert_allclose(model.energy(rows), [7e5, 14e5, np.inf])
+
+
+def test_configurations_are_listed_once():
+    from pgmax import fgraph, fgroup
+
+    x = nd_var_array(num_states=2, shape=(2,))
+    graph = fgraph.FactorGraph([x])
+    configurations = np.array([[0, 0], [1, 1], [0, 0]])
+    graph.add_factors(
+        fgroup.EnumFactorGroup(variables_for_factors=[[x[0], x[1]]], factor_configs=configurations)
+    )
+    with pytest.raises(ValueError, match=r"`graph` must list each .* once, got \(0, 0\)"):
+        FactorGraphModel(graph)

@@ -541,6 +541,12 @@ def test_tables_and_evidence_are_checked():
     np.testing.assert_array_equal(ebm.TableModel([2, 2], [(0, 1)], nested).log_tables[0], nested[0])
     with oracle.x64(True), pytest.raises(TypeError, match="`log_tables` must have one dtype"):
         ebm.TableModel([2, 2], [(0,), (0, 1)], [one, two])
+    with pytest.raises(ValueError, match=r"`log_tables` must hold .* at most 1e.06, .*, got 2e.06"):
+        ebm.TableModel([2], [(0,)], [np.array([2e6, 2e6 + 1], np.float32)])
+    y: Any = vgroup.NDVarArray(num_states=2, shape=(2,))
+    graph = FactorGraphModel(fgraph.FactorGraph(variable_groups=[y]))
+    with pytest.raises(ValueError, match=r"`updates` must hold .*, got 2e.06"):
+        graph.with_evidence({y: np.full((2, 2), 2e6)})
 
 
 def test_states_of_a_group_are_checked_beside_those_of_a_variable():

@@ -231,9 +231,32 @@ def test_wide_tables():
         found = ebm.BP(5)(model, {"state": jnp.asarray([[0, -1]])})["state"][0, 1]
         # Scores of 50 - 45 and -50 + 45.
         np.testing.assert_allclose(found, [1 / (1 + np.exp(-10)), 1 / (1 + np.exp(10))], rtol=1e-4)
-        # What is excluded needs no room.
-        bounded = ebm.GridMRF(zero, wide.at[0, 1].set(-jnp.inf), zero, zero, shape=(1, 2))
-        assert messages.maker(bounded).fits(bounded, jnp.asarray(1.0), False)
+
+
+@pytest.mark.parametrize("entry", [-200.0, -np.inf])
+def test_wide_tables_under_jit(entry):
+    """Neighbours are equal, at the cost of one of two channels that differ by 100."""
+    with oracle.x64(False):
+        zero, equal = jnp.zeros((2, 2)), jnp.asarray([[0.0, entry], [entry, 0.0]])
+        seen = {"pixels": 100 * jnp.eye(2) - 100}
+        model = ebm.GridMRF(zero, equal, zero, zero, shape=(1, 2), emissions=seen)
+        evidence = {"pixels": jnp.asarray([[0, 1]])}
+
+        def answer(model):
+            return ebm.BP(5)(model, evidence)["state"]
+
+        for found in (answer(model), jax.jit(answer)(model)):
+            np.testing.assert_allclose(found, np.full((1, 2, 2), 0.5), atol=1e-6)
+
+
+def test_impossible_evidence_of_a_grid():
+    zero, equal = jnp.zeros((2, 2)), jnp.asarray([[0.0, -jnp.inf], [-jnp.inf, 0.0]])
+    model = ebm.GridMRF(zero, equal, zero, zero, shape=(1, 3))
+    for row, possible in (([0, -1, 1], False), ([0, 1, -1], False), ([-1, 1, -1], True)):
+        for inference in (ebm.BP(5), ebm.MPLP(50)):
+            found = inference(model, {"state": jnp.asarray([row])})
+            assert bool(found.converged) == possible
+            assert bool(jnp.isfinite(found.log_partition)) == possible
 
 
 def test_states_that_a_bias_excludes():

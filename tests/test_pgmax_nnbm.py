@@ -323,7 +323,7 @@ def statistics(part, messages):
     return sum(z), sum(s.max() for s in (*scores, *bare)), expected
 
 
-def test_log_normaliser():
+def test_log_normalisers():
     rng = np.random.default_rng(2)
     with oracle.x64(True):
         parts = [Part(rng, n, nnbm.uniform_grid(k, 3.0)) for n, k in ((1, 3), (3, 6))]
@@ -343,10 +343,11 @@ def test_log_normaliser():
 
         @jax.jit
         def everything(*args):
-            both = jax.value_and_grad(_nnbm_group.log_normaliser, argnums=(0, 1))(
-                *args, **arguments
-            )
-            best = _nnbm_group.log_normaliser(*args, "max", **arguments)
+            def total(*args):
+                return _nnbm_group.log_normalisers(*args, **arguments).sum()
+
+            both = jax.value_and_grad(total, argnums=(0, 1))(*args)
+            best = _nnbm_group.log_normalisers(*args, "max", **arguments).sum()
             out = _nnbm_group.pass_nnbm_fac_to_var_messages(
                 *args, **arguments, temperature=1.0, normalize=False
             )

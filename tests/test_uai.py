@@ -308,6 +308,13 @@ def test_answers_say_whether_messages_converged():
 def test_wrong_arguments_of_answers():
     network = random_network()
     impossible = network._replace(tables=(*network.tables[:-1], np.full((3, 2), -np.inf)))
+    # Three variables of two states that must all differ: each pair alone can.
+    differ = np.where(np.eye(2), -np.inf, 0.0)
+    contradiction = Network((2, 2, 2), ((0, 1), (1, 2), (0, 2)), (differ,) * 3)
+    queries: dict[Any, Any] = {"PR": (), "MAR": (), "MAP": (), "MMAP": (0, 1)}
+    for task, query in queries.items():
+        with pytest.raises(ValueError, match="no configuration is possible"):
+            uai.answer(task, contradiction, query=query)
     for case in (
         (lambda: uai.answer("MPE", network), ValueError, "`task`", "'MPE'"),  # pyright: ignore
         (lambda: uai.answer("MMAP", network), ValueError, "`query` must hold variables"),

@@ -53,12 +53,10 @@ def drawn(problem: Any, deadline: float, key: PRNGKeyArray) -> Drawn | None:
         jnp.asarray([getattr(x, name) for x in found], dtype).reshape(shape)
         for name in ("value", "bound", "spread")
     )
-    with np.errstate(divide="ignore"):
-        scores = jnp.asarray(np.log([np.stack(x.marginals) for x in found]), dtype)
     beliefs = Beliefs(
         problem,
         Found(None, None, "Auto"),
-        log_odds=beliefs_of(problem, scores),
+        log_odds=beliefs_of(problem, [x.marginals for x in found]),
         # Evidence may leave no configuration.
         converged=jnp.isfinite(value),
         iterations=jnp.asarray([x.sets for x in found], jnp.int32).reshape(shape),
@@ -71,13 +69,13 @@ def _estimated(network: Network, seconds: float, rng: np.random.Generator) -> Es
     began = time.perf_counter()
     try:
         small = reduced(network)
+        order = find_order(
+            small.network.counts, small.network.scopes, most=_HOPELESS, seconds=seconds / 10
+        )
+        found = estimated(small.network, order, began + seconds - time.perf_counter(), rng)
     except Impossible:
-        even = [np.full(max(network.counts), 1 / max(network.counts)) for _ in network.counts]
+        even = [np.full(n, 1 / n) for n in network.counts]
         return Estimate(-math.inf, -math.inf, 0.0, even, 0.0, 0)
-    order = find_order(
-        small.network.counts, small.network.scopes, most=_HOPELESS, seconds=seconds / 10
-    )
-    found = estimated(small.network, order, began + seconds - time.perf_counter(), rng)
     if found is None:
         return None
     return found._replace(marginals=small.whole(found.marginals, network.counts))

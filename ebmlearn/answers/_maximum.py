@@ -33,19 +33,18 @@ def maximised(problem: Any, deadline: float, key: PRNGKeyArray) -> Beliefs:
         now = time.perf_counter()
         end = now + (deadline - now) / (len(networks) - k)
         found.append(maximum(network, end, jax.random.fold_in(key, k)))
-    states = jnp.asarray(np.stack([x.states for x in found]), jnp.int32)
+    counts = networks[0].counts
+    sure = [[np.eye(n)[s] for n, s in zip(counts, x.states, strict=True)] for x in found]
     value, bound = (
         jnp.asarray([getattr(x, name) for x in found], model.dtype).reshape(shape)
         for name in ("value", "bound")
     )
-    most = max(network.counts[0] for network in networks)
-    scores = jnp.log(jax.nn.one_hot(states, most, dtype=model.dtype))
     gap = jnp.where(jnp.isfinite(value), bound - value, jnp.nan)
     report = Report("search", False, gap, value, bound)
     return Beliefs(
         problem,
         Found(value, None, "Auto"),
-        log_odds=beliefs_of(problem, scores),
+        log_odds=beliefs_of(problem, sure),
         converged=jnp.isfinite(value),
         iterations=jnp.zeros(shape, jnp.int32),
         residual=jnp.zeros(shape, model.dtype),

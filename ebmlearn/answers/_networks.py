@@ -1,11 +1,12 @@
 """Models as networks of tables on the host, and back."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float, PyTree
 
 from .._sentinels import EXCLUDED
 from ..elimination import Network, Reduced
@@ -27,28 +28,31 @@ def shapes_and_tables(problem: Any) -> tuple[int, int] | None:
 
 
 def networks_of(problem: Any) -> list[Network]:
-    """A network for each instance. Evidence is in the tables of single variables; all variables
-    have as many states as the one that has most, of which those that do not exist are excluded.
-    """
+    """A network for each instance. Evidence is in the tables of single variables."""
     model, maker = problem.model, MAKERS[problem.model.kind]
     unary, there = jax.vmap(lambda x: maker.rows(model, x))(maker.instances(problem))
     rows = np.where(np.asarray(there), np.asarray(unary, np.float64), -np.inf)
     if maker.of_graphs:
         rows = np.where(rows < EXCLUDED / 2, -np.inf, rows)
-    _, variables, most = rows.shape
+    # Without evidence variables have all their states.
+    _, every = jax.vmap(lambda x: maker.rows(model, x))(maker.instances(model.problem(None, None)))
+    counts = tuple(np.asarray(every[0]).sum(-1).tolist())
     scopes, tables = [], []
     for members, stack in maker.tables(model):
-        for own, table in zip(np.asarray(members).tolist(), np.asarray(stack), strict=True):
-            scopes.append(tuple(own))
-            tables.append(_padded(np.asarray(table, np.float64), most))
-    scopes += [(v,) for v in range(variables)]
-    counts = (most,) * variables
-    return [Network(counts, tuple(scopes), (*tables, *own)) for own in rows]
+        stack = np.asarray(stack, np.float64)
+        scopes += map(tuple, np.asarray(members).tolist())
+        tables += list(np.where(stack < EXCLUDED / 2, -np.inf, stack))
+    scopes += [(v,) for v in range(len(counts))]
+    singles = [[x[:n] for x, n in zip(own, counts, strict=True)] for own in rows]
+    return [Network(counts, tuple(scopes), (*tables, *own)) for own in singles]
 
 
-def beliefs_of(problem: Any, scores: Float[Array, "instances variables most"]) -> PyTree:
-    """The log-odds by name of log-probabilities of the states of all variables."""
+def beliefs_of(problem: Any, marginals: Sequence[Sequence[Float[np.ndarray, " _"]]]) -> PyTree:
+    """The log-odds by name, from the probabilities of the states of all variables, by instance."""
     maker, shape = MAKERS[problem.model.kind], problem.shape
+    most = max(map(len, marginals[0]))
+    p = np.array([[np.pad(x, (0, most - len(x))) for x in own] for own in marginals])
+    scores = jnp.log(jnp.asarray(p, problem.model.dtype))
     beliefs = jax.vmap(maker.scored)(scores, maker.instances(problem))
     beliefs = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), beliefs)
     return maker.told(problem, beliefs, jnp.ones((), problem.model.dtype)).log_odds
@@ -68,10 +72,3 @@ def marginals_of(beliefs: Beliefs, small: Reduced) -> list[np.ndarray]:
     rows = np.asarray(beliefs["x"], np.float64)
     own = [row[:n] for row, n in zip(rows, small.network.counts, strict=True)]
     return [p / p.sum() for p in own]
-
-
-def _padded(table: np.ndarray, most: int) -> np.ndarray:
-    """A table with as many states for all variables; those beyond its own are excluded."""
-    out = np.full((most,) * table.ndim, -np.inf)
-    out[tuple(map(slice, table.shape))] = np.where(table < EXCLUDED / 2, -np.inf, table)
-    return out

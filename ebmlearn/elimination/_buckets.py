@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._network import aligned, Network, Reduced, reduced
+from ._network import aligned, Impossible, Network, Reduced, reduced
 from ._orders import find_order, Order
 
 
@@ -95,7 +95,8 @@ def bucketed(
 
 class Solution:
     """A network whose variables have been eliminated. `value` is log Z, or the largest
-    log-potential, or the largest after hidden variables were summed out.
+    log-potential, or the largest after hidden variables were summed out. Raises `Impossible` if
+    tables exclude all configurations.
     """
 
     def __init__(self, network: Network, plan: Plan):
@@ -111,6 +112,8 @@ class Solution:
             self._messages.append(message)
             if not message.ndim:
                 value += float(message)
+        if value == -np.inf:
+            raise Impossible
         self.value = value
 
     def marginals(

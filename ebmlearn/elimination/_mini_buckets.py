@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ._buckets import joined, kept_logs, log_sum, Part, scores_given
-from ._network import aligned, Network
+from ._network import aligned, Impossible, Network
 from ._orders import Order
 
 
@@ -124,7 +124,7 @@ class MiniBuckets:
     By Hölder's inequality, the sum over a variable of a product of functions is at most the product
     of their power sums, if the inverse powers add up to one. So each mini-bucket can send its own
     message, and `bound` is at least log Z. The bound is tighter if the functions first agree on the
-    variables that they share.
+    variables that they share. Raises `Impossible` if the bound of Z is zero.
 
     `estimate` draws the variables in reverse order, each from a mixture of what its mini-buckets
     say (Liu, Fisher and Ihler 2015). The potential of a configuration divided by its probability is
@@ -151,6 +151,8 @@ class MiniBuckets:
                 self._messages.append((mini.scope[1:], message))
                 if not message.ndim:
                     self.bound += float(message)
+        if self.bound == -math.inf:
+            raise Impossible
 
     def estimate(self, seconds: float | int, rng: np.random.Generator) -> Estimate | None:
         """Estimates from independent sets of draws, until the time is over or the errors are small.

@@ -10,6 +10,9 @@ from jaxtyping import Float, Int
 class Impossible(ValueError):
     """Tables and evidence exclude all configurations."""
 
+    def __init__(self):
+        super().__init__("no configuration is possible: tables and evidence exclude them all.")
+
 
 class Network(NamedTuple):
     """Variables of finitely many states, and tables of log-potentials in float64; minus infinity
@@ -89,7 +92,7 @@ def reduced(network: Network, evidence: Int[np.ndarray, " variables"] | None = N
                         queued.add(other)
                         waiting.append(other)
     if not all(x.any() for x in alive):
-        raise Impossible("no configuration is possible: tables and evidence exclude them all.")
+        raise Impossible
     states = tuple(np.flatnonzero(x) for x in alive)
     left, cut = [], []
     for scope, table in zip(scopes, tables, strict=True):

@@ -83,7 +83,11 @@ class Dense(AbstractFactor):
         """The log-potentials of the states of each pair of units."""
         ends: list[Any] = [units[self.first], units[self.second]]
         one, two = (u.states_inside(self.weights.dtype) for u in ends)
-        split = self.weights.reshape(ends[0].size, one.shape[1], ends[1].size, two.shape[1])
+        # An edge inside a group stands twice, and both places have their share of its gradient.
+        whole = self.weights
+        if self.first == self.second:
+            whole = (whole + whole.T) / 2
+        split = whole.reshape(ends[0].size, one.shape[1], ends[1].size, two.shape[1])
         return jnp.einsum("mxny,ax,by->mnab", split, one, two, precision="highest")
 
     def size(self, units: Mapping[str, AbstractUnits]) -> int:

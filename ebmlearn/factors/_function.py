@@ -60,4 +60,4 @@ class _Scaled(eqx.Module):
     beta: float | Float[AnyArray, ""]
 
     def __call__(self, states: States) -> Float[Array, "..."]:
-        return self.beta * self.function(states)
+        return jnp.asarray(self.beta) * self.function(states)

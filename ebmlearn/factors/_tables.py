@@ -128,7 +128,8 @@ class Tables(AbstractFactor):
         if not self.axes:
             return self.log_potentials
         found = self._open(states, 0)
-        return (found * self._probabilities(states, 0)).sum(-1)
+        own = self._probabilities(states, 0)
+        return jnp.einsum("...tz,...tz->...t", found, own, precision="highest")
 
     def _open(self, states: States, axis: int) -> Float[Array, "... tables number"]:
         """The log-potentials of the states of one unit of each table, the others as they are."""
@@ -140,7 +141,7 @@ class Tables(AbstractFactor):
             for k in others:
                 own = states[self.axes[k]][..., self.members[:, k]].astype(jnp.int32)
                 at = at * self.log_potentials.shape[k + 1] + own
-            return flat[jnp.arange(table.shape[0]), at]
+            return flat[jnp.arange(table.shape[0]), at] if others else flat[:, 0]
         # One axis after the other, the last first.
         left = list("abcdefghijklmnopqrs"[: len(others)])
         for k in reversed(others):

@@ -166,6 +166,12 @@ class Ends(NamedTuple):
         found = jax.vmap(lambda state: view.beliefs(state, instance))(self.state)
         return view.mixture(found, self.log_weights)
 
+    def is_possible(self, view: AbstractView, instance: Any) -> Bool[Array, ""]:
+        """Whether messages leave a configuration."""
+        if self.log_weights is None:
+            return view.is_possible(self.state, instance)
+        return jax.vmap(lambda state: view.is_possible(state, instance))(self.state).all()
+
     def log_sum(self, fn: Callable[[Any], Float[Array, ""]]) -> Float[Array, ""]:
         """The logarithm of the sum of exponentials of a function of the states that count."""
         if self.log_weights is None:
@@ -414,13 +420,14 @@ def solved(settings: Settings, problem: Any) -> tuple[Any, Array, Ends]:
             instance = instance.tempered(settings.temperature)
             ends = settings.ends(model, form, instance, settings.rows(shape))
             found = ends.beliefs(view, instance)
-            return found, ends if keep else ends._replace(state=None)
+            possible = ends.is_possible(view, instance)
+            return found, possible, ends if keep else ends._replace(state=None)
 
         return each(one, maker.instances(problem), shape, settings.chunk)
 
-    found, ends = in_form(settings.fits(model), run)
+    found, possible, ends = in_form(settings.fits(model), run)
     told = maker.told(problem, found, settings.temperature)
-    return told, ends.residual <= settings.limits.tol, ends
+    return told, possible & (ends.residual <= settings.limits.tol), ends
 
 
 @eqx.filter_jit
@@ -483,18 +490,21 @@ def _statistics(settings: Settings, problem: Any) -> Statistics:
             ends = settings.ends(model, form, instance, rows)
             ends = ends._replace(state=in_log_odds(ends.state, last is not view))
             found = ends.mean(lambda state: last.statistics(state, instance))
-            return (found.units, found.squares, ends.iterations, ends.residual), found.pairs
+            converged = ends.is_possible(last, instance) & (ends.residual <= settings.limits.tol)
+            how = converged, ends.iterations, ends.residual
+            return (found.units, found.squares, how), found.pairs
 
         return each_and_mean(
             one, MAKERS[problem.model.kind].instances(problem), problem.shape, settings.chunk
         )
 
-    (units, squares, iterations, residual), pairs = in_form(settings.fits(model), run)
+    (units, squares, how), pairs = in_form(settings.fits(model), run)
+    converged, iterations, residual = how
     return Statistics(
         units=model.units(units),
         pairwise=model.by_factor(pairs),
         squares=squares,
-        converged=residual <= settings.limits.tol,
+        converged=converged,
         iterations=iterations,
         residual=residual,
     )

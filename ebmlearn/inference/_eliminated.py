@@ -173,19 +173,16 @@ def _fill(
             solution = _solution(small.network, frozenset(), most)
     except elimination.Impossible:
         return -np.inf
-    if not np.isfinite(solution.value):
-        return -np.inf
     variables, found = solution.marginals(of_tables=True)
     starts = np.concatenate([[0], np.cumsum(network.counts)[:-1]])
     for v, p in enumerate(variables):
         unary[starts[v] + small.states[v]] = p
     k = 0
     for stack in tables:
-        for row in stack:
-            scope = network.scopes[k]
-            states = [small.states[v] for v in scope]
+        for row in range(len(stack)):
+            states = [small.states[v] for v in network.scopes[k]]
             own = found[k].reshape([len(x) for x in states])
-            row[np.ix_(*states) if scope else ()] = own
+            stack[(row, *np.ix_(*states))] = own
             k += 1
     return solution.value
 

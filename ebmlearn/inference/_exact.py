@@ -320,7 +320,8 @@ def _by_elimination(
     names, units = model.group_names, model.layers
     starts = np.cumsum([0, *(u.size for u in units)])[:-1].tolist()
     places = dict(zip(names, units, strict=True)), dict(zip(names, starts, strict=True))
-    stacks: Any = sum((factor.stacks(*places) for factor in factors), ())
+    found: Any = [factor.stacks(*places) for factor in factors]
+    stacks = sum(found, ())
     counts = tuple(np.asarray(model.num_states).tolist())
     return eliminated(stacks, counts, instance, way.product, way.most)
 

@@ -30,12 +30,12 @@ class _Dual(AbstractDerived):
 
 def graph_beliefs(limits: Limits, problem: Any) -> Beliefs:
     """Beliefs about the variables of a graph."""
-    scores, bound, iterations, residual = _solved(limits, problem)
+    scores, bound, converged, iterations, residual = _solved(limits, problem)
     return Beliefs(
         problem,
         _Dual(bound),
         log_odds=problem.model.units((scores,)),
-        converged=residual <= limits.tol,
+        converged=converged,
         iterations=iterations,
         residual=residual,
     )
@@ -49,23 +49,24 @@ def graph_statistics(limits: Limits, problem: Any) -> Statistics:
     def one(instance: GraphInstance) -> Any:
         state, iterations, residual = _run(limits, view, instance)
         found = view.statistics(view.update(state, instance), instance)
-        return (*found.units, iterations, residual), found.pairs
+        converged = view.is_possible(state, instance) & (residual <= limits.tol)
+        return (*found.units, converged, iterations, residual), found.pairs
 
     out = each_and_mean(one, messages.instances(problem), problem.shape, chunk_of(model))
-    (units, iterations, residual), pairs = out
+    (units, converged, iterations, residual), pairs = out
     return Statistics(
         units=model.units((units,)),
         pairwise=model.by_factor(pairs),
         squares=(),
-        converged=residual <= limits.tol,
+        converged=converged,
         iterations=iterations,
         residual=residual,
     )
 
 
 @eqx.filter_jit
-def _solved(limits: Limits, problem: Any) -> tuple[Array, Array, Array, Array]:
-    """Scores of all states, the dual bound, sweeps, and the last change."""
+def _solved(limits: Limits, problem: Any) -> tuple[Array, Array, Array, Array, Array]:
+    """Scores of all states, the dual bound, whether converged, sweeps, and the last change."""
     model, view = problem.model, _view(problem.model)
 
     def one(instance: GraphInstance) -> Any:
@@ -73,7 +74,8 @@ def _solved(limits: Limits, problem: Any) -> tuple[Array, Array, Array, Array]:
         bound = view.log_partition(state, instance)
         # The messages of `state` leave no preference: what they are answered with has one.
         (scores,) = view.beliefs(view.update(state, instance), instance)
-        return scores, bound, iterations, residual
+        converged = (bound > -jnp.inf) & (residual <= limits.tol)
+        return scores, bound, converged, iterations, residual
 
     return each(one, messages.instances(problem), problem.shape, chunk_of(model))
 

@@ -99,7 +99,7 @@ def _scaled(
     number: Int[Array, ""],
 ) -> Float[Array, " n"]:
     """The gradient times the inverse curvature (Nocedal & Wright 2006, algorithm 7.4)."""
-    known = jnp.arange(_MEMORY) < number
+    known = jnp.arange(_MEMORY, dtype=number.dtype) < number
     product = (steps * changes).sum(1)
     inverse = jnp.where(known, 1 / jnp.where(known, product, 1), 0)
 

@@ -204,6 +204,10 @@ class GaussianView(AbstractView):
     def log_partition(self, state: GaussianState, instance: GaussianInstance) -> Float[Array, ""]:
         raise cannot(self, "log_partition")
 
+    def is_possible(self, state: Any, instance: Any) -> Bool[Array, ""]:
+        """Always: these models exclude nothing."""
+        return jnp.ones((), bool)
+
     def decode(self, beliefs: tuple[Float[Array, "..."], ...]) -> tuple[Float[Array, " _"], ...]:
         """The means of the visible units, in standard units, and the likelier states of the hidden
         ones.

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray
+from ..models._graph import scaled_potentials
 from ._registry import AbstractMaker
 from ._types import Product
 from ._view import AbstractView, Expected, LEANING, one_by_one, Told
@@ -30,7 +31,7 @@ class GraphInstance(NamedTuple):
 
     def tempered(self, temperature: Float[AnyArray, ""]) -> "GraphInstance":
         """That of the model of $p^{1/T}$."""
-        return self._replace(unary=(self.unary[0] / temperature,))
+        return self._replace(unary=(scaled_potentials(self.unary[0], 1 / temperature),))
 
 
 class GraphState(NamedTuple):
@@ -63,6 +64,18 @@ class AbstractGraphView(AbstractView):
     @abc.abstractmethod
     def _with_edges(self, edges: PyTree, state: GraphState, instance: GraphInstance) -> GraphState:
         """A state with other messages, and the scores that they add up to."""
+
+    @abc.abstractmethod
+    def _told(self, rest: PyTree, instance: GraphInstance) -> Float[Array, "..."]:
+        """Unary scores with the messages of all edges but those of dense blocks."""
+
+    @abc.abstractmethod
+    def _normalisers(
+        self, scores: Float[Array, "..."], state: GraphState, instance: GraphInstance
+    ) -> tuple[list[Float[Array, "..."]], list[Float[Array, "..."]]]:
+        """Log Z of each factor, or its maximum, given scores less the largest of each variable:
+        first of factors that may exclude configurations, then of all others.
+        """
 
     @abc.abstractmethod
     def _spread(self, x: Float[Array, "..."], combine: Callable[[Array, Array], Array]) -> PyTree:
@@ -184,6 +197,28 @@ class AbstractGraphView(AbstractView):
             for state in (old, new)
         )
         return jax.lax.stop_gradient(jnp.abs(after - before).max(initial=0))
+
+    def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
+        # Added up again, so that a gradient with the messages held fixed is complete.
+        scores, top = self._shifted(self.resume(state, instance).fields, instance)
+        single = self._reduce(self._by_variable(scores), -1)
+        out = top.sum() + ((1 - jnp.asarray(self._degrees(), top.dtype)) * single).sum()
+        for parts in self._normalisers(scores, state, instance):
+            for part in parts:
+                out = out + part.sum()
+        return jnp.where(self.is_possible(state, instance), out, -jnp.inf)
+
+    def is_possible(self, state: GraphState, instance: GraphInstance) -> Bool[Array, ""]:
+        """Whether a state of each variable and a configuration of each factor are left. Only such
+        messages count as each exclude a state: those that are merely low may add up to as much.
+        """
+        scores, _ = self._shifted(self.resume(state, instance).fields, instance)
+        factors, _ = self._normalisers(scores, state, instance)
+        excluding = jax.tree.map(
+            lambda x: jnp.where(x < EXCLUDED / 2, x, jnp.zeros_like(x)), state.rest
+        )
+        _, variables = self._shifted(self._told(excluding, instance), instance)
+        return jnp.stack([(x > EXCLUDED / 2).all() for x in (variables, *factors)]).all()
 
     def statistics(self, state: GraphState, instance: GraphInstance) -> Expected:
         """The gradient of `log_partition` at a fixed point; what is maximised is 0 or 1."""
@@ -360,5 +395,5 @@ class AbstractGraphMaker(AbstractMaker):
 
 
 def tempered(x: Float[Array, "..."], beta: Float[AnyArray, ""]) -> Float[Array, "..."]:
-    """Log-potentials times `beta`, within limits."""
-    return jnp.clip(jnp.asarray(beta) * x, -LIMIT, LIMIT)
+    """Log-potentials times `beta`, within limits; what they exclude stays excluded."""
+    return jnp.clip(scaled_potentials(x, beta), -LIMIT, LIMIT)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .. import _checks
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
 from ..models._groups import cut_states, Sizes
@@ -55,9 +54,8 @@ class GridView(AbstractGraphView):
     Channels are leaves: what they say is added to the hidden states before the first sweep, and
     what the hidden states say of them is read off when beliefs are asked for. Both steps are exact.
 
-    In the fast form a message is the logarithm of a product of matrices. Entries of a table that
-    lie further below its largest than float32 has room for, 80, count as lying just so far below: a
-    factor of 1e-35. `GridMaker.fits` says where that may be.
+    In the fast form a message is the logarithm of a product of matrices. It serves if no entry of a
+    table lies further below its largest than float32 has room for, 80: see `GridMaker.fits`.
     """
 
     tables: Float[Array, "4 states states"]
@@ -134,18 +132,6 @@ class GridView(AbstractGraphView):
         met = [jnp.take_along_axis(u, x[..., None], axis=-1).sum() for x, u in parts]
         return jnp.stack(met).sum()
 
-    def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
-        # Added up again, so that a gradient with the messages held fixed is complete.
-        sent = state.rest.sent
-        scores, top = self._shifted(self._unary(instance) + sent.sum(0), instance)
-        single = self._reduce(scores, -1)
-        out = top.sum() + ((1 - jnp.asarray(self._degrees(), top.dtype)) * single).sum()
-        cavities = self._less(scores, sent, instance)
-        for k, table in enumerate(self.tables):
-            one, two = self._edge(cavities, k)
-            out = out + self._reduce(self._sums(one, table) + two, -1).sum()
-        return out
-
     def pairwise(
         self, state: GraphState, instance: GraphInstance, temperature: Float[Array, ""]
     ) -> tuple[Float[Array, "..."], ...]:
@@ -157,6 +143,21 @@ class GridView(AbstractGraphView):
             joint = cavity[..., None] + own[:, :, None, :] + emission[None, None]
             out.append(jax.nn.softmax(temperature * joint, axis=(-2, -1)).sum((0, 1)))
         return tuple(out)
+
+    def _told(
+        self, rest: GridMessages, instance: GraphInstance
+    ) -> Float[Array, "height width states"]:
+        return self._unary(instance) + rest.sent.sum(0)
+
+    def _normalisers(
+        self, scores: Float[Array, "height width states"], state: GraphState, instance: Any
+    ) -> tuple[list[Float[Array, "_ _"]], list[Float[Array, "_ _"]]]:
+        cavities, out = self._less(scores, state.rest.sent, instance), []
+        for k, table in enumerate(self.tables):
+            one, two = self._edge(cavities, k)
+            out.append(self._reduce(self._sums(one, table) + two, -1))
+        # In the fast form tables exclude nothing.
+        return (out, []) if self.kernels is None else ([], out)
 
     def _log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
         return log_potential(self.shape, self.tables, self.emissions, states)
@@ -392,15 +393,8 @@ class GridMaker(AbstractGraphMaker):
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
     ) -> bool | Bool[AnyArray, ""]:
         tables = jnp.stack(model.tables)
-        limit = spread(tables.dtype)
-        # Of traced tables the choice is one at run time, for which both forms are compiled. At
-        # temperatures of 1 and more that is not worth it: they are taken to be narrow enough.
-        traced = not _checks.is_concrete(tables)
-        if traced and _checks.is_concrete(temperature) and float(temperature) >= 1:
-            return True
-        top = tables.max((1, 2), keepdims=True)
-        widest = (top - jnp.where(tables > EXCLUDED / 2, tables, top)).max()
-        return widest <= limit * jnp.asarray(temperature)
+        widest = (tables.max((1, 2)) - tables.min((1, 2))).max()
+        return widest <= spread(tables.dtype) * jnp.asarray(temperature)
 
     def size(self, model: Any, schedule: Schedule) -> int:
         return 8 * math.prod(model.shape) * model.bias.shape[0]

@@ -193,6 +193,10 @@ class PairwiseView(AbstractView):
         """The largest change of a probability between two states."""
         return change(self.beliefs(old, instance), self.beliefs(new, instance))
 
+    def is_possible(self, state: Any, instance: Any) -> Bool[Array, ""]:
+        """Always: these models exclude nothing."""
+        return jnp.ones((), bool)
+
     def decode(self, beliefs: tuple[Float[Array, " _"], ...]) -> tuple[Float[Array, " _"], ...]:
         """The likelier state of each unit."""
         return tuple((x > 0).astype(x.dtype) for x in beliefs)

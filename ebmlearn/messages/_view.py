@@ -113,6 +113,10 @@ class AbstractView(eqx.Module):
         """
 
     @abc.abstractmethod
+    def is_possible(self, state: Any, instance: Any) -> Bool[Array, ""]:
+        """Whether messages leave a configuration; on a tree, whether there is one."""
+
+    @abc.abstractmethod
     def decode(self, beliefs: Any) -> Any:
         """The likeliest state of each unit."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._sentinels import EXCLUDED, LIMIT
+from .._sentinels import EXCLUDED
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..factors import AbstractFactor
 from ..units import _random
@@ -614,14 +614,6 @@ class _Energy(eqx.Module):
 def scaled_potentials(x: Float[Array, "..."], beta: Any) -> Float[Array, "..."]:
     """Log-potentials times `beta`; what they exclude stays excluded."""
     return jnp.where(x < EXCLUDED / 2, x, jnp.asarray(beta, x.dtype) * x)
-
-
-def potentials(name: str, x: Any) -> Float[Array, "..."]:
-    """Log-potentials, checked. What they exclude is made finite."""
-    array = _checks.parameter(name, x)
-    if _checks.is_concrete(array) and not (np.asarray(array) < np.inf).all():
-        raise ValueError(f"`{name}` must be finite or minus infinity, got NaN or infinity.")
-    return jnp.clip(array, -LIMIT, LIMIT)
 
 
 def excludes(x: Float[AnyArray, "..."]) -> bool:

@@ -147,8 +147,9 @@ class GraphProblem(AbstractSampled):
 
     def distribution(self, means: Any, place: Place) -> Float[Array, "*batch states"]:
         """The probabilities of the states of one variable."""
-        _, group, index = place
-        return means.take(group, "`targets`")[(..., *index, slice(None))]
+        number, group, index = place
+        states = slice(int(self.model.num_states[number]))
+        return means.take(group, "`targets`")[(..., *index, states)]
 
     def chosen(self, answer: Any, targets: Targets) -> PyTree:
         """The answers for one group."""

@@ -15,7 +15,7 @@ from .._types import AnyArray, Batch, Key
 from ..units import Categorical
 from ._arrays import gaussian
 from ._block import Block
-from ._graph import AbstractGraphModel, excludes, potentials, scaled_potentials
+from ._graph import AbstractGraphModel, excludes, scaled_potentials
 from ._groups import (
     cut_states,
     cut_units,
@@ -109,18 +109,18 @@ class GridMRF(AbstractGraphModel):
         """
         tables = {"down": down, "right": right, "diagonal": diagonal, "antidiagonal": antidiagonal}
         self.down, self.right, self.diagonal, self.antidiagonal = (
-            potentials(name, x) for name, x in tables.items()
+            _checks.log_potentials(name, x) for name, x in tables.items()
         )
         if bias is None:
             bias = jnp.zeros(self.down.shape[:1], self.down.dtype)
-        self.bias = potentials("bias", bias)
+        self.bias = _checks.log_potentials("bias", bias)
         emissions = {} if emissions is None else emissions
         if not isinstance(emissions, Mapping):
             got = _checks.describe(emissions)
             raise TypeError(f"`emissions` must be a dictionary from names to tables, got {got}.")
         self.channels = tuple(emissions)
         self.channel_tables = tuple(
-            potentials(f"emissions[{name!r}]", x) for name, x in emissions.items()
+            _checks.log_potentials(f"emissions[{name!r}]", x) for name, x in emissions.items()
         )
         self.shape = tuple(shape) if isinstance(shape, list) else shape  # pyright: ignore
         if not isinstance(learned, Iterable):

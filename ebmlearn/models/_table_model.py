@@ -12,7 +12,7 @@ from .._types import AnyArray
 from ..factors import Tables
 from ..units import Categorical
 from ._factor_base import AbstractFactorModel, colours_of
-from ._graph import potentials, scaled_potentials
+from ._graph import scaled_potentials
 from ._problem import whole
 
 
@@ -54,7 +54,8 @@ class TableModel(AbstractFactorModel):
         - `states`: the number of states of each variable.
         - `scopes`: for each table the variables that it joins, from 0 on.
         - `log_tables`: for each table its log-potentials, with one axis for each variable of its
-          scope, in that order. Minus infinity excludes a configuration.
+          scope, in that order, at most 1e6. Minus infinity excludes a configuration, and so does
+          anything below -5e5.
         """
         self.counts = _counts(states)
         scopes, tables = _scoped(scopes, log_tables, self.counts)
@@ -223,4 +224,4 @@ def _stacked(
 def _stack(tables: list[Any]) -> Float[Array, "tables ..."]:
     """Tables of one shape."""
     known = all(isinstance(x, np.ndarray) for x in tables)
-    return potentials("log_tables", np.stack(tables) if known else jnp.stack(tables))
+    return _checks.log_potentials("log_tables", np.stack(tables) if known else jnp.stack(tables))

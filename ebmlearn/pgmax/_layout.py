@@ -1,14 +1,16 @@
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 from pgmax import factor, fgroup, vgroup
 
-from .._sentinels import LIMIT
+from .. import _checks
 from .._types import AnyArray
 from ._compat import all_groups
 from ._dense_group import AbstractDenseGroup, ends, RBMFactor
@@ -182,14 +184,12 @@ def lay_out(
     return layout, wires, owners
 
 
-def initial(group: fgroup.FactorGroup) -> Float[np.ndarray, "..."]:
+def initial(group: fgroup.FactorGroup) -> Float[Array, "..."]:
     """The log-potentials of a group in the shape that models keep them in. Those that forbid a
     configuration are made finite, as PGMax does before it runs.
     """
     values = np.asarray(group.log_potentials).reshape(_shape(group))
-    if np.isnan(values).any():
-        raise ValueError("`graph` must hold log-potentials that are numbers, got NaN.")
-    return np.clip(values, -LIMIT, LIMIT)
+    return _checks.log_potentials("graph", jnp.asarray(values, float))
 
 
 def _shape(group: fgroup.FactorGroup) -> tuple[int, ...]:
@@ -213,9 +213,19 @@ def _factors(kind: Any, table: np.ndarray, arrays: dict[str, Any]) -> np.ndarray
     return table[arrays["factor_configs_edge_states"][each], 2].astype(np.int32)
 
 
-def check_types(graph: Any) -> None:
-    """Raises unless a graph was built after our factor types were made known to PGMax."""
+def check_graph(graph: Any) -> None:
+    """Raises unless a graph was built after our factor types were made known to PGMax, and its
+    factors list each configuration once.
+    """
     if RBMFactor not in all_groups(graph):
         raise ValueError(
             "`graph` must be built after `import ebmlearn.pgmax`, got one that was built before."
         )
+    for group in graph.factor_groups.get(factor.EnumFactor, ()):
+        listed = getattr(getattr(group, "single_factor", group), "factor_configs", ())
+        for often, number in Counter(map(tuple, np.asarray(listed).tolist())).most_common(1):
+            if number > 1:
+                raise ValueError(
+                    "`graph` must list each configuration of a factor once, got"
+                    f" {often} {number} times: add up its potentials."
+                )

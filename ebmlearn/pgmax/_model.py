@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, Float, Int
 from pgmax import fgraph, infer
 
 from .. import _checks
-from .._sentinels import EXCLUDED, LIMIT
+from .._sentinels import EXCLUDED
 from .._types import AnyArray, Batch, ByGroup
 from ..messages import GraphInstance, Start
+from ..messages._graph import tempered
 from ..models import Statistics
 from ..models._block import Block
 from ..models._graph import AbstractGraphModel, excludes, scaled_potentials
@@ -28,7 +29,7 @@ from ..models._turns import put, taken, unless_held
 from ..units import Categorical
 from ._compat import starts_of
 from ._evidence import apart, joined, parts_of
-from ._layout import check_types, initial, lay_out, Layout, Wires
+from ._layout import check_graph, initial, lay_out, Layout, Wires
 from ._names import Named, Names
 from ._nnbm_group import NNBMFactor
 from ._sites import excluded_in, Sites, sites_of
@@ -94,12 +95,12 @@ class FactorGraphModel(AbstractGraphModel):
         if not isinstance(graph, fgraph.FactorGraph):
             got = _checks.describe(graph)
             raise TypeError(f"`graph` must be a PGMax FactorGraph, got {got}.")
-        check_types(graph)
+        check_graph(graph)
         groups = list(graph.variable_groups)  # pyright: ignore
         self.layout, self.wires, owners = lay_out(groups, graph.factor_groups, starts_of(graph))
         self.variables, self.factor_groups = Names(groups), Names(owners)
         self.sites = sites_of(self.layout, self.wires)
-        self.log_potentials = tuple(jnp.asarray(initial(group), float) for group in owners)
+        self.log_potentials = tuple(map(initial, owners))
         self.evidence = tuple(jnp.zeros((*shape, s), float) for shape, s in self.layout.variables)
 
     @property
@@ -343,7 +344,7 @@ class FactorGraphModel(AbstractGraphModel):
         return Tables(
             self.layout,
             self.wires,
-            jnp.clip(beta * flat, -LIMIT, LIMIT),
+            tempered(flat, beta),
             tuple(beta * self.log_potentials[k] for k in dense),
         )
 
@@ -429,8 +430,8 @@ class FactorGraphModel(AbstractGraphModel):
             mean = x.reshape(-1, *evidence.shape).mean(0)
             # What is padded has no probability and no evidence.
             out = out - (evidence * mean).sum()
-        for potentials, x in zip(self.log_potentials, pairwise.values, strict=True):
-            out = out - (potentials * x).sum()
+        for own, x in zip(self.log_potentials, pairwise.values, strict=True):
+            out = out - (own * x).sum()
         return out
 
 
@@ -450,7 +451,4 @@ def _filled(name: str, value: Any, like: Float[Array, "..."]) -> Float[Array, ".
             f"`{name}` must hold arrays of shape {like.shape}, or without leading axes to share one"
             f" table, got {_checks.describe(value)}."
         )
-    if _checks.is_concrete(value) and np.isnan(value).any():
-        raise ValueError(f"`{name}` must hold numbers, got NaN.")
-    value = jnp.clip(value.astype(like.dtype), -LIMIT, LIMIT)
-    return jnp.broadcast_to(value, like.shape)
+    return jnp.broadcast_to(_checks.log_potentials(name, value.astype(like.dtype)), like.shape)

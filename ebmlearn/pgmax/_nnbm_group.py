@@ -195,7 +195,7 @@ def pass_nnbm_fac_to_var_messages(
 
 
 @functools.partial(jax.jit, static_argnames=("shapes", "product"))
-def log_normaliser(
+def log_normalisers(
     vtof_msgs: Float[Array, " states"],
     log_potentials: Float[Array, " parameters"],
     product: Literal["sum", "max"] = "sum",
@@ -203,9 +203,9 @@ def log_normaliser(
     shapes: tuple[tuple[int, int], ...],
     nodes: Float[AnyArray, " nodes"],
     log_weights: Float[AnyArray, " nodes"],
-) -> Float[Array, ""]:
-    """The sum over all factors of the logarithm of what normalises their beliefs: potential times
-    incoming messages. Its gradient with respect to `log_potentials` is the expected statistics
+) -> Float[Array, " factors"]:
+    """The logarithm of what normalises the beliefs of each factor: potential times incoming
+    messages. The gradient of their sum with respect to `log_potentials` is the expected statistics
     under these beliefs: $-E[x_i x_j]$, $-\\tfrac12 E[x_i^2]$, $E[x_i]$.
 
     **Arguments:**
@@ -217,12 +217,12 @@ def log_normaliser(
     """
     _checks.choice("product", product, ("sum", "max"))
     temperature = 1.0 if product == "sum" else 0.0
-    out = jnp.zeros((), vtof_msgs.dtype)
+    out = []
     for s in _sections(vtof_msgs, log_potentials, shapes, nodes, log_weights):
         pairs = s.pair_potentials + s.pairs[:, 0, :, None] + s.pairs[:, 1, None, :]
         units = s.unit_potentials + s.units + temperature * s.log_weights[None]
-        out += _total(pairs, (1, 2), temperature).sum() + _total(units, 1, temperature).sum()
-    return out
+        out += [_total(pairs, (1, 2), temperature), _total(units, 1, temperature)]
+    return jnp.concatenate(out)
 
 
 def _scopes(
@@ -434,5 +434,5 @@ def register() -> None:
     REBUILDERS[NNBMFactor] = _again
     SCOPES[NNBMFactor] = _scopes
     add_type(NNBMFactor, pass_nnbm_fac_to_var_messages)
-    NORMALISERS[NNBMFactor] = log_normaliser
+    NORMALISERS[NNBMFactor] = log_normalisers
     MAKERS["nonnegative"] = quantised

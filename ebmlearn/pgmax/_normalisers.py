@@ -1,9 +1,10 @@
 """What each kind of factor adds to the Bethe free energy.
 
 A function here takes the messages towards all factors of a kind and their log-potentials, and
-returns the sum over factors of log Z_f, the logarithm of the sum over the factor's configurations
-of exp(log-potential + messages); or of the largest term, for max-product. Its gradient in the
-log-potentials is the belief of each configuration, so that nothing else need be said of a factor.
+returns log Z_f of each factor, the logarithm of the sum over its configurations of
+exp(log-potential + messages); or of the largest term, for max-product. The gradient of their sum in
+the log-potentials is the belief of each configuration, so that nothing else need be said of a
+factor.
 
 Excluded states carry messages of about -1e6. Each sum is shifted by the larger message of each
 variable first, so that these cost no digits of the others.
@@ -31,16 +32,16 @@ def enumeration(
     factors: Int[Array, " configurations"],
     num_val_configs: int,
     num_factors: int,
-) -> Float[Array, ""]:
+) -> Float[Array, " factors"]:
     """Factors that list their configurations; `factors` says which of them each belongs to."""
     incoming = vtof[factor_configs_edge_states]
     scores = potentials + jax.ops.segment_sum(incoming, factor_configs_indices, num_val_configs)
     top = jax.ops.segment_max(scores, factors, num_factors)
     if product == "max":
-        return top.sum()
+        return top
     top = jax.lax.stop_gradient(top)
     total = jax.ops.segment_sum(jnp.exp(scores - top[factors]), factors, num_factors)
-    return (top + jnp.log(total)).sum()
+    return top + jnp.log(total)
 
 
 def logical(
@@ -52,7 +53,7 @@ def logical(
     parents_msg_indices: Int[Array, " parents"],
     children_edge_states: Int[Array, " factors"],
     edge_states_offset: Any,
-) -> Float[Array, ""]:
+) -> Float[Array, " factors"]:
     """OR: the child is 0 if all parents are, else 1. AND is the same with states exchanged, which
     the offset says.
     """
@@ -75,7 +76,7 @@ def logical(
     child_same = vtof[children_edge_states] + all_same
     child_other = vtof[children_edge_states + edge_states_offset] + some_other
     reduce = jnp.maximum if product == "max" else jnp.logaddexp
-    return (over_parents(top) + reduce(child_same, child_other)).sum()
+    return over_parents(top) + reduce(child_same, child_other)
 
 
 def pool(
@@ -86,7 +87,7 @@ def pool(
     pool_choices_factor_indices: Int[Array, " choices"],
     pool_choices_msg_indices: Int[Array, " choices"],
     pool_indicators_edge_states: Int[Array, " factors"],
-) -> Float[Array, ""]:
+) -> Float[Array, " factors"]:
     """All choices are 0 and so is the indicator, or exactly one is 1 and so is the indicator."""
     size, of = pool_indicators_edge_states.shape[0], pool_choices_factor_indices
     zero, one, top = _pairs(vtof, pool_choices_msg_indices, 1)
@@ -106,7 +107,7 @@ def pool(
     none = vtof[pool_indicators_edge_states] + over_choices(zero)
     chosen = vtof[pool_indicators_edge_states + 1] + chosen
     reduce = jnp.maximum if product == "max" else jnp.logaddexp
-    return (over_choices(top) + reduce(none, chosen)).sum()
+    return over_choices(top) + reduce(none, chosen)
 
 
 def _pairs(

@@ -32,8 +32,8 @@ class Tables(eqx.Module):
         vtof = scores[self.wires.states]
         out = jnp.zeros((), scores.dtype)
         for k, kind in enumerate(self.layout.kinds):
-            out = out + self.normaliser(k, vtof[slice(*kind.messages)], product)
-        out = jnp.where(out < EXCLUDED / 2, -jnp.inf, out)
+            met = self.normalisers(k, vtof[slice(*kind.messages)], product)
+            out = out + jnp.where(met < EXCLUDED / 2, -jnp.inf, met).sum()
         for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
             out = out + self.is_one(scores, first) @ w @ self.is_one(scores, second)
         return out
@@ -87,14 +87,14 @@ class Tables(eqx.Module):
             if kind.potentials[0] < kind.potentials[1]:
                 messages = vtof[slice(*kind.messages)]
                 parts.append(
-                    jax.grad(lambda p, k=k, m=messages: self._log_z(k, m, p, product))(
+                    jax.grad(lambda p, k=k, m=messages: self._log_z(k, m, p, product).sum())(
                         scale * self.potentials_of(kind)
                     )
                 )
         return jnp.concatenate(parts)
 
-    def normaliser(self, k: int, vtof: Float[Array, " _"], product: Product) -> Float[Array, ""]:
-        """The sum of log Z over all factors of a kind, given messages towards them."""
+    def normalisers(self, k: int, vtof: Float[Array, " _"], product: Product) -> Float[Array, " _"]:
+        """Log Z of each factor of a kind, given messages towards it."""
         return self._log_z(k, vtof, self.potentials_of(self.layout.kinds[k]), product)
 
     def over_factors(self, k: int, x: Float[Array, " _"]) -> Float[Array, " _"]:
@@ -122,7 +122,7 @@ class Tables(eqx.Module):
                 at += size
         return tuple(out)
 
-    def _log_z(self, k: int, vtof: Array, potentials: Array, product: Product) -> Float[Array, ""]:
+    def _log_z(self, k: int, vtof: Array, potentials: Array, product: Product) -> Array:
         kind = self.layout.kinds[k]
         own = {} if self.wires.factors[k] is None else {"factors": self.wires.factors[k]}
         return NORMALISERS[kind.type](

@@ -114,19 +114,6 @@ class GraphView(AbstractGraphView):
     ) -> tuple[Float[Array, "variables most"]]:
         return (self._by_variable(self._held(state.fields, instance)),)
 
-    def log_partition(self, state: GraphState, instance: GraphInstance) -> Float[Array, ""]:
-        # Added up again, so that a gradient with the messages held fixed is complete.
-        fields = self._fields(state.messages, state.rest, instance)
-        scores, top = self._shifted(fields, instance)
-        single = self._reduce(self._by_variable(scores), -1)
-        out = top.sum() + ((1 - self.wires.degrees.astype(top.dtype)) * single).sum()
-        vtof = self._towards_factors(scores, state.rest, instance)
-        for k, kind in enumerate(self.layout.kinds):
-            out = out + self.tables.normaliser(k, vtof[slice(*kind.messages)], self.product)
-        for k in range(len(self.weights)):
-            out = out + self._reduce(self._dense_scores(k, state, scores), 0).sum()
-        return out
-
     def pairwise(
         self, state: GraphState, instance: GraphInstance, temperature: Float[Array, ""]
     ) -> tuple[Float[Array, "..."], ...]:
@@ -180,6 +167,22 @@ class GraphView(AbstractGraphView):
         elsewhere = jax.ops.segment_sum(differs, of, potentials.shape[0])[of] - differs
         met = jnp.where(elsewhere == 0, potentials[of], jnp.asarray(EXCLUDED, vtof.dtype))
         return jnp.full_like(vtof, EXCLUDED).at[at].max(met)
+
+    def _told(
+        self, rest: Float[Array, " edge_states"], instance: GraphInstance
+    ) -> Float[Array, " states"]:
+        return instance.unary[0].at[self.wires.states].add(rest)
+
+    def _normalisers(
+        self, scores: Float[Array, " states"], state: GraphState, instance: GraphInstance
+    ) -> tuple[list[Float[Array, " _"]], list[Float[Array, "_ _"]]]:
+        vtof = self._towards_factors(scores, state.rest, instance)
+        listed = [
+            self.tables.normalisers(k, vtof[slice(*kind.messages)], self.product)
+            for k, kind in enumerate(self.layout.kinds)
+        ]
+        dense = range(len(self.weights))
+        return listed, [self._reduce(self._dense_scores(k, state, scores), 0) for k in dense]
 
     def _log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
         return self.tables.log_potential(states, self.product)
@@ -260,8 +263,7 @@ class GraphView(AbstractGraphView):
         self, messages: Any, rest: Float[Array, " edge_states"], instance: GraphInstance
     ) -> Float[Array, " states"]:
         """The score of each state: its evidence and all messages towards it."""
-        (fields,) = instance.unary
-        fields = fields.at[self.wires.states].add(rest)
+        fields = self._told(rest, instance)
         for (to_first, to_second), (first, second), shifts in zip(
             messages, self.wires.ends, self.shifts, strict=True
         ):

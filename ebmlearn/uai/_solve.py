@@ -77,7 +77,8 @@ def answer(
 
     **Returns:**
 
-    The answer, and a report that says how it was found and how good it is.
+    The answer, and a report that says how it was found and how good it is. Raises `ValueError` if
+    tables and evidence exclude all configurations.
     """
     _checks.choice("task", task, TASKS)
     if (task == "MMAP") != bool(len(query)):
@@ -185,6 +186,8 @@ class _Approximate:
         """The best approximation of all marginals and of log Z."""
         left = max(self.deadline - time.perf_counter(), 0.5)
         beliefs = Auto(left, exact=False, key=self.key)(self.model)
+        if float(beliefs.log_partition) == -math.inf:
+            raise Impossible
         report = beliefs.report
         assert report is not None
         lower, upper = (
@@ -230,6 +233,8 @@ class _Approximate:
     def _best(self) -> tuple[Int[np.ndarray, " variables"], str]:
         """Likely states, and how good they are."""
         found = maximum(self.small.network, self.deadline, self.key)
+        if found.bound == -math.inf:
+            raise Impossible
         if not np.isfinite(found.value):
             return found.states, "No configuration was found that tables allow."
         gap = (found.bound - found.value) / math.log(10)
@@ -257,9 +262,9 @@ class _Approximate:
         """The value of states of the query, minus infinity where it cannot be computed in time."""
         try:
             small = reduced(self.small.network, states)
+            solution, _ = _eliminated(small.network, frozenset(), seconds, self.memory)
         except Impossible:
             return -math.inf
-        solution, _ = _eliminated(small.network, frozenset(), seconds, self.memory)
         return -math.inf if solution is None else solution.value
 
 
