@@ -461,7 +461,11 @@ class AbstractGraphModel(AbstractTurns):
     def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
         """The scores of all states given all other variables, by group."""
         parts = cut_units(self.given(self.decode(layers)), self.sizes)
-        return [x.reshape(x.shape[0], -1) for x in parts]
+        kinds: Any = self.layers
+        return [
+            u.field_of(x.reshape(x.shape[0], u.size, u.number))
+            for u, x in zip(kinds, parts, strict=True)
+        ]
 
     def between(self: Graph, base: tuple[Float[Array, " _"], ...], beta: Float[Array, ""]) -> Graph:
         """The model of $p(x)^\\beta$: `base` is zero, so that all that is possible is as likely."""
@@ -603,7 +607,9 @@ class _Energy(eqx.Module):
         graph = self.graph
         parts = list(states.values()) if isinstance(states, dict) else [states]
         most = int(graph.num_states.max())
-        q = jnp.concatenate([jnp.pad(x, ((0, 0), (0, most - x.shape[-1]))) for x in parts])
+        # Binary units are one number each.
+        rows = [jnp.stack([1 - x, x], -1) if x.ndim == 1 else x for x in parts]
+        q = jnp.concatenate([jnp.pad(x, ((0, 0), (0, most - x.shape[-1]))) for x in rows])
         (unary,) = graph.unary()
         # What a variable does not have is excluded.
         there = graph.padded(jnp.ones_like(unary))
