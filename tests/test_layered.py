@@ -1,6 +1,9 @@
-"""A `LayeredModel` with the parameters of another model is that model."""
+"""A `LayeredModel` with the parameters of another model is that model, and one of any structure
+agrees with enumeration.
+"""
 
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +12,7 @@ import oracle
 import pytest
 
 import ebmlearn as ebm
+from ebmlearn.numpyro import EnergyDistribution
 
 
 KEY = jax.random.key(0)
@@ -257,3 +261,91 @@ def test_energies_of_states_that_do_not_exist():
     model = ebm.EnergyModel(lambda x: -x.sum(), ebm.Categorical(2, 3))
     with pytest.raises(ValueError, match="`states`"):
         model.energy(jnp.asarray([[0, 7], [1, 2]]))
+
+
+class Listed(NamedTuple):
+    """All configurations of a model by layer, as they are inside, and their log-potentials."""
+
+    x: dict[str, np.ndarray]
+    scores: np.ndarray
+
+    @property
+    def log_z(self):
+        return np.logaddexp.reduce(self.scores)
+
+    def where(self, **given):
+        """Those whose layers have these internal states."""
+        kept = [(self.x[name] == state).all(1) for name, state in given.items()]
+        rows = np.all([np.ones(len(self.scores), bool), *kept], axis=0)
+        return Listed({name: x[rows] for name, x in self.x.items()}, self.scores[rows])
+
+    def mean(self, *names):
+        """The mean of a layer, or of the products of the units of two."""
+        p = np.exp(self.scores - self.log_z)
+        return np.einsum(
+            "s,si,sj->ij" if len(names) == 2 else "s,si->i", p, *map(self.x.get, names)
+        )
+
+
+def built(layers, ends, seed=0, scale=1.0):
+    """A random model with blocks between these layers, and its configurations with
+    $-E(x) = \\sum_k b_k x_k + \\sum_{kl} x_k^\\top W_{kl} x_l$ by enumeration.
+    """
+    rng = np.random.default_rng(seed)
+    blocks, biases = {}, {name: rng.normal(size=u.width) for name, u in layers.items()}
+    for a, b in ends:
+        w = scale * rng.normal(size=(layers[a].width, layers[b].width))
+        blocks[a, b] = np.triu(w, 1) + np.triu(w, 1).T if a == b else w
+    choices = []
+    for units in layers.values():
+        states = [np.eye(2)[:, 1:]] if isinstance(units, ebm.Binary) else [np.eye(units.states)]
+        choices += states * units.size
+    rows = np.array([np.concatenate(x) for x in itertools.product(*choices)])
+    cuts = np.cumsum([u.width for u in layers.values()])[:-1]
+    x = dict(zip(layers, np.split(rows, cuts, axis=1), strict=True))
+    scores = sum(x[name] @ bias for name, bias in biases.items())
+    for (a, b), w in blocks.items():
+        scores = scores + np.einsum("si,ij,sj->s", x[a], w, x[b]) / (2 if a == b else 1)
+    floats = [
+        {k: jnp.asarray(a, jnp.float32) for k, a in arrays.items()} for arrays in (blocks, biases)
+    ]
+    return ebm.LayeredModel(layers, *floats), Listed(x, scores)
+
+
+def bits(*names, **sizes):
+    """Layers of two binary units each, or of so many."""
+    return {name: ebm.Binary(sizes.get(name, 2)) for name in names}
+
+
+def test_likelihoods_sum_out_the_hidden_layers_in_any_order():
+    layers = {"visible": ebm.Binary(3), "label": ebm.Categorical(1, 3), "hidden": ebm.Binary(2)}
+    for ends in ((("hidden", "visible"), ("label", "hidden")), (("visible", "label"),)):
+        model, t = built(layers, ends)
+        v, y = np.array([[0, 1, 1], [1, 0, 0]]), np.array([2, 0])
+        scores = [[t.where(visible=x, label=np.eye(3)[k]).log_z for k in range(3)] for x in v]
+        want = np.array(scores) - t.log_z
+        found = ebm.log_likelihood(model, (v, y), t.log_z)
+        np.testing.assert_allclose(found, want[[0, 1], y], atol=1e-5)
+        found = ebm.log_likelihood(model, v, t.log_z)
+        np.testing.assert_allclose(found, np.logaddexp.reduce(want, 1), atol=1e-5)
+        np.testing.assert_allclose(ebm.classify(model, v), jax.nn.softmax(want), atol=1e-5)
+        site = EnergyDistribution(model, t.log_z)
+        found = site.log_prob(np.concatenate([v, y[:, None]], 1))
+        np.testing.assert_allclose(found, want[[0, 1], y], atol=1e-5)
+
+
+def test_maximum_likelihood_of_two_visible_layers():
+    # A star, on which messages are exact.
+    model, t = built(
+        bits("visible", "label", "hidden", label=1, hidden=1),
+        (("visible", "hidden"), ("hidden", "label")),
+    )
+    batch = np.array([[0, 1], [1, 1], [1, 0]]), np.array([[1], [0], [1]])
+    rows = [t.where(visible=v, label=y) for v, y in zip(*batch, strict=True)]
+    gradient, _, info = ebm.MLE(ebm.BP(20), loss=True).step(model, None, batch, key=0, epoch=0)
+    np.testing.assert_allclose(info.loss, np.mean([t.log_z - row.log_z for row in rows]), atol=1e-5)
+    for pair, found in zip(
+        (("visible", "hidden"), ("hidden", "label")), gradient.weights, strict=True
+    ):
+        want = t.mean(*pair) - np.mean([row.mean(*pair) for row in rows], axis=0)
+        np.testing.assert_allclose(found, want, atol=1e-5)

@@ -171,7 +171,7 @@ class LayeredModel(AbstractLayeredModel):
         """
         if not self.is_closed:
             raise ValueError("`free_energy` needs hidden layers that are not joined, got others.")
-        return self.marginal_energies(self.filled(self.seen_states(visible, "visible")))
+        return self.complete_energies(self.seen_states(visible, "visible"))
 
     def project(self) -> "LayeredModel":
         """The model with its couplings inside layers made symmetric, and zero within each unit."""

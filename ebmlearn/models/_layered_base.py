@@ -102,8 +102,8 @@ class AbstractLayeredModel(AbstractNamedModel):
 
     @property
     def summed(self) -> tuple[int, ...]:
-        """Layers other than the first that are independent of each other given the rest, so that
-        they can be summed out: the odd ones of a DBM.
+        """Layers other than the first that are independent of each other given the rest, hidden or
+        not, so that chains can draw them first and sum them out: the odd ones of a DBM.
         """
         joined = {frozenset((block.first, block.second)) for block in self.blocks()}
         out: list[int] = []
@@ -139,12 +139,11 @@ class AbstractLayeredModel(AbstractNamedModel):
         """The statistics given what is seen, by formula; or those of the most likely hidden
         units.
         """
-        hidden = tuple(k for k in range(len(self.names)) if k not in self.seen)
-        return self.conditional_statistics(self.filled(seen), hidden, mode=mode)
+        return self.conditional_statistics(self.filled(seen), self.unseen, mode=mode)
 
     def complete_energies(self, seen: Sequence[Float[Array, "rows _"]]) -> Float[Array, " rows"]:
         """Minus the log-potential of what is seen, hidden units summed out, by formula."""
-        return self.marginal_energies(self.filled(seen))
+        return self._without(self.unseen, self.filled(seen))
 
     @property
     def query_defaults(self) -> tuple[float, Strength] | None:
@@ -300,9 +299,14 @@ class AbstractLayeredModel(AbstractNamedModel):
         """Minus the log-potential of states, with the layers `summed` summed out; at inverse
         temperature `beta`, if given, which may differ from row to row.
         """
+        return self._without(self.summed, layers, beta)
+
+    def _without(
+        self, summed: tuple[int, ...], layers: States, beta: Float[Array, "rows 1"] | None = None
+    ) -> Float[Array, " rows"]:
+        """The same with other layers summed out, of which no two are joined."""
         out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
         normalisers = jnp.zeros_like(out)
-        summed = self.summed
         for k, x in enumerate(layers):
             if k in summed:
                 units, field = self.layers[k], self.field(layers, k)

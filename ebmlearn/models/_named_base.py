@@ -31,8 +31,8 @@ class AbstractNamedModel(AbstractPlainModel):
     @property
     @abc.abstractmethod
     def summed(self) -> tuple[int, ...]:
-        """Layers other than the first that are independent of each other given the rest, so that
-        they can be summed out.
+        """Layers other than the first that are independent of each other given the rest, hidden or
+        not, so that chains can draw them first and sum them out.
         """
 
     @property
@@ -90,6 +90,11 @@ class AbstractNamedModel(AbstractPlainModel):
     def seen(self) -> tuple[int, ...]:
         """The visible layers."""
         return tuple(k for k, name in enumerate(self.names) if not HIDDEN.fullmatch(name))
+
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """The hidden layers."""
+        return tuple(k for k in self._places if k not in self.seen)
 
     def as_batch(self, batch: Batch) -> PyTree:
         """The batch, with a mask of missing values if there are any."""
@@ -189,7 +194,7 @@ class AbstractNamedModel(AbstractPlainModel):
     @property
     def is_seen(self) -> bool:
         """Whether all layers are visible."""
-        return len(self.seen) == len(self.names)
+        return not self.unseen
 
     def held_states(
         self,
