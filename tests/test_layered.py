@@ -349,3 +349,75 @@ def test_maximum_likelihood_of_two_visible_layers():
     ):
         want = t.mean(*pair) - np.mean([row.mean(*pair) for row in rows], axis=0)
         np.testing.assert_allclose(found, want, atol=1e-5)
+
+
+TREES = {
+    # Blocks from higher to lower layers, and one that passes over two layers.
+    "turned": (
+        bits("visible", "hidden_1", "hidden_2", "other", visible=3, hidden_1=1, other=1),
+        (("hidden_1", "visible"), ("hidden_2", "hidden_1"), ("other", "hidden_1")),
+    ),
+    # Layer 2 is joined to 0 and 1, and layer 3 to nothing.
+    "label first": (
+        bits("visible", "label", "hidden", "other", hidden=1),
+        (("visible", "hidden"), ("hidden", "label")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_messages_are_exact_on_trees_of_layers(name):
+    layers, ends = TREES[name]
+    model, t = built(layers, ends)
+    assert model.is_bipartite
+    for options in ({}, {"schedule": "flooding"}):
+        bp = ebm.BP(12, **options)
+        beliefs, statistics = bp(model), bp.statistics(model)
+        np.testing.assert_allclose(beliefs.log_partition, t.log_z, rtol=1e-5)
+        for means in (beliefs.means, statistics.units):
+            for found, layer in zip(jax.tree.leaves(means), layers, strict=True):
+                np.testing.assert_allclose(found, t.mean(layer), atol=1e-5)
+        for pairs in (beliefs.pairwise, statistics.pairwise):
+            for found, pair in zip(pairs, ends, strict=True):
+                np.testing.assert_allclose(found, t.mean(*pair), atol=1e-5)
+    found = ebm.BP(12, product="max")(model).decode()
+    equal(found, [x[t.scores.argmax()] for x in t.x.values()])
+
+
+MIXED = {
+    "turned": (bits("visible", "hidden"), (("hidden", "visible"),)),
+    "label": (bits("visible", "label", "hidden"), (("label", "hidden"), ("hidden", "visible"))),
+    "all visible": (bits("visible", "label"), (("label", "visible"),)),
+    "joined visible": (
+        bits("visible", "label", "other", "hidden"),
+        (("visible", "hidden"), ("label", "visible")),
+    ),
+    "deep": (
+        bits("visible", "hidden_1", "hidden_2", "label"),
+        (("visible", "hidden_1"), ("hidden_2", "hidden_1"), ("hidden_2", "label")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("options", [{}, {"form": "log-odds", "damping": 0.1}])
+def test_mixed_product_maximises_over_all_visible_layers(name, options):
+    layers, ends = MIXED[name]
+    model, t = built(layers, ends, seed=1, scale=0.3)
+    seen = [layer for layer in layers if not layer.startswith("hidden")]
+    rows = np.unique(np.concatenate([t.x[layer] for layer in seen], 1), axis=0)
+    rows = [dict(zip(seen, np.split(row, len(seen)), strict=True)) for row in rows]
+    best = max((t.where(**row) for row in rows), key=lambda found: found.log_z)
+    bp = ebm.BP(40, product="mixed", **options)
+    beliefs, statistics = bp(model), bp.statistics(model)
+    for k, layer in enumerate(layers):
+        want = best.mean(layer)
+        if layer in seen:
+            equal(jax.tree.leaves(beliefs.decode())[k], np.round(want))
+        else:
+            np.testing.assert_allclose(jax.tree.leaves(beliefs.means)[k], want, atol=1e-2)
+        np.testing.assert_allclose(jax.tree.leaves(statistics.units)[k], want, atol=1e-2)
+    for found, other, pair in zip(beliefs.pairwise, statistics.pairwise, ends, strict=True):
+        np.testing.assert_allclose(found, best.mean(*pair), atol=1e-2)
+        np.testing.assert_allclose(other, best.mean(*pair), atol=1e-2)
+    np.testing.assert_allclose(beliefs.log_partition, best.log_z, atol=1e-3)

@@ -15,6 +15,7 @@ from ._alone import by_frequency, by_normal
 from ._base import matrices_of, Result, States, Strength
 from ._named_base import AbstractNamedModel
 from ._problem import Problem
+from ._sides import two_sides
 from ._statistics import Statistics
 
 
@@ -97,8 +98,17 @@ class AbstractLayeredModel(AbstractNamedModel):
 
     @property
     def is_bipartite(self) -> bool:
-        """Whether units of even layers are joined to units of odd layers only."""
-        return all((block.first - block.second) % 2 for block in type(self).blocks(self))
+        """Whether layers have two sides, and units are joined to units of the other side only."""
+        return self.sides is not None
+
+    @property
+    def sides(self) -> tuple[int, ...] | None:
+        """The side of each layer, 0 or 1, if no two units of a side are joined: in a DBM, 1 for the
+        odd layers. None if there are no such sides.
+        """
+        edges = [(block.first, block.second) for block in type(self).blocks(self)]
+        sides = two_sides(len(self.names), edges)
+        return None if any(sides[a] == sides[b] for a, b in edges) else tuple(sides)
 
     @property
     def summed(self) -> tuple[int, ...]:
