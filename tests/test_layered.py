@@ -421,3 +421,31 @@ def test_mixed_product_maximises_over_all_visible_layers(name, options):
         np.testing.assert_allclose(found, best.mean(*pair), atol=1e-2)
         np.testing.assert_allclose(other, best.mean(*pair), atol=1e-2)
     np.testing.assert_allclose(beliefs.log_partition, best.log_z, atol=1e-3)
+
+
+@pytest.mark.parametrize("ends", [("visible", "hidden"), ("hidden", "visible"), None])
+def test_gaussian_units_with_a_block_in_either_direction(ends):
+    rng = np.random.default_rng(0)
+    w, b, c = (rng.normal(size=shape) for shape in ((1, 3), 1, 3))
+    w = w if ends else 0 * w
+    layers = {"visible": ebm.Gaussian(1), "hidden": ebm.Binary(3)}
+    turned = w.T if ends and ends[0] == "hidden" else w
+    model = ebm.LayeredModel(
+        layers,
+        {ends: jnp.asarray(turned, jnp.float32)} if ends else {},
+        {"visible": jnp.asarray(b, jnp.float32), "hidden": jnp.asarray(c, jnp.float32)},
+    )
+    # Given the hidden units, the visible one is Gaussian. A star, on which messages are exact.
+    h = np.array(list(itertools.product((0, 1), repeat=3)))
+    means = b + h @ w.T
+    scores = h @ c + (means**2).sum(1) / 2
+    p = np.exp(scores - np.logaddexp.reduce(scores))
+    both = np.einsum("s,si,sj->ij", p, means, h)
+    for inference in (ebm.BP(30), ebm.Exact()):
+        beliefs, statistics = inference(model), inference.statistics(model)
+        np.testing.assert_allclose(beliefs.mean, p @ means, atol=1e-5)
+        np.testing.assert_allclose(beliefs.hidden, p @ h, atol=1e-5)
+        for pairs in (beliefs.pairwise, statistics.pairwise):
+            assert len(pairs) == len(model.weights)
+            for found in pairs:
+                np.testing.assert_allclose(found, both if turned is w else both.T, atol=1e-5)
