@@ -13,6 +13,7 @@ import pytest
 
 import ebmlearn as ebm
 from ebmlearn.numpyro import EnergyDistribution
+from ebmlearn.uai import to_tables
 
 
 KEY = jax.random.key(0)
@@ -449,3 +450,28 @@ def test_gaussian_units_with_a_block_in_either_direction(ends):
             assert len(pairs) == len(model.weights)
             for found in pairs:
                 np.testing.assert_allclose(found, both if turned is w else both.T, atol=1e-5)
+
+
+def test_blocks_in_both_directions_are_one():
+    layers = bits("visible", "hidden", visible=3, hidden=1)
+    model, t = built(layers, (("hidden", "visible"), ("visible", "hidden")))
+    ((first, second, weights, _),) = model.blocks()
+    assert (first, second, weights.shape) == (1, 0, (1, 3))
+    np.testing.assert_allclose(ebm.BP(5)(model).log_partition, t.log_z, rtol=1e-5)
+    rows = t.x["visible"][::2]
+    found = model.energy(model.units([x.astype(int) for x in t.x.values()]))
+    np.testing.assert_allclose(found, -t.scores, atol=1e-5)
+    free = [t.where(visible=v).log_z for v in rows]
+    np.testing.assert_allclose(model.free_energy(rows), np.negative(free), atol=1e-5)
+    want = []
+    for v in rows:
+        flips = np.abs(v - np.eye(3))
+        other = [t.where(visible=x).log_z for x in flips]
+        here = t.where(visible=v).log_z
+        want.append(np.sum(here - np.logaddexp(here, other)))
+    np.testing.assert_allclose(ebm.pseudo_log_likelihood(model, rows), want, atol=1e-5)
+    scopes = [sorted(scope) for scope in to_tables(model).scopes if len(scope) == 2]
+    assert sorted(scopes) == [[0, 3], [1, 3], [2, 3]]
+    with pytest.raises(ValueError, match=r"`blocks\[\('hidden', 'visible'\)\]` must have"):
+        w = jnp.ones((3, 1))
+        ebm.LayeredModel(layers, {("visible", "hidden"): w, ("hidden", "visible"): w})

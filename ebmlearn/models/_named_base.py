@@ -125,8 +125,8 @@ class AbstractNamedModel(AbstractPlainModel):
         if len(seen) > 1:
             names = ", ".join(self.names[k] for k in self.seen)
             raise ValueError(
-                "`model` must have one visible layer if hidden units or missing values must be"
-                f" inferred, got {names}."
+                "`model` must have one visible layer if hidden units need an inference, as those"
+                f" do that are joined to each other, got {names}: put visible units into one layer."
             )
         held = jnp.ones(seen[0].shape, bool) if observed is None else observed
         return Problem(self, seen[0], held, trusted=True)
