@@ -283,9 +283,8 @@ class Listed(NamedTuple):
     def mean(self, *names):
         """The mean of a layer, or of the products of the units of two."""
         p = np.exp(self.scores - self.log_z)
-        return np.einsum(
-            "s,si,sj->ij" if len(names) == 2 else "s,si->i", p, *map(self.x.get, names)
-        )
+        parts = [self.x[name] for name in names]
+        return np.einsum("s,si,sj->ij" if len(parts) == 2 else "s,si->i", p, *parts)
 
 
 def built(layers, ends, seed=0, scale=1.0):
@@ -304,7 +303,7 @@ def built(layers, ends, seed=0, scale=1.0):
     rows = np.array([np.concatenate(x) for x in itertools.product(*choices)])
     cuts = np.cumsum([u.width for u in layers.values()])[:-1]
     x = dict(zip(layers, np.split(rows, cuts, axis=1), strict=True))
-    scores = sum(x[name] @ bias for name, bias in biases.items())
+    scores = sum((x[name] @ bias for name, bias in biases.items()), np.zeros(len(rows)))
     for (a, b), w in blocks.items():
         scores = scores + np.einsum("si,ij,sj->s", x[a], w, x[b]) / (2 if a == b else 1)
     floats = [
@@ -371,8 +370,8 @@ def test_messages_are_exact_on_trees_of_layers(name):
     layers, ends = TREES[name]
     model, t = built(layers, ends)
     assert model.is_bipartite
-    for options in ({}, {"schedule": "flooding"}):
-        bp = ebm.BP(12, **options)
+    for schedule in ("layers", "flooding"):
+        bp = ebm.BP(12, schedule=schedule)
         beliefs, statistics = bp(model), bp.statistics(model)
         np.testing.assert_allclose(beliefs.log_partition, t.log_z, rtol=1e-5)
         for means in (beliefs.means, statistics.units):
