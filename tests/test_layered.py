@@ -1,6 +1,9 @@
-"""A `LayeredModel` with the parameters of another model is that model."""
+"""A `LayeredModel` with the parameters of another model is that model, and one of any structure
+agrees with enumeration.
+"""
 
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +12,8 @@ import oracle
 import pytest
 
 import ebmlearn as ebm
+from ebmlearn.numpyro import EnergyDistribution
+from ebmlearn.uai import to_tables
 
 
 KEY = jax.random.key(0)
@@ -257,3 +262,215 @@ def test_energies_of_states_that_do_not_exist():
     model = ebm.EnergyModel(lambda x: -x.sum(), ebm.Categorical(2, 3))
     with pytest.raises(ValueError, match="`states`"):
         model.energy(jnp.asarray([[0, 7], [1, 2]]))
+
+
+class Listed(NamedTuple):
+    """All configurations of a model by layer, as they are inside, and their log-potentials."""
+
+    x: dict[str, np.ndarray]
+    scores: np.ndarray
+
+    @property
+    def log_z(self):
+        return np.logaddexp.reduce(self.scores)
+
+    def where(self, **given):
+        """Those whose layers have these internal states."""
+        kept = [(self.x[name] == state).all(1) for name, state in given.items()]
+        rows = np.all([np.ones(len(self.scores), bool), *kept], axis=0)
+        return Listed({name: x[rows] for name, x in self.x.items()}, self.scores[rows])
+
+    def mean(self, *names):
+        """The mean of a layer, or of the products of the units of two."""
+        p = np.exp(self.scores - self.log_z)
+        parts = [self.x[name] for name in names]
+        return np.einsum("s,si,sj->ij" if len(parts) == 2 else "s,si->i", p, *parts)
+
+
+def built(layers, ends, seed=0, scale=1.0):
+    """A random model with blocks between these layers, and its configurations with
+    $-E(x) = \\sum_k b_k x_k + \\sum_{kl} x_k^\\top W_{kl} x_l$ by enumeration.
+    """
+    rng = np.random.default_rng(seed)
+    blocks, biases = {}, {name: rng.normal(size=u.width) for name, u in layers.items()}
+    for a, b in ends:
+        w = scale * rng.normal(size=(layers[a].width, layers[b].width))
+        blocks[a, b] = np.triu(w, 1) + np.triu(w, 1).T if a == b else w
+    choices = []
+    for units in layers.values():
+        states = [np.eye(2)[:, 1:]] if isinstance(units, ebm.Binary) else [np.eye(units.states)]
+        choices += states * units.size
+    rows = np.array([np.concatenate(x) for x in itertools.product(*choices)])
+    cuts = np.cumsum([u.width for u in layers.values()])[:-1]
+    x = dict(zip(layers, np.split(rows, cuts, axis=1), strict=True))
+    scores = sum((x[name] @ bias for name, bias in biases.items()), np.zeros(len(rows)))
+    for (a, b), w in blocks.items():
+        scores = scores + np.einsum("si,ij,sj->s", x[a], w, x[b]) / (2 if a == b else 1)
+    floats = [
+        {k: jnp.asarray(a, jnp.float32) for k, a in arrays.items()} for arrays in (blocks, biases)
+    ]
+    return ebm.LayeredModel(layers, *floats), Listed(x, scores)
+
+
+def bits(*names, **sizes):
+    """Layers of two binary units each, or of so many."""
+    return {name: ebm.Binary(sizes.get(name, 2)) for name in names}
+
+
+def test_likelihoods_sum_out_the_hidden_layers_in_any_order():
+    layers = {"visible": ebm.Binary(3), "label": ebm.Categorical(1, 3), "hidden": ebm.Binary(2)}
+    for ends in ((("hidden", "visible"), ("label", "hidden")), (("visible", "label"),)):
+        model, t = built(layers, ends)
+        v, y = np.array([[0, 1, 1], [1, 0, 0]]), np.array([2, 0])
+        scores = [[t.where(visible=x, label=np.eye(3)[k]).log_z for k in range(3)] for x in v]
+        want = np.array(scores) - t.log_z
+        found = ebm.log_likelihood(model, (v, y), t.log_z)
+        np.testing.assert_allclose(found, want[[0, 1], y], atol=1e-5)
+        found = ebm.log_likelihood(model, v, t.log_z)
+        np.testing.assert_allclose(found, np.logaddexp.reduce(want, 1), atol=1e-5)
+        np.testing.assert_allclose(ebm.classify(model, v), jax.nn.softmax(want), atol=1e-5)
+        site = EnergyDistribution(model, t.log_z)
+        found = site.log_prob(np.concatenate([v, y[:, None]], 1))
+        np.testing.assert_allclose(found, want[[0, 1], y], atol=1e-5)
+
+
+def test_maximum_likelihood_of_two_visible_layers():
+    # A star, on which messages are exact.
+    model, t = built(
+        bits("visible", "label", "hidden", label=1, hidden=1),
+        (("visible", "hidden"), ("hidden", "label")),
+    )
+    batch = np.array([[0, 1], [1, 1], [1, 0]]), np.array([[1], [0], [1]])
+    rows = [t.where(visible=v, label=y) for v, y in zip(*batch, strict=True)]
+    gradient, _, info = ebm.MLE(ebm.BP(20), loss=True).step(model, None, batch, key=0, epoch=0)
+    np.testing.assert_allclose(info.loss, np.mean([t.log_z - row.log_z for row in rows]), atol=1e-5)
+    for pair, found in zip(
+        (("visible", "hidden"), ("hidden", "label")), gradient.weights, strict=True
+    ):
+        want = t.mean(*pair) - np.mean([row.mean(*pair) for row in rows], axis=0)
+        np.testing.assert_allclose(found, want, atol=1e-5)
+
+
+TREES = {
+    # Blocks from higher to lower layers, and one that passes over two layers.
+    "turned": (
+        bits("visible", "hidden_1", "hidden_2", "other", visible=3, hidden_1=1, other=1),
+        (("hidden_1", "visible"), ("hidden_2", "hidden_1"), ("other", "hidden_1")),
+    ),
+    # Layer 2 is joined to 0 and 1, and layer 3 to nothing.
+    "label first": (
+        bits("visible", "label", "hidden", "other", hidden=1),
+        (("visible", "hidden"), ("hidden", "label")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_messages_are_exact_on_trees_of_layers(name):
+    layers, ends = TREES[name]
+    model, t = built(layers, ends)
+    assert model.is_bipartite
+    for schedule in ("layers", "flooding"):
+        bp = ebm.BP(12, schedule=schedule)
+        beliefs, statistics = bp(model), bp.statistics(model)
+        np.testing.assert_allclose(beliefs.log_partition, t.log_z, rtol=1e-5)
+        for means in (beliefs.means, statistics.units):
+            for found, layer in zip(jax.tree.leaves(means), layers, strict=True):
+                np.testing.assert_allclose(found, t.mean(layer), atol=1e-5)
+        for pairs in (beliefs.pairwise, statistics.pairwise):
+            for found, pair in zip(pairs, ends, strict=True):
+                np.testing.assert_allclose(found, t.mean(*pair), atol=1e-5)
+    found = ebm.BP(12, product="max")(model).decode()
+    equal(found, [x[t.scores.argmax()] for x in t.x.values()])
+
+
+MIXED = {
+    "turned": (bits("visible", "hidden"), (("hidden", "visible"),)),
+    "label": (bits("visible", "label", "hidden"), (("label", "hidden"), ("hidden", "visible"))),
+    "all visible": (bits("visible", "label"), (("label", "visible"),)),
+    "joined visible": (
+        bits("visible", "label", "other", "hidden"),
+        (("visible", "hidden"), ("label", "visible")),
+    ),
+    "deep": (
+        bits("visible", "hidden_1", "hidden_2", "label"),
+        (("visible", "hidden_1"), ("hidden_2", "hidden_1"), ("hidden_2", "label")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("options", [{}, {"form": "log-odds", "damping": 0.1}])
+def test_mixed_product_maximises_over_all_visible_layers(name, options):
+    layers, ends = MIXED[name]
+    model, t = built(layers, ends, seed=1, scale=0.3)
+    seen = [layer for layer in layers if not layer.startswith("hidden")]
+    rows = np.unique(np.concatenate([t.x[layer] for layer in seen], 1), axis=0)
+    rows = [dict(zip(seen, np.split(row, len(seen)), strict=True)) for row in rows]
+    best = max((t.where(**row) for row in rows), key=lambda found: found.log_z)
+    bp = ebm.BP(40, product="mixed", **options)
+    beliefs, statistics = bp(model), bp.statistics(model)
+    for k, layer in enumerate(layers):
+        want = best.mean(layer)
+        if layer in seen:
+            equal(jax.tree.leaves(beliefs.decode())[k], np.round(want))
+        else:
+            np.testing.assert_allclose(jax.tree.leaves(beliefs.means)[k], want, atol=1e-2)
+        np.testing.assert_allclose(jax.tree.leaves(statistics.units)[k], want, atol=1e-2)
+    for found, other, pair in zip(beliefs.pairwise, statistics.pairwise, ends, strict=True):
+        np.testing.assert_allclose(found, best.mean(*pair), atol=1e-2)
+        np.testing.assert_allclose(other, best.mean(*pair), atol=1e-2)
+    np.testing.assert_allclose(beliefs.log_partition, best.log_z, atol=1e-3)
+
+
+@pytest.mark.parametrize("ends", [("visible", "hidden"), ("hidden", "visible"), None])
+def test_gaussian_units_with_a_block_in_either_direction(ends):
+    rng = np.random.default_rng(0)
+    w, b, c = (rng.normal(size=shape) for shape in ((1, 3), 1, 3))
+    w = w if ends else 0 * w
+    layers = {"visible": ebm.Gaussian(1), "hidden": ebm.Binary(3)}
+    turned = w.T if ends and ends[0] == "hidden" else w
+    model = ebm.LayeredModel(
+        layers,
+        {ends: jnp.asarray(turned, jnp.float32)} if ends else {},
+        {"visible": jnp.asarray(b, jnp.float32), "hidden": jnp.asarray(c, jnp.float32)},
+    )
+    # Given the hidden units, the visible one is Gaussian. A star, on which messages are exact.
+    h = np.array(list(itertools.product((0, 1), repeat=3)))
+    means = b + h @ w.T
+    scores = h @ c + (means**2).sum(1) / 2
+    p = np.exp(scores - np.logaddexp.reduce(scores))
+    both = np.einsum("s,si,sj->ij", p, means, h)
+    for inference in (ebm.BP(30), ebm.Exact()):
+        beliefs, statistics = inference(model), inference.statistics(model)
+        np.testing.assert_allclose(beliefs.mean, p @ means, atol=1e-5)
+        np.testing.assert_allclose(beliefs.hidden, p @ h, atol=1e-5)
+        for pairs in (beliefs.pairwise, statistics.pairwise):
+            assert len(pairs) == len(model.weights)
+            for found in pairs:
+                np.testing.assert_allclose(found, both if turned is w else both.T, atol=1e-5)
+
+
+def test_blocks_in_both_directions_are_one():
+    layers = bits("visible", "hidden", visible=3, hidden=1)
+    model, t = built(layers, (("hidden", "visible"), ("visible", "hidden")))
+    ((first, second, weights, _),) = model.blocks()
+    assert (first, second, weights.shape) == (1, 0, (1, 3))
+    np.testing.assert_allclose(ebm.BP(5)(model).log_partition, t.log_z, rtol=1e-5)
+    rows = t.x["visible"][::2]
+    found = model.energy(model.units([x.astype(int) for x in t.x.values()]))
+    np.testing.assert_allclose(found, -t.scores, atol=1e-5)
+    free = [t.where(visible=v).log_z for v in rows]
+    np.testing.assert_allclose(model.free_energy(rows), np.negative(free), atol=1e-5)
+    want = []
+    for v in rows:
+        flips = np.abs(v - np.eye(3))
+        other = [t.where(visible=x).log_z for x in flips]
+        here = t.where(visible=v).log_z
+        want.append(np.sum(here - np.logaddexp(here, other)))
+    np.testing.assert_allclose(ebm.pseudo_log_likelihood(model, rows), want, atol=1e-5)
+    scopes = [sorted(scope) for scope in to_tables(model).scopes if len(scope) == 2]
+    assert sorted(scopes) == [[0, 3], [1, 3], [2, 3]]
+    with pytest.raises(ValueError, match=r"`blocks\[\('hidden', 'visible'\)\]` must have"):
+        w = jnp.ones((3, 1))
+        ebm.LayeredModel(layers, {("visible", "hidden"): w, ("hidden", "visible"): w})

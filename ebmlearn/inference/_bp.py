@@ -37,8 +37,8 @@ class BP(AbstractInference, AbstractFormed):
     """Belief propagation with matrices, on all edges at once (Ping & Ihler 2017, Algorithm 1).
 
     - `product="sum"` estimates marginals, `product="max"` the most likely configuration, and
-      `product="mixed"` the most likely visible configuration with the hidden units summed out
-      (marginal MAP; for bipartite models such as RBM and DBM).
+      `product="mixed"` the most likely configuration of all visible layers with the hidden ones
+      summed out (marginal MAP; for bipartite models such as RBM and DBM).
     - `temperature` interpolates between sum-product (1) and max-product (towards 0), as in PGMax.
       Log-odds at temperature $T$ are $T$ times those of the model of $p(x)^{1/T}$, and
       `log_partition` is $T \\log \\sum_x \\tilde p(x)^{1/T}$.
@@ -205,10 +205,15 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
     temperature = traced(bp.temperature, dtype)
     maker.check(model, bp.product, temperature)
     turns = maker.takes_turns(model)
-    if bp.product == "mixed" and not turns:
-        raise ValueError(f'`product="mixed"` needs a bipartite model, got a {kind}.')
-    if bp.schedule == "layers" and not turns:
-        raise ValueError(f'`schedule="layers"` needs a bipartite model, got a {kind}.')
+    for setting, is_set in (
+        ("product", bp.product == "mixed"),
+        ("schedule", bp.schedule == "layers"),
+    ):
+        if is_set and not turns:
+            raise ValueError(
+                f'`{setting}="{getattr(bp, setting)}"` needs a bipartite model, whose layers have'
+                f" two sides with no two units of a side joined, got a {kind}."
+            )
     for written, is_set in (
         (f"starts={bp.starts}", bp.starts > 1),
         ('damping="auto"', automatic),
@@ -522,10 +527,11 @@ BP.__init__.__doc__ = """**Arguments:**
 - `start`: `"centred"` starts with zero messages in the ±1 form, so exchanging 0 and 1 changes
   nothing; `"plain"` with zero messages in the {0, 1} form, as in the paper. For Gaussian units
   `"plain"` starts as in their paper, with messages of precision 1.
-- `schedule`: `"layers"` (even layers send, then odd layers), `"flooding"` (all layers send at once)
-  or `"residual"` (in a sweep, only those messages are sent that would change at least half as much
-  as the one that would change most). The last converges more often and takes more sweeps. The
-  default is `"layers"` if the model is bipartite.
+- `schedule`: `"layers"` (the layers on one side of a bipartite model send, then those on the other:
+  in a DBM the even ones, then the odd ones), `"flooding"` (all layers send at once) or `"residual"`
+  (in a sweep, only those messages are sent that would change at least half as much as the one that
+  would change most). The last converges more often and takes more sweeps. The default is `"layers"`
+  if the model is bipartite.
 - `form`: how messages are stored: `"odds"`, which is faster, and exact if $|W| / T \\le 10$, or
   `"log-odds"`, exact for all weights. By default the weights decide; if they are traced, both forms
   are compiled and the choice is made at run time. [`ebmlearn.fit`][] chooses by itself.

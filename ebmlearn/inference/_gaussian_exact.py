@@ -38,7 +38,7 @@ class _Mixture(AbstractDerived):
     value: Float[Array, "*batch"]
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.by_factor((_pairs(problem),))
+        return problem.model.by_factor(_in_blocks(problem.model, _pairs(problem)))
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return self.value
@@ -86,7 +86,7 @@ def gaussian_statistics(problem: Any) -> Statistics:
     visible, hidden, square = units
     return Statistics(
         units=model.units([visible, hidden]),
-        pairwise=model.by_factor((pairs,)),
+        pairwise=model.by_factor(_in_blocks(model, pairs)),
         squares=(square, None),
         converged=jnp.ones(shape, bool),
         iterations=jnp.zeros(shape, jnp.int32),
@@ -102,6 +102,10 @@ def _pairs(problem: Any) -> Float[Array, "*batch visible hidden"]:
         return _in_units(_moments(problem, at), at, sigma)
 
     return each(one, messages.instances(problem), problem.shape, _chunk(problem))
+
+
+def _in_blocks(model: Any, products: Array) -> tuple[Array, ...]:
+    return messages.in_blocks([(b.first, b.second) for b in model.blocks()], products)
 
 
 def _in_units(found: _Moments, at: GaussianInstance, sigma: Array) -> Array:

@@ -18,6 +18,7 @@ from ._gaussian import (
     GaussianInstance as GaussianInstance,
     GaussianMaker,
     GaussianView as GaussianView,
+    in_blocks as in_blocks,
     standard as standard,
     told as told,
 )

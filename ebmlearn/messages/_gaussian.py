@@ -6,7 +6,7 @@ hidden to a visible unit is $e^{\\eta z - \\Lambda z^2 / 2}$; $\\theta_1 = \\eta
 $\\theta_2 = -\\Lambda / 2$ in the paper.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
 import equinox as eqx
@@ -87,17 +87,18 @@ class GaussianView(AbstractView):
     sigma: Float[Array, " visible"]
     least: Float[Array, " visible"]
     damping: Float[AnyArray, ""] | None
+    edges: tuple[tuple[int, int], ...] = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
 
     def __init__(
         self,
-        weights: Float[Array, "visible hidden"],
-        sigma: Float[Array, " visible"],
+        model: AbstractLayeredModel,
         schedule: Schedule,
         damping: Float[AnyArray, ""] | None,
     ):
-        self.weights, self.sigma = weights, sigma
-        self.least = 1 / (1 + jnp.abs(weights).sum(1) ** 2 / 4)
+        self.weights, self.sigma = standard(model)
+        self.least = 1 / (1 + jnp.abs(self.weights).sum(1) ** 2 / 4)
+        self.edges = tuple((block.first, block.second) for block in model.blocks())
         self.schedule, self.damping = schedule, damping
 
     def start(self, instance: GaussianInstance, start: Start) -> GaussianState:
@@ -191,7 +192,7 @@ class GaussianView(AbstractView):
 
     def pairwise(
         self, state: GaussianState, instance: GaussianInstance, temperature: Float[Array, ""]
-    ) -> tuple[Float[Array, "visible hidden"]]:
+    ) -> tuple[Float[Array, "_ _"], ...]:
         """The mean of $v_i h_j$. In the belief of their edge, $h_j$ is 1 with its probability, and
         then $z_i$ has the mean $\\mu + \\sigma^2 w$ of its cavity.
         """
@@ -199,7 +200,7 @@ class GaussianView(AbstractView):
         shifted = mean + variance * self.weights
         hidden = jax.nn.sigmoid(state.fields.log_odds)
         visible = self.sigma[:, None] * (shifted + instance.origin[:, None])
-        return (visible * hidden[None, :],)
+        return in_blocks(self.edges, visible * hidden[None, :])
 
     def log_partition(self, state: GaussianState, instance: GaussianInstance) -> Float[Array, ""]:
         raise cannot(self, "log_partition")
@@ -372,7 +373,7 @@ class GaussianMaker(AbstractMaker):
         damping: Float[AnyArray, ""] | None,
         beta: Float[AnyArray, ""],
     ) -> GaussianView:
-        return GaussianView(*standard(model), schedule, damping)
+        return GaussianView(model, schedule, damping)
 
     def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
         name = type(model).__name__
@@ -412,18 +413,28 @@ class GaussianMaker(AbstractMaker):
         return True
 
     def size(self, model: Any, schedule: Schedule) -> int:
-        return (2 if schedule == "layers" else 3) * model.blocks()[0].weights.size
+        visible, hidden = model.layers
+        return (2 if schedule == "layers" else 3) * visible.size * hidden.size
 
 
 def standard(
     model: AbstractLayeredModel,
 ) -> tuple[Float[Array, "visible hidden"], Float[Array, " visible"]]:
     """The weights in standard units, and the scales of the visible units."""
-    if [{block.first, block.second} for block in model.blocks()] != [{0, 1}]:
+    blocks, (visible, hidden) = model.blocks(), model.layers
+    if any(block.first == block.second for block in blocks):
         refuse(model, "have one block of weights, between its layers, for Gaussian messages")
-    ((first, _, weights, _),) = model.blocks()
-    sigma = jnp.exp(model.layers[0].log_scale)  # pyright: ignore
-    return sigma[:, None] * (weights.T if first else weights), sigma
+    turned = [block.weights.T if block.first else block.weights for block in blocks]
+    weights = sum(turned, jnp.zeros((visible.size, hidden.size), model.dtype))
+    sigma = jnp.exp(visible.log_scale)  # pyright: ignore
+    return sigma[:, None] * weights, sigma
+
+
+def in_blocks(
+    edges: Iterable[tuple[int, int]], products: Float[Array, "*batch visible hidden"]
+) -> tuple[Float[Array, "*batch _ _"], ...]:
+    """The means of $v h^\\top$ as the blocks between the layers are turned."""
+    return tuple(products.mT if first else products for first, _ in edges)
 
 
 def told(problem: Any, mean: Array, variance: Array, log_odds: Array, guarded: Array) -> Told:

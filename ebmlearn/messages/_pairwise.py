@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._sentinels import CLAMPED
 from .._types import AnyArray
-from ..models._block import Block
+from ..models import AbstractLayeredModel
 from ._edge import hard, log_product, odds, ODDS_LIMIT, soft, split, summed, total
 from ._kernel import Block as EdgeBlock, Rule, serves, sweep
 from ._types import Form, Product, Schedule, Start
@@ -39,8 +39,8 @@ class State(NamedTuple):
     A block holds the pair (messages towards its first layer, messages towards its second layer).
     Two cases need only one array: undamped layers take turns, so that each message is overwritten
     by its answer; and inside a layer the two directions are one matrix and its transpose. Undamped
-    mixed-product needs a number for each visible unit: the weights and the sign of its log-odds are
-    all that it sends, and from these follows what it is answered.
+    mixed-product needs a number for each visible unit on side 0: the weights and the sign of its
+    log-odds are all that it sends to hidden units, and from these follows what it is answered.
     """
 
     messages: tuple[tuple[Float[Array, "..."], ...], ...]
@@ -52,28 +52,31 @@ class PairwiseView(AbstractView):
 
     Belief propagation, max-product and mixed-product differ only in the rule by which each layer
     sends: `sum` and `max` as their names say, `plug` as if the layer were held at its most likely
-    state (the visible units of mixed-product, Ping & Ihler 2017, eq. (15)).
+    state (the visible units of mixed-product to the hidden ones, Ping & Ihler 2017, eq. (15)).
+
+    With the schedule `layers`, those on side 0 of the model send first, then those on side 1.
     """
 
     weights: tuple[Float[Array, "_ _"], ...]
     shifts: tuple[tuple[Float[Array, " _"], Float[Array, " _"]], ...]
     damping: Float[Array, ""] | None
     edges: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    sides: tuple[int, ...] | None = eqx.field(static=True)
+    seen: tuple[int, ...] = eqx.field(static=True)
     product: Product = eqx.field(static=True)
     form: Form = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
 
     def __init__(
         self,
-        blocks: tuple[Block, ...],
-        sizes: tuple[int, ...],
+        model: AbstractLayeredModel,
         product: Product,
         form: Form,
         schedule: Schedule,
         damping: Float[AnyArray, ""] | None,
         beta: Float[AnyArray, ""],
     ):
-        beta = jnp.asarray(beta)
+        beta, blocks = jnp.asarray(beta), model.blocks()
         if form == "odds":
             # Outside its range this form is not used; there, the clip keeps gradients finite.
             limit = ODDS_LIMIT / 2
@@ -81,7 +84,7 @@ class PairwiseView(AbstractView):
             self.weights = tuple(jnp.exp(w) for w in half)
         else:
             self.weights = tuple(beta / 2 * b.weights for b in blocks)
-        shifts = [split(jnp.zeros(size, beta.dtype)) for size in sizes]
+        shifts = [split(jnp.zeros(bias.shape[-1], beta.dtype)) for bias in model.unary()]
         for first, second, weights, _ in blocks:
             shifts[first] = _plus(shifts[first], summed(weights, 1))
             if first != second:
@@ -90,6 +93,7 @@ class PairwiseView(AbstractView):
         self.shifts = tuple((beta / 2 * coarse, beta / 2 * rest) for coarse, rest in shifts)
         self.damping = None if damping is None else jnp.asarray(damping)
         self.edges = tuple((block.first, block.second) for block in blocks)
+        self.sides, self.seen = model.sides, model.seen
         self.product = product
         self.form = form
         self.schedule = schedule
@@ -113,7 +117,7 @@ class PairwiseView(AbstractView):
             for k, u in zip(keys, instance.unary, strict=True)
         ]
         messages = []
-        for (first, second), w in zip(self.edges, self.weights, strict=True):
+        for k, ((first, second), w) in enumerate(zip(self.edges, self.weights, strict=True)):
             pair = [
                 jnp.broadcast_to(x, w.shape) for x in (_column(lean[first]), _row(lean[second]))
             ]
@@ -122,7 +126,7 @@ class PairwiseView(AbstractView):
             if first == second:
                 pair = pair[:1]
             elif self._in_place:
-                pair = [pair[first % 2]]  # towards the even layer
+                pair = [pair[self._end(k)]]
             messages.append(tuple(pair))
         return self._begun(messages, messages, instance)
 
@@ -132,7 +136,7 @@ class PairwiseView(AbstractView):
         fields = tuple(self._field(layer, sent, instance) for layer in layers)
         for k in range(len(messages)):
             if self._is_plugged(k):
-                messages[k] = (self._signs(fields[0]),)
+                messages[k] = (self._signs(fields[self.edges[k][self._end(k)]]),)
         return State(tuple(messages), fields)
 
     def update(self, state: State, instance: Instance) -> State:
@@ -186,7 +190,7 @@ class PairwiseView(AbstractView):
     def resume(self, state: State, instance: Instance) -> State:
         """Messages of another instance, with what they add up to here."""
         layers = range(len(instance.unary))
-        messages = self._towards_even(state, instance)
+        messages = self._inward(state, instance)
         return state._replace(fields=tuple(self._field(k, messages, instance) for k in layers))
 
     def change(self, old: State, new: State, instance: Instance) -> Float[Array, ""]:
@@ -279,8 +283,8 @@ class PairwiseView(AbstractView):
     def statistics(self, state: State, instance: Instance) -> Expected:
         """The gradient of `log_partition` at a fixed point: probabilities of units, and of pairs.
 
-        Where layers take turns, P(both) = P(odd = 1) · P(even = 1 | odd = 1) needs one sigmoid an
-        edge, in either form. What is maximised is 0 or 1.
+        Where layers take turns, P(both) = P(b = 1) · P(a = 1 | b = 1) for a on side 0 and b on side
+        1 needs one sigmoid an edge, in either form. What is maximised is 0 or 1.
         """
         none = (None,) * len(state.fields)
         if self.product == "max":
@@ -294,18 +298,18 @@ class PairwiseView(AbstractView):
             one = jnp.ones((), state.fields[0].dtype)
             units = tuple(jax.nn.sigmoid(field) for field in self.beliefs(state, plugged))
             return Expected(units, self.pairwise(state, instance, one), none)
-        even = self._towards_even(state, instance)
+        inward = self._inward(state, instance)
         fields, instance = list(state.fields), plugged
         self._send_layers(0, list(state.messages), fields, instance)
         fields = [self._held(layer, fields, instance) for layer in range(len(fields))]
         pairs = []
-        for (first, second), w, (message,) in zip(self.edges, self.weights, even, strict=True):
-            if first % 2:
-                odd, even = _column(fields[first]), _row(fields[second])
-            else:
-                odd, even = _row(fields[second]), _column(fields[first])
+        for k, ((first, second), w, (message,)) in enumerate(
+            zip(self.edges, self.weights, inward, strict=True)
+        ):
+            ends = _column(fields[first]), _row(fields[second])
+            a, b = reversed(ends) if self._end(k) else ends
             own = jnp.log(w / message) if self.form == "odds" else w - message
-            pairs.append(jax.nn.sigmoid(odd) * jax.nn.sigmoid(even + own))
+            pairs.append(jax.nn.sigmoid(b) * jax.nn.sigmoid(a + own))
         return Expected(tuple(jax.nn.sigmoid(field) for field in fields), tuple(pairs), none)
 
     @property
@@ -321,23 +325,34 @@ class PairwiseView(AbstractView):
         one = self.edges == ((0, 1),) and self.product != "mixed"
         return one and _on_gpu() and serves(self.weights[0].shape, self.weights[0].dtype)
 
-    def _rule(self, layer: int) -> Literal["sum", "max", "plug"]:
-        if self.product == "mixed":
-            return "plug" if layer == 0 else "sum"
-        return self.product
+    def _end(self, k: int) -> int:
+        """The end of a block that is on side 0."""
+        assert self.sides is not None
+        return self.sides[self.edges[k][0]]
+
+    def _rule(self, k: int, sender: int) -> Literal["sum", "max", "plug"]:
+        """How one end of a block sends to the other."""
+        if self.product != "mixed":
+            return self.product
+        layer, other = self.edges[k][sender], self.edges[k][1 - sender]
+        if layer not in self.seen:
+            return "sum"
+        return "max" if other in self.seen else "plug"
 
     def _send_layers(self, turn: int, messages: list, fields: list, instance: Instance) -> None:
-        """Sends from the even (0) or the odd (1) layers to the others, changing the lists."""
+        """Sends from the layers on a side to the others, changing the lists."""
+        assert self.sides is not None
         kept = messages
         messages = list(kept)
         for k, edge in enumerate(self.edges):
-            sender = 0 if edge[0] % 2 == turn else 1
+            end = self._end(k)
+            sender = 1 - end if turn else end
             field = self._held(edge[sender], fields, instance)
             if self._is_plugged(k):
                 if turn == 0:
                     kept[k] = (self._signs(field),)
-                plugged = self._plug(k, kept[k][0])
-                messages[k] = (plugged if turn == 0 else self._sent(k, 1, field, plugged),)
+                plugged = self._plug(k, end, kept[k][0])
+                messages[k] = (plugged if turn == 0 else self._sent(k, sender, field, plugged),)
                 continue
             if self._in_place:
                 messages[k] = (self._sent(k, sender, field, messages[k][0]),)
@@ -347,42 +362,46 @@ class PairwiseView(AbstractView):
                 pair[1 - sender] = self._damped(pair[1 - sender], sent)
                 messages[k] = tuple(pair)
             kept[k] = messages[k]
-        for layer in range(1 - turn, len(fields), 2):
-            fields[layer] = self._field(layer, messages, instance)
+        for layer, side in enumerate(self.sides):
+            if side != turn:
+                fields[layer] = self._field(layer, messages, instance)
 
     def _sent(self, k: int, sender: int, field: Array, incoming: Array) -> Array:
         """The messages that one end of a block sends, given those that came to it."""
-        w, rule = self.weights[k], self._rule(self.edges[k][sender])
+        w, rule = self.weights[k], self._rule(k, sender)
         align = _row if sender else _column
         if rule == "plug":
-            return self._plug(k, self._signs(field))
+            return self._plug(k, sender, self._signs(field))
         if self.form == "odds":
+            if rule == "max":
+                return jnp.exp(hard(jnp.log(w), align(field) - jnp.log(incoming)))
             return odds(w, align(field), incoming)
         return (soft if rule == "sum" else hard)(w, align(field) - incoming)
 
     def _is_plugged(self, k: int) -> bool:
-        """Whether a block keeps the signs of the visible units in place of messages."""
-        return self._in_place and self.product == "mixed" and self.edges[k][0] == 0
+        """Whether a block keeps the signs of visible units in place of messages."""
+        return self._in_place and self._rule(k, self._end(k)) == "plug"
 
     def _signs(self, field: Float[Array, " m"]) -> Float[Array, " m"]:
         """The signs of log-odds, as log-odds or odds."""
         sign = jnp.sign(field)
         return jnp.exp(sign) if self.form == "odds" else sign
 
-    def _plug(self, k: int, signs: Float[Array, " m"]) -> Float[Array, "m n"]:
+    def _plug(self, k: int, sender: int, signs: Float[Array, " _"]) -> Float[Array, "m n"]:
         """What visible units send as if they were held at their most likely states."""
-        w, signs = self.weights[k], _column(signs)
+        w, signs = self.weights[k], (_row if sender else _column)(signs)
         if self.form == "odds":
             return jnp.where(signs > 1, w, jnp.where(signs < 1, 1 / w, jnp.ones_like(w)))
         return w * jnp.sign(signs)
 
-    def _towards_even(self, state: State, instance: Instance) -> list[tuple[Array, ...]]:
-        """The messages of a state, with all those towards the visible units."""
+    def _inward(self, state: State, instance: Instance) -> list[tuple[Array, ...]]:
+        """The messages of a state, with all those towards the layers on side 0."""
         messages = list(state.messages)
         for k, (signs, *_) in enumerate(state.messages):
             if self._is_plugged(k):
-                field = self._held(1, list(state.fields), instance)
-                messages[k] = (self._sent(k, 1, field, self._plug(k, signs)),)
+                end = self._end(k)
+                field = self._held(self.edges[k][1 - end], list(state.fields), instance)
+                messages[k] = (self._sent(k, 1 - end, field, self._plug(k, end, signs)),)
         return messages
 
     def _damped(self, old: Array, new: Array) -> Array:
@@ -415,29 +434,30 @@ class PairwiseView(AbstractView):
         """Mixed-product: the visible units held at their most likely states."""
         if self.product != "mixed":
             return instance
-        held = self._held(0, list(state.fields), instance)
-        clamp = jnp.where(held > 0, 1.0, -1.0).astype(held.dtype)
-        return instance._replace(clamp=(clamp, *instance.clamp[1:]))
+        clamp = list(instance.clamp)
+        for k in self.seen:
+            held = self._held(k, list(state.fields), instance)
+            clamp[k] = jnp.where(held > 0, 1.0, -1.0).astype(held.dtype)
+        return instance._replace(clamp=tuple(clamp))
 
     def _both_ways(self, state: State, instance: Instance) -> tuple[list, list, Instance]:
         """The messages in both directions, with the fields that they add up to. The fields are
         added up again, so that a gradient with the messages held fixed is complete.
         """
-        even = self._towards_even(state, instance)
+        inward = self._inward(state, instance)
         layers = range(len(state.fields))
-        fields = [self._field(layer, even, instance) for layer in layers]
+        fields = [self._field(layer, inward, instance) for layer in layers]
         instance = self._plugged(state, instance)
         if not self._in_place:
-            pairs = [pair if len(pair) == 2 else (pair[0], pair[0].T) for pair in even]
+            pairs = [pair if len(pair) == 2 else (pair[0], pair[0].T) for pair in inward]
             return pairs, fields, instance
-        odd = list(state.messages)
-        self._send_layers(0, odd, fields, instance)
+        outward = list(state.messages)
+        self._send_layers(0, outward, fields, instance)
         pairs = []
-        for k, ((first, _), (to_even,), (to_odd,)) in enumerate(
-            zip(self.edges, even, odd, strict=True)
-        ):
-            to_odd = self._plug(k, to_odd) if self._is_plugged(k) else to_odd
-            pairs.append((to_odd, to_even) if first % 2 else (to_even, to_odd))
+        for k, ((to,), (back,)) in enumerate(zip(inward, outward, strict=True)):
+            end = self._end(k)
+            back = self._plug(k, end, back) if self._is_plugged(k) else back
+            pairs.append((back, to) if end else (to, back))
         return pairs, fields, instance
 
     def _pair_scores(

@@ -77,8 +77,7 @@ class PairwiseMaker(AbstractMaker):
         damping: Float[AnyArray, ""] | None,
         beta: Float[AnyArray, ""],
     ) -> PairwiseView:
-        sizes = tuple(bias.shape[-1] for bias in model.unary())
-        return PairwiseView(model.blocks(), sizes, product, form, schedule, damping, beta)
+        return PairwiseView(model, product, form, schedule, damping, beta)
 
     def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
         """Nothing is beyond these messages."""

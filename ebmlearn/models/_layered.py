@@ -55,7 +55,7 @@ class LayeredModel(AbstractLayeredModel):
 
         - `layers`: a dictionary from names to units. The first layer must be visible.
         - `blocks`: a dictionary from pairs of names to weights, of shape `[width, width]` of the
-          two layers.
+          two layers. `(a, b)` and `(b, a)` are added up to one block, that of the first of them.
         - `unary`: a dictionary from names to biases, of shape `[..., width]`; zero by default.
         """
         if not isinstance(layers, Mapping) or not layers:
@@ -65,37 +65,35 @@ class LayeredModel(AbstractLayeredModel):
             if not isinstance(units, AbstractUnits):
                 got = _checks.describe(units)
                 raise TypeError(f"`layers[{name!r}]` must be units such as `Binary(5)`, got {got}.")
-        names = tuple(layers)
+        names, widths = tuple(layers), [units.width for units in layers.values()]
         check_names(names)
-        self.layer_names, self.units_of = names, tuple(layers.values())
-        self.joined = tuple(_pair(pair, names) for pair in blocks)
-        self.weights = tuple(_checks.parameter(f"blocks[{k}]", w) for k, w in blocks.items())
+        joined = [_pair(pair, names) for pair in blocks]
+        arrays = {f"blocks[{k}]": _checks.parameter(f"blocks[{k}]", w) for k, w in blocks.items()}
+        weights: dict[tuple[int, int], Any] = {}
         given = {} if unary is None else unary
         for name in given:
             _place(name, names, "unary")
-        dtype = self.weights[0].dtype if self.weights else jnp.result_type(float)
-        self.biases = tuple(
-            _checks.parameter(f"unary[{name!r}]", given.get(name, jnp.zeros(units.width, dtype)))
-            for name, units in layers.items()
-        )
-
-    def __check_init__(self):
-        widths = {name: x.width for name, x in zip(self.names, self.units_of, strict=True)}
-        arrays = {}
-        for (first, second), w in zip(self.joined, self.weights, strict=True):
-            ends = self.names[first], self.names[second]
-            shape = (widths[ends[0]], widths[ends[1]])
-            _checks.exact_shape(f"blocks[{ends}]", w, shape, "as the layers are wide")
-            if first == second:
-                _checks.symmetric(f"blocks[{ends}]", w)
-            arrays[f"blocks[{ends}]"] = w
-        for name, bias in zip(self.names, self.biases, strict=True):
+        dtype = next((w.dtype for w in arrays.values()), jnp.result_type(float))
+        biases = {}
+        for name, width in zip(names, widths, strict=True):
             label = f"unary[{name!r}]"
-            _checks.trailing(label, bias, (widths[name],), "as the layer is wide")
-            arrays[label] = bias
-        _checks.broadcastable(**{k: x.shape[:-1] for k, x in arrays.items() if "unary" in k})
-        _checks.one_dtype(**arrays)
-        _checks.finite(**arrays)
+            biases[label] = _checks.parameter(label, given.get(name, jnp.zeros(width, dtype)))
+            _checks.trailing(label, biases[label], (width,), "as the layer is wide")
+        _checks.broadcastable(**{label: bias.shape[:-1] for label, bias in biases.items()})
+        _checks.one_dtype(**arrays, **biases)
+        _checks.finite(**arrays, **biases)
+        for (first, second), (label, w) in zip(joined, arrays.items(), strict=True):
+            _checks.exact_shape(label, w, (widths[first], widths[second]), "as the layers are wide")
+            if first == second:
+                _checks.symmetric(label, w)
+            # Two blocks between the same layers are one: a pair of units is joined once.
+            if first != second and (second, first) in weights:
+                weights[second, first] = weights[second, first] + w.T
+            else:
+                weights[first, second] = w
+        self.layer_names, self.units_of = names, tuple(layers.values())
+        self.joined, self.weights = tuple(weights), tuple(weights.values())
+        self.biases = tuple(biases.values())
 
     @classmethod
     def init(
@@ -171,7 +169,7 @@ class LayeredModel(AbstractLayeredModel):
         """
         if not self.is_closed:
             raise ValueError("`free_energy` needs hidden layers that are not joined, got others.")
-        return self.marginal_energies(self.filled(self.seen_states(visible, "visible")))
+        return self.complete_energies(self.seen_states(visible, "visible"))
 
     def project(self) -> "LayeredModel":
         """The model with its couplings inside layers made symmetric, and zero within each unit."""

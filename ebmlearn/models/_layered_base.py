@@ -16,6 +16,7 @@ from ._alone import by_frequency, by_normal
 from ._base import matrices_of, Result, States, Strength
 from ._named_base import AbstractNamedModel
 from ._problem import Problem
+from ._sides import two_sides
 from ._statistics import Statistics
 
 
@@ -103,13 +104,22 @@ class AbstractLayeredModel(AbstractNamedModel):
 
     @property
     def is_bipartite(self) -> bool:
-        """Whether units of even layers are joined to units of odd layers only."""
-        return all((block.first - block.second) % 2 for block in type(self).blocks(self))
+        """Whether layers have two sides, and units are joined to units of the other side only."""
+        return self.sides is not None
+
+    @property
+    def sides(self) -> tuple[int, ...] | None:
+        """The side of each layer, 0 or 1, if no two units of a side are joined: in a DBM, 1 for the
+        odd layers. None if there are no such sides.
+        """
+        edges = [(block.first, block.second) for block in type(self).blocks(self)]
+        sides = two_sides(len(self.names), edges)
+        return None if any(sides[a] == sides[b] for a, b in edges) else tuple(sides)
 
     @property
     def summed(self) -> tuple[int, ...]:
-        """Layers other than the first that are independent of each other given the rest, so that
-        they can be summed out: the odd ones of a DBM.
+        """Layers other than the first that are independent of each other given the rest, hidden or
+        not, so that chains can draw them first and sum them out: the odd ones of a DBM.
         """
         joined = {frozenset((block.first, block.second)) for block in self.blocks()}
         out: list[int] = []
@@ -145,12 +155,11 @@ class AbstractLayeredModel(AbstractNamedModel):
         """The statistics given what is seen, by formula; or those of the most likely hidden
         units.
         """
-        hidden = tuple(k for k in range(len(self.names)) if k not in self.seen)
-        return self.conditional_statistics(self.filled(seen), hidden, mode=mode)
+        return self.conditional_statistics(self.filled(seen), self.unseen, mode=mode)
 
     def complete_energies(self, seen: Sequence[Float[Array, "rows _"]]) -> Float[Array, " rows"]:
         """Minus the log-potential of what is seen, hidden units summed out, by formula."""
-        return self.marginal_energies(self.filled(seen))
+        return self._without(self.unseen, self.filled(seen))
 
     @property
     def query_defaults(self) -> tuple[float, Strength] | None:
@@ -306,9 +315,14 @@ class AbstractLayeredModel(AbstractNamedModel):
         """Minus the log-potential of states, with the layers `summed` summed out; at inverse
         temperature `beta`, if given, which may differ from row to row.
         """
+        return self._without(self.summed, layers, beta)
+
+    def _without(
+        self, summed: tuple[int, ...], layers: States, beta: Float[Array, "rows 1"] | None = None
+    ) -> Float[Array, " rows"]:
+        """The same with other layers summed out, of which no two are joined."""
         out = jnp.zeros(layers[0].shape[0], layers[0].dtype)
         normalisers = jnp.zeros_like(out)
-        summed = self.summed
         for k, x in enumerate(layers):
             if k in summed:
                 units, field = self.layers[k], self.field(layers, k)

@@ -31,8 +31,8 @@ class AbstractNamedModel(AbstractPlainModel):
     @property
     @abc.abstractmethod
     def summed(self) -> tuple[int, ...]:
-        """Layers other than the first that are independent of each other given the rest, so that
-        they can be summed out.
+        """Layers other than the first that are independent of each other given the rest, hidden or
+        not, so that chains can draw them first and sum them out.
         """
 
     @property
@@ -91,6 +91,11 @@ class AbstractNamedModel(AbstractPlainModel):
         """The visible layers."""
         return tuple(k for k, name in enumerate(self.names) if not HIDDEN.fullmatch(name))
 
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """The hidden layers."""
+        return tuple(k for k in self._places if k not in self.seen)
+
     def as_batch(self, batch: Batch) -> PyTree:
         """The batch, with a mask of missing values if there are any."""
         if isinstance(batch, (tuple, list)) and not isinstance(batch, Partial):
@@ -120,8 +125,8 @@ class AbstractNamedModel(AbstractPlainModel):
         if len(seen) > 1:
             names = ", ".join(self.names[k] for k in self.seen)
             raise ValueError(
-                "`model` must have one visible layer if hidden units or missing values must be"
-                f" inferred, got {names}."
+                "`model` must have one visible layer if hidden units need an inference, as those"
+                f" do that are joined to each other, got {names}: put visible units into one layer."
             )
         held = jnp.ones(seen[0].shape, bool) if observed is None else observed
         return Problem(self, seen[0], held, trusted=True)
@@ -189,7 +194,7 @@ class AbstractNamedModel(AbstractPlainModel):
     @property
     def is_seen(self) -> bool:
         """Whether all layers are visible."""
-        return len(self.seen) == len(self.names)
+        return not self.unseen
 
     def held_states(
         self,

@@ -97,7 +97,8 @@ def log_potential(model: AbstractNamedModel, event: Num[Array, "*batch n"]) -> A
     rows = model.batched(shape)
     flat = jnp.broadcast_to(event, (*shape, event.shape[-1])).reshape(-1, event.shape[-1])
     layers = _layers(rows, flat)
-    energies = rows.marginal_energies(layers) if model.is_closed else rows.energies(layers)
+    seen = [layers[k] for k in _held(rows)]
+    energies = rows.complete_energies(seen) if model.is_closed else rows.energies(layers)
     return -energies.reshape(shape)
 
 

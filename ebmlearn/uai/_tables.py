@@ -11,6 +11,7 @@ from ..models import AbstractModel, GridMRF, RBM, TableModel
 from ..models._edges import edges_of
 from ..models._lattice import ends, OFFSETS
 from ..models._require import require, require_single
+from ..models._sides import two_sides
 
 
 if TYPE_CHECKING:
@@ -212,24 +213,11 @@ def _sides(network: Network) -> np.ndarray:
     """0 or 1 for each variable, different for those that a table joins. What is joined to nothing
     is on side 0.
     """
-    around: list[list[int]] = [[] for _ in network.counts]
-    for scope in network.scopes:
-        if len(scope) == 2:
-            around[scope[0]].append(scope[1])
-            around[scope[1]].append(scope[0])
-    side = np.full(len(network.counts), -1)
-    for v in range(len(side)):
-        if side[v] >= 0:
-            continue
-        side[v], waiting = 0, [v]
-        while waiting:
-            u = waiting.pop()
-            for w in around[u]:
-                if side[w] == side[u]:
-                    _refuse("an RBM", f"two sides, got an odd cycle through variables {u} and {w}")
-                if side[w] < 0:
-                    side[w] = 1 - side[u]
-                    waiting.append(w)
+    pairs = [scope for scope in network.scopes if len(scope) == 2]
+    side = np.array(two_sides(len(network.counts), pairs))
+    for u, w in pairs:
+        if side[u] == side[w]:
+            _refuse("an RBM", f"two sides, got an odd cycle through variables {u} and {w}")
     return side
 
 
