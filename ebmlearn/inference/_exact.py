@@ -281,7 +281,7 @@ def _beliefs(problem: Any, way: Way) -> Beliefs:
     return Beliefs(
         problem,
         _Derived(answer.value, way),
-        log_odds=_named(model, answer, way.product),
+        log_odds=_named(model, answer),
         # Evidence may leave no configuration.
         converged=jnp.isfinite(answer.value),
         iterations=jnp.zeros(shape, jnp.int32),
@@ -298,7 +298,13 @@ def _solved(problem: Any, way: Way) -> Answer:
     def one(at: Any) -> Answer:
         if way.space is None:
             return _eliminated(model, at, way)
-        return _table(factors, at, way).answer()
+        answer = _table(factors, at, way).answer()
+        if not _is_graph(model) or way.product == "sum":
+            return answer
+        # As by elimination, what is maximised over has the probability 1.
+        hard = jnp.log(jax.nn.one_hot(answer.states, at.rows.shape[-1], dtype=at.rows.dtype))
+        chosen = at.outputs if way.product == "mixed" else jnp.ones_like(at.outputs)
+        return answer._replace(scores=jnp.where(chosen[:, None], hard, answer.scores))
 
     return each(one, _instances(problem, way), problem.shape, way.chunk())
 
@@ -336,13 +342,10 @@ def _cut(model: Any, x: Array) -> list[Array]:
     return jnp.split(x, ends, axis=-1)
 
 
-def _named(model: Any, answer: Answer, product: Product) -> PyTree:
+def _named(model: Any, answer: Answer) -> PyTree:
     """The log-odds of binary units and the log-probabilities of others, by name."""
     scores = answer.scores
     if _is_graph(model):
-        if product == "max":
-            hard = jax.nn.one_hot(answer.states, scores.shape[-1], dtype=scores.dtype)
-            return model.units((jnp.log(hard),))
         top = jnp.where(jnp.isfinite(answer.value), answer.value, 0)[..., None, None]
         return model.units((jax.nn.log_softmax(scores - top, axis=-1),))
     ends = np.cumsum([units.size for units in model.layers])[:-1]
