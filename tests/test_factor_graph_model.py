@@ -317,13 +317,19 @@ def test_clamping_never_gives_nan():
     model = mixed.model()
     full = {g: np.zeros(g.num_states.shape, int) for g in mixed.variables}
     contradiction = {mixed.a: np.ones((2, 2), int), mixed.c: np.zeros(4, int)}
-    for evidence in (full, contradiction):
+    rows, _, _, energy = enumerated(model)
+    best = model.configuration(rows[energy.argmin()])
+    likely = {g: np.asarray(best.take(g, "x")) for g in mixed.variables}
+    for evidence in (full, contradiction, likely):
+        given = np.asarray(model.rows(evidence))
+        some = np.isfinite(energy[((given < 0) | (rows == given)).all(1)]).any()
+        assert some == (evidence is likely)
         for product in ("sum", "max"):
             beliefs = ebm.BP(20, product=product, damping=0.1)(model, evidence)
             for group in mixed.variables:
                 own = np.asarray(beliefs.means.take(group, "x"))
                 assert np.isfinite(own).all()
-            assert np.isfinite(np.asarray(beliefs.log_partition))
+            assert np.isfinite(beliefs.log_partition) == some == bool(beliefs.converged)
             for group, states in evidence.items():
                 np.testing.assert_array_equal(beliefs.decode().take(group, "x"), states)
                 held = np.take_along_axis(

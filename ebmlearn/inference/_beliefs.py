@@ -227,13 +227,18 @@ class Beliefs(eqx.Module):
     def with_report(
         self, report: Report, log_partition: Float[Array, "*batch"] | None = None
     ) -> "Beliefs":
-        """The same beliefs with a report, and with a better estimate of log Z if there is one."""
-        known = log_partition is not None
+        """The same beliefs with a report, and with a better estimate of log Z if there is one:
+        where that is minus infinity, nothing is possible, whatever messages say.
+        """
+        derived, converged = self._derived, self.converged
+        if log_partition is not None:
+            derived = _Revalued(derived, log_partition)
+            converged = converged & (log_partition > -jnp.inf)
         return Beliefs(
             self._problem,
-            _Revalued(self._derived, log_partition) if known else self._derived,
+            derived,
             log_odds=self.log_odds,
-            converged=self.converged,
+            converged=converged,
             iterations=self.iterations,
             residual=self.residual,
             stable=self.stable,
