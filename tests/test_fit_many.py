@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn._fit import _many
+from ebmlearn._fit import _run
 from ebmlearn.messages._edge import ODDS_LIMIT
 
 
@@ -80,11 +80,12 @@ def test_lanes_change_the_form_of_messages_together(monkeypatch):
     forms = []
 
     def run(training, *rest):
-        forms.append(training.form)
+        if training.many:
+            forms.append(training.form)
         return advance(training, *rest)
 
-    advance = _many.advance_many
-    monkeypatch.setattr(_many, "advance_many", run)
+    advance = _run.advance
+    monkeypatch.setattr(_run, "advance", run)
     many = both(models, ebm.MLE(ebm.BP(5)), rows(20)[0], growing)
     assert forms == ["odds", "log-odds"]  # as they are compiled
     largest = [float(abs(x.last.weights).max()) for x in many]
