@@ -71,6 +71,14 @@ def test_lanes_with_a_state_and_without_a_metric():
     both(models, learner, rows(20)[0], [optax.sgd(rate) for rate, _ in GRID])
 
 
+def test_patience_that_ends_with_the_last_epoch():
+    models = [ebm.RBM.init(4, 3, key=seed) for _, seed in GRID]
+    optimizers = [optax.sgd(rate) for rate, _ in GRID]
+    options: Any = dict(metric=lambda model, valid, epoch: jnp.ones(()), patience=1, epochs=2)
+    many = both(models, ebm.CD(1), rows(20)[0], optimizers, **options)
+    assert {x.stopped for x in many} == {"epochs"}
+
+
 def test_lanes_change_the_form_of_messages_together(monkeypatch):
     """One lane outgrows the fast form, and all others follow."""
     models = [ebm.RBM.init(4, 3, key=seed, scale=1.0 + seed) for _, seed in GRID]

@@ -97,12 +97,6 @@ class Batches:
             return batch
         raise ValueError("`data` must yield at least one batch, got 0.")
 
-    def epoch(self, done: int) -> Iterator[PyTree]:
-        """The batches of an epoch, without the first `done`."""
-        for k, batch in enumerate(self.data):
-            if k >= done:
-                yield batch
-
     def about(self) -> dict[str, Any]:
         return {"rows": None, "batch_size": None}
 

@@ -1,5 +1,6 @@
 """A run on the host: one lane of `fit`, or the many lanes of `fit_many`."""
 
+import itertools
 import math
 import time
 import warnings
@@ -161,7 +162,7 @@ class Run:
             while self.front.done < self.rows.steps:
                 yield self.rows, self._most(epochs, self.rows.steps)
             return
-        for batch in self.rows.epoch(self.front.done):
+        for batch in itertools.islice(self.rows.data, self.front.done, None):
             if self.training.augment is None:
                 model = self.training.model(self.now.state.parameters)
                 model.check(batch, "data")
