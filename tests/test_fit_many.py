@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn._fit import _many
+from ebmlearn._fit import _run
 from ebmlearn.messages._edge import ODDS_LIMIT
 
 
@@ -71,6 +71,14 @@ def test_lanes_with_a_state_and_without_a_metric():
     both(models, learner, rows(20)[0], [optax.sgd(rate) for rate, _ in GRID])
 
 
+def test_patience_that_ends_with_the_last_epoch():
+    models = [ebm.RBM.init(4, 3, key=seed) for _, seed in GRID]
+    optimizers = [optax.sgd(rate) for rate, _ in GRID]
+    options: Any = dict(metric=lambda model, valid, epoch: jnp.ones(()), patience=1, epochs=2)
+    many = both(models, ebm.CD(1), rows(20)[0], optimizers, **options)
+    assert {x.stopped for x in many} == {"epochs"}
+
+
 def test_lanes_change_the_form_of_messages_together(monkeypatch):
     """One lane outgrows the fast form, and all others follow."""
     models = [ebm.RBM.init(4, 3, key=seed, scale=1.0 + seed) for _, seed in GRID]
@@ -80,11 +88,12 @@ def test_lanes_change_the_form_of_messages_together(monkeypatch):
     forms = []
 
     def run(training, *rest):
-        forms.append(training.form)
+        if training.many:
+            forms.append(training.form)
         return advance(training, *rest)
 
-    advance = _many.advance_many
-    monkeypatch.setattr(_many, "advance_many", run)
+    advance = _run.advance
+    monkeypatch.setattr(_run, "advance", run)
     many = both(models, ebm.MLE(ebm.BP(5)), rows(20)[0], growing)
     assert forms == ["odds", "log-odds"]  # as they are compiled
     largest = [float(abs(x.last.weights).max()) for x in many]

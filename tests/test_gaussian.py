@@ -157,7 +157,8 @@ def test_centred_gradient():
     flat, back = jax.flatten_util.ravel_pytree(model)
     jacobian = jax.jacobian(lambda x, mu: jax.flatten_util.ravel_pytree(back(x).uncentred(mu))[0])
     first = jnp.zeros((), jnp.int32)
-    data, chains = ebm.CD(1).sides(model, (jnp.asarray(v),), None, key=KEY, epoch=first)[:2]
+    found, _ = ebm.CD(1).phases(model, None, (jnp.asarray(v),), None, key=KEY, epoch=first)
+    data, chains = found.positive, found.negative
     mu = jax.tree.map(lambda a, b: (a.mean(0) + b.mean(0)) / 2, data.units, chains.units)
     j = np.asarray(jacobian(flat, mu), np.float64)
     want = j @ j.T @ np.asarray(jax.flatten_util.ravel_pytree(plain)[0], np.float64)

@@ -63,18 +63,10 @@ class Keeper:
         for path in (*self.paths().values(), self.folder / "best.ebm"):
             path.unlink(missing_ok=True)
 
-    def due(self, step: int, end: bool) -> bool:
-        """Whether to write a checkpoint after a step, which may end an epoch."""
-        return end if self.settings.every is None else step % self.settings.every == 0
-
     def paths(self) -> dict[int, Path]:
         """The checkpoints in the folder, by step, in order."""
-        found = {}
-        for path in self.folder.iterdir():
-            match = _NAME.fullmatch(path.name)
-            if match:
-                found[int(match[1])] = path
-        return dict(sorted(found.items()))
+        found = [(_NAME.fullmatch(path.name), path) for path in self.folder.iterdir()]
+        return dict(sorted((int(name[1]), path) for name, path in found if name))
 
     def write(
         self, step: int, state: PyTree, best: PyTree, model: PyTree, history: History, facts: dict

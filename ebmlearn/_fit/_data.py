@@ -18,13 +18,16 @@ class Feed(eqx.Module):
     steps: int = eqx.field(static=True)  # of an epoch
     batch_size: int | None = eqx.field(static=True)  # None if `data` is a batch
 
+    @property
+    def rows(self) -> int:
+        return jax.tree.leaves(self.data)[0].shape[0]
+
     def order(self, key: PRNGKeyArray, epoch: Int[Array, ""]) -> Int[Array, " rows"]:
         """The order of the rows in an epoch."""
         if self.batch_size is None:
             return jnp.zeros(0, jnp.int32)
-        rows = jax.tree.leaves(self.data)[0].shape[0]
         own = jax.random.fold_in(key, epoch)
-        return jax.random.permutation(own, rows).astype(jnp.int32)
+        return jax.random.permutation(own, self.rows).astype(jnp.int32)
 
     def batch(self, order: Int[Array, " rows"], k: Int[Array, ""]) -> PyTree:
         """The `k`-th batch in an order."""
@@ -33,49 +36,38 @@ class Feed(eqx.Module):
         rows = jax.lax.dynamic_slice(order, (k * self.batch_size,), (self.batch_size,))
         return jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), self.data)
 
-
-class Arrays:
-    """Data in memory. The device shuffles the rows in each epoch."""
-
-    def __init__(self, data: PyTree, batch_size: int | None):
-        leaves = jax.tree.leaves(data)
-        if not leaves:
-            raise ValueError(
-                f"`data` must contain at least one array, got {_checks.describe(data)}."
-            )
-        for leaf in leaves:
-            if not hasattr(leaf, "shape") or not leaf.shape:
-                got = _checks.describe(leaf)
-                raise TypeError(f"`data` must hold arrays of shape [rows, ...], got {got}.")
-        rows = sorted({leaf.shape[0] for leaf in leaves})
-        if len(rows) > 1:
-            got = ", ".join(map(str, [leaf.shape[0] for leaf in leaves]))
-            raise ValueError(f"`data` must hold arrays of the same length, got {got} rows.")
-        if rows[0] == 0:
-            raise ValueError("`data` must contain at least one row, got 0.")
-        batch_size = min(100, rows[0]) if batch_size is None else batch_size
-        _checks.count("batch_size", batch_size)
-        if batch_size > rows[0]:
-            raise ValueError(
-                f"`batch_size` must be at most the {rows[0]} rows of `data`, got {batch_size}."
-            )
-        self.rows, self.batch_size = rows[0], batch_size
-        self.data = jax.tree.map(jnp.asarray, data)
-        self.steps = rows[0] // batch_size
-
     def first(self) -> PyTree:
         """Rows to check the model against."""
         return jax.tree.map(lambda x: x[: self.batch_size], self.data)
 
-    def feed(self) -> Feed:
-        return Feed(self.data, self.steps, self.batch_size)
-
     def about(self) -> dict[str, Any]:
-        return {
-            "rows": self.rows,
-            "batch_size": self.batch_size,
-            "data": checksum(jax.tree.leaves(self.data)),
-        }
+        data = checksum(jax.tree.leaves(self.data))
+        return {"rows": self.rows, "batch_size": self.batch_size, "data": data}
+
+
+def _in_memory(data: PyTree, batch_size: int | None) -> Feed:
+    """Arrays of rows as a source of batches, checked."""
+    leaves = jax.tree.leaves(data)
+    if not leaves:
+        raise ValueError(f"`data` must contain at least one array, got {_checks.describe(data)}.")
+    for leaf in leaves:
+        if not hasattr(leaf, "shape") or not leaf.shape:
+            got = _checks.describe(leaf)
+            raise TypeError(f"`data` must hold arrays of shape [rows, ...], got {got}.")
+    lengths = [leaf.shape[0] for leaf in leaves]
+    rows = lengths[0]
+    if len(set(lengths)) > 1:
+        got = ", ".join(map(str, lengths))
+        raise ValueError(f"`data` must hold arrays of the same length, got {got} rows.")
+    if rows == 0:
+        raise ValueError("`data` must contain at least one row, got 0.")
+    batch_size = min(100, rows) if batch_size is None else batch_size
+    _checks.count("batch_size", batch_size)
+    if batch_size > rows:
+        raise ValueError(
+            f"`batch_size` must be at most the {rows} rows of `data`, got {batch_size}."
+        )
+    return Feed(jax.tree.map(jnp.asarray, data), rows // batch_size, batch_size)
 
 
 class Batches:
@@ -105,20 +97,14 @@ class Batches:
             return batch
         raise ValueError("`data` must yield at least one batch, got 0.")
 
-    def epoch(self, done: int) -> Iterator[PyTree]:
-        """The batches of an epoch, without the first `done`."""
-        for k, batch in enumerate(self.data):
-            if k >= done:
-                yield batch
-
     def about(self) -> dict[str, Any]:
         return {"rows": None, "batch_size": None}
 
 
-def source(data: Any, batch_size: int | None) -> Arrays | Batches:
-    return Arrays(data, batch_size) if in_memory(data) else Batches(data, batch_size)
+def source(data: Any, batch_size: int | None) -> Feed | Batches:
+    return _in_memory(data, batch_size) if is_in_memory(data) else Batches(data, batch_size)
 
 
-def in_memory(data: Any) -> bool:
-    """Whether data are in memory: arrays, or tuples and dictionaries of them."""
+def is_in_memory(data: Any) -> bool:
+    """Whether data are arrays, or tuples and dictionaries of them."""
     return isinstance(data, (tuple, dict, np.ndarray, jax.Array))

@@ -2,12 +2,14 @@
 leaves, and their bytes. Nothing is pickled, and a file is written completely or not at all.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import tempfile
 import zlib
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,17 +53,14 @@ def save(path: str | os.PathLike, tree: PyTree, info: Any = None) -> None:
         hint = ": write `save(path, model)`" if isinstance(tree, (str, os.PathLike)) else ""
         raise TypeError(f"`path` must be the path of a file, got {_checks.describe(path)}{hint}.")
     leaves, payload = [], []
-    for name, leaf in _arrays(tree):
+    for name, leaf in _arrays(tree).items():
         dtype, values = _plain(leaf)
         leaves.append({"name": name, "shape": list(values.shape), "dtype": dtype})
         payload.append(values.tobytes())
     content = b"".join(payload)
+    versions = {"ebmlearn": __version__, "jax": jax.__version__, "equinox": eqx.__version__}
     header = {
-        "versions": {
-            "ebmlearn": __version__,
-            "jax": jax.__version__,
-            "equinox": eqx.__version__,
-        },
+        "versions": versions,
         "leaves": leaves,
         "settings": _settings(tree),
         "tree": described(tree),
@@ -100,13 +99,12 @@ def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
                 " write `load(path, like=tree)` with a pytree of the same structure."
             )
         return rebuilt(header["tree"], arrays(header, content))
-    wanted = _arrays(like)
-    names = [leaf["name"] for leaf in header["leaves"]]
-    for name, leaf in wanted:
+    wanted, found = _arrays(like), {leaf["name"]: leaf for leaf in header["leaves"]}
+    for name, leaf in wanted.items():
         dtype, values = _plain(leaf)
-        if name not in names:
-            raise ValueError(f"`{path}` must hold {name!r}, as `like` does, got {_listed(names)}.")
-        got = header["leaves"][names.index(name)]
+        if name not in found:
+            raise ValueError(f"`{path}` must hold {name!r}, as `like` does, got {_listed(found)}.")
+        got = found[name]
         if [dtype, list(values.shape)] != [got["dtype"], got["shape"]]:
             raise ValueError(
                 f"`{path}` must hold {name!r} of shape {values.shape} and dtype {dtype}, as `like`"
@@ -118,16 +116,19 @@ def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
             raise ValueError(
                 f"`{path}` must hold {name!r} = {mine[name]!r}, as `like` does, got {setting!r}."
             )
-    extra = [name for name in names if name not in dict(wanted)]
+    extra = [name for name in found if name not in wanted]
     if extra:
         raise ValueError(f"`{path}` must hold only what `like` holds, got {_listed(extra)} too.")
     stored = arrays(header, content)
-    values = {name: _restored(stored[name], leaf) for name, leaf in wanted}
+
+    def restored(path: tuple, leaf: Any) -> Any:
+        values = stored[jax.tree_util.keystr(path)]
+        if _is_key(leaf):
+            return jax.random.wrap_key_data(jnp.asarray(values), impl=jax.random.key_impl(leaf))
+        return values.copy() if isinstance(leaf, np.ndarray) else jnp.asarray(values)
+
     dynamic, static = eqx.partition(like, _is_array)
-    paths, structure = jax.tree_util.tree_flatten_with_path(dynamic)
-    return eqx.combine(
-        jax.tree_util.tree_unflatten(structure, [values[_name(path)] for path, _ in paths]), static
-    )
+    return eqx.combine(jax.tree_util.tree_map_with_path(restored, dynamic), static)
 
 
 def load_info(path: str | os.PathLike) -> Any:
@@ -142,11 +143,8 @@ def load_info(path: str | os.PathLike) -> Any:
 
 def read(path: Path) -> tuple[dict[str, Any], bytes]:
     """Reads the header and the bytes of a file, or raises an error that says what is wrong."""
-    try:
+    with _saying(f"`{path}` must be a file that can be read, got"):
         text = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or error
-        raise type(error)(f"`{path}` must be a file that can be read, got: {reason}.") from error
     if not text.startswith(MAGIC):
         start = text[: len(MAGIC)]
         wanted = MAGIC.decode().strip()
@@ -174,15 +172,15 @@ def arrays(header: dict[str, Any], content: bytes) -> dict[str, np.ndarray]:
     for leaf in header["leaves"]:
         dtype = jnp.dtype(leaf["dtype"].split(":")[0])
         size = int(np.prod(leaf["shape"], dtype=np.int64)) * dtype.itemsize
-        values = np.frombuffer(content[start : start + size], dtype).reshape(leaf["shape"])
-        out[leaf["name"]] = values
+        values = np.frombuffer(content[start : start + size], dtype)
+        out[leaf["name"]] = values.reshape(leaf["shape"])
         start += size
     return out
 
 
-def _arrays(tree: PyTree) -> list[tuple[str, Any]]:
+def _arrays(tree: PyTree) -> dict[str, Any]:
     paths, _ = jax.tree_util.tree_flatten_with_path(eqx.filter(tree, _is_array))
-    return [(_name(path), leaf) for path, leaf in paths]
+    return {jax.tree_util.keystr(path): leaf for path, leaf in paths}
 
 
 def _is_array(x: Any) -> bool:
@@ -202,11 +200,8 @@ def _settings(tree: PyTree, name: str = "") -> dict[str, Any]:
             elif _is_setting(value):
                 out[own] = _setting(value)
         return out
-    parts: Any = ()
-    if isinstance(tree, dict):
-        parts = tree.items()
-    elif isinstance(tree, (tuple, list)):
-        parts = enumerate(tree)
+    named = isinstance(tree, dict)
+    parts = tree.items() if named else enumerate(tree if isinstance(tree, (tuple, list)) else ())
     return {k: x for key, part in parts for k, x in _settings(part, f"{name}[{key!r}]").items()}
 
 
@@ -222,10 +217,6 @@ def _setting(x: Any) -> Any:
     if isinstance(x, (tuple, list)) and len(text) > 200:
         return f"{len(x)} entries with checksum {zlib.crc32(text.encode()):08x}"
     return json.loads(text)
-
-
-def _name(path: tuple) -> str:
-    return jax.tree_util.keystr(path)
 
 
 def _is_key(x: Any) -> bool:
@@ -250,50 +241,41 @@ def _plain(leaf: Any) -> tuple[str, np.ndarray]:
     return str(values.dtype), np.ascontiguousarray(values).reshape(values.shape)
 
 
-def _restored(values: np.ndarray, like: Any) -> Any:
-    if _is_key(like):
-        return jax.random.wrap_key_data(jnp.asarray(values), impl=jax.random.key_impl(like))
-    return values.copy() if isinstance(like, np.ndarray) else jnp.asarray(values)
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, [*names][:5])) + (", ..." if len(names) > 5 else "")
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+@contextlib.contextmanager
+def _saying(text: str) -> Iterator[None]:
+    """Errors of the system as a sentence that begins with a text."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(f"{text}: {error.strerror or error}.") from error
 
 
 def write(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file under another name and renames it when it is complete on disk."""
     path, temporary = Path(path), None
-    try:
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=f"{TEMPORARY}{path.name}-", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        reason = error.strerror or error
-        raise type(error)(f"`{path}` must be a file that can be written, got: {reason}.") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    own = f"{TEMPORARY}{path.name}-"
+    with _saying(f"`{path}` must be a file that can be written, got"):
+        try:
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=own, delete=False) as file:
+                temporary = Path(file.name)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        finally:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
 
 
-def folder(name: str, path: str | os.PathLike) -> Path:
+def folder(name: str, path: str) -> Path:
     """Creates a folder if necessary and checks that it can be written to."""
-    if not isinstance(path, (str, os.PathLike)):
-        got = _checks.describe(path)
-        raise TypeError(f"`{name}` must be the path of a folder, got {got}.")
-    path = Path(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
+    with _saying(f"`{name}` must be a folder that can be written, got {path!r}"):
+        Path(path).mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path, prefix=TEMPORARY):
             pass
-    except OSError as error:
-        reason = error.strerror or error
-        raise type(error)(
-            f"`{name}` must be a folder that can be written, got {str(path)!r}: {reason}."
-        ) from error
-    return path
+    return Path(path)

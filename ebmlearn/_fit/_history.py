@@ -10,9 +10,6 @@ from ..samplers import Trajectory
 Stopped = Literal["epochs", "patience", "callback", "interrupted", "diverged"]
 
 
-_NOTHING = (float("nan"), float("nan"), float("nan"))
-
-
 class History(NamedTuple):
     """The history of a run, as arrays by name: `steps["loss"]`, `epochs["metric"]`.
 
@@ -33,13 +30,10 @@ class History(NamedTuple):
         """The same without the columns of `epochs` that hold only NaN, and those of `validations`
         that were not asked for.
         """
-        kept = {k: x for k, x in self.epochs.items() if not x.size or not np.isnan(x).all()}
-        found = {
-            k: x
-            for k, x in self.validations.items()
-            if k not in EQUILIBRIUM or not np.isnan(x).all()
-        }
-        return self._replace(epochs=kept, validations=found)
+        epochs = {k: x for k, x in self.epochs.items() if not x.size or not np.isnan(x).all()}
+        told, asked = self.validations, ("step", "metric")
+        told = {k: x for k, x in told.items() if k in asked or not np.isnan(x).all()}
+        return self._replace(epochs=epochs, validations=told)
 
 
 class EpochReport(NamedTuple):
@@ -94,18 +88,14 @@ def means_of(x: np.ndarray) -> np.ndarray:
 class Record:
     """Collects the history of a run."""
 
-    def __init__(self, history: History | None, done: int = 0):
+    def __init__(self, history: History, done: int = 0):
         """Continues the history of a run that was stopped after `done` steps of an epoch."""
-        none = np.zeros((len(StepInfo._fields), 0), np.float32)
-        self.steps, self.epochs, self.validations = [none], [], []
-        if history is not None:
-            self.steps = [np.stack([history.steps[name] for name in StepInfo._fields])]
-            self.epochs = list(np.stack([history.epochs[name] for name in _EPOCH], 1))
-            told = history.validations
-            # Files of older versions do not have all of them.
-            none = np.full(len(told["step"]), np.nan)
-            columns = [told.get(name, none) for name in _VALIDATION]
-            self.validations = list(zip(*columns, strict=True))
+        none, (steps, epochs, told) = np.zeros(0, np.float32), history
+        self.steps = [np.stack([steps.get(name, none) for name in StepInfo._fields])]
+        self.epochs = list(np.stack([epochs.get(name, none) for name in _EPOCH], 1))
+        # Files of older versions do not have all of them.
+        none = np.full(len(told.get("step", ())), np.nan)
+        self.validations = list(zip(*[told.get(k, none) for k in _VALIDATION], strict=True))
         self.ended = self.steps[0].shape[1] - done  # steps of epochs that are ended
         self.current = [self.steps[0][:, self.ended :]]  # those of the epoch that is not
         self.seconds = 0.0
@@ -117,7 +107,7 @@ class Record:
         self.seconds += seconds
 
     def add_validation(
-        self, step: int, metric: float, equilibrium: tuple[float, float, float] = _NOTHING
+        self, step: int, metric: float, equilibrium: tuple[float, float, float]
     ) -> None:
         self.validations.append((step, metric, *equilibrium))
 
@@ -145,6 +135,5 @@ class Record:
 
 
 _EPOCH = (*StepInfo._fields, "metric", "seconds")
-# What is told of the chains: see `ebmlearn.equilibrium`.
-EQUILIBRIUM = ("autocorrelation_time", "r_hat", "gap")
-_VALIDATION = ("step", "metric", *EQUILIBRIUM)
+# The last three tell of the chains: see `ebmlearn.equilibrium`.
+_VALIDATION = ("step", "metric", "autocorrelation_time", "r_hat", "gap")

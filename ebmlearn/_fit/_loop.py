@@ -2,14 +2,15 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import PyTree
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, PyTree
 
 from .. import _checks
 from .._types import Data, Key
@@ -21,14 +22,14 @@ from ..models._problem import has_nan
 from ..samplers import Trajectory
 from ._chains import Chains
 from ._checkpoint import Checkpoint, Keeper
-from ._data import Arrays, Batches, source
+from ._data import Batches, Feed, source
 from ._file import checksum
 from ._history import EpochReport, Fitted
-from ._progress import Bar
 from ._recorder import recorder, trajectory_in
-from ._run import Run, Validation
+from ._run import Run
 from ._simple import Comparison
-from ._state import start, Training
+from ._state import start, Training, TrainState
+from ._validation import Validation
 
 
 @_checks.usage("fit(model, learner, data)")
@@ -140,24 +141,15 @@ def fit(
     result so far. A gradient that is not finite raises `FloatingPointError` and leaves the last
     checkpoint in place.
     """
-    optimizer = optax.adam(1e-3) if optimizer is None else optimizer
-    check_arguments(
-        learner, optimizer, epochs, key, patience, metric, validation, validate_every, average
-    )
     if not isinstance(callbacks, Sequence):
         got = _checks.describe(callbacks)
         raise TypeError(f"`callbacks` must be a list of functions, got {got}.")
-    built, rows = opened(model, data, batch_size, build, augment, key)
-    key = _checks.as_key(key)
-    order_key, step_key, init_key = jax.random.split(key, 3)
-    validation = _checks.as_data("validation", validation)
-    metric = default_metric(metric, learner, built, validation)
-    project = own_projection if project is None and build is None else project
-    parameters, static = eqx.partition(model, eqx.is_inexact_array)
-    sharding, replicated = _shardings(mesh, rows.batch_size)
-    decay = None if average is None else np.asarray(average, np.float32)
-    training = Training(with_traced(learner), static, build, project, augment, decay, sharding)
-    training, state = start(training, optimizer, parameters, init_key)
+    optimizer = optax.adam(1e-3) if optimizer is None else optimizer
+    judging = validation, metric, validate_every, patience
+    asked = Asked(learner, epochs, batch_size, *judging, project, build, augment, average)
+    training, state, rows, keys, judged = prepared(asked, [model], data, [optimizer], [key], mesh)
+    built, key = training.model(state.parameters), _checks.as_key(key)
+    init_key = jax.random.split(key, 3)[2]
     if trajectory is not None:
         if trajectory_in(state.learner, built) is not None:
             raise ValueError(
@@ -167,84 +159,123 @@ def fit(
         own = jax.random.fold_in(init_key, 1)
         batch = all_rows(rows, augment, key)
         state = dataclasses.replace(state, recorder=recorder(trajectory, built, batch, own))
-    if replicated is not None:
-        state = jax.device_put(state, replicated)
-        if isinstance(rows, Arrays):
-            rows.data = jax.device_put(rows.data, replicated)
-    validation = jax.tree.map(jnp.asarray, validation)
-    chains = None
+    if mesh is not None:
+        everywhere = NamedSharding(training.sharding.mesh, PartitionSpec())
+        state = jax.device_put(state, everywhere)
+        rows = jax.device_put(rows, everywhere) if isinstance(rows, Feed) else rows
     if equilibrium:
         own = jax.random.fold_in(init_key, 2)
-        chains = Chains(learner, all_rows(rows, augment, key), own)
-    comparison = Comparison(metric, built, lambda: all_rows(rows, augment, key), validation)
-    judged = Validation(metric, validation, validate_every, comparison, chains)
-    run = Run(training, state, rows, (order_key, step_key), judged, callbacks)
+        judged = judged._replace(chains=Chains(learner, all_rows(rows, augment, key), own))
+    run = Run(training, state, rows, keys, judged, callbacks)
     if checkpoint is not None:
         settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
         about = {"model": type(built).__name__, "learner": _described(learner), **rows.about()}
         about |= {} if average is None else {"average": float(average)}
-        about |= {} if trajectory is None else {"trajectory": _capacity(trajectory)}
+        if trajectory is not None:
+            about["trajectory"] = getattr(trajectory, "capacity", trajectory)
         about["key"] = np.asarray(jax.random.key_data(key)).tolist()
         run.keep_in(Keeper(settings, about), resume)
-    shown = progress and jax.process_index() == 0
-    total = None if rows.steps is None else epochs * rows.steps
-    bar = Bar(shown, type(learner).__name__, total, int(run.state.step))
-    try:
-        stopped = run.go(epochs, patience, bar)
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    finally:
-        bar.close()
-    run.save()
-    if stopped == "interrupted":
+    (fitted,) = run.to_end(epochs, patience, type(learner).__name__, progress)
+    if fitted.stopped == "interrupted":
         print(run.interruption())
-    return run.fitted(stopped)
+    return fitted
 
 
-def opened(
-    model: Any,
+class Asked(NamedTuple):
+    """The arguments that mean the same in `fit` and in `fit_many`."""
+
+    learner: AbstractLearner
+    epochs: int
+    batch_size: int | None
+    validation: PyTree
+    metric: Callable | None
+    validate_every: int | None
+    patience: int | None
+    project: Callable | None
+    build: Callable | None
+    augment: Callable | None
+    average: float | None
+
+
+def prepared(
+    asked: Asked,
+    models: Sequence[Any],
     data: Any,
-    batch_size: int | None,
-    build: Callable | None,
-    augment: Callable | None,
-    key: Key,
-) -> tuple[AbstractModel, Arrays | Batches]:
+    optimizers: Sequence[Any],
+    keys: Sequence[Key],
+    mesh: jax.sharding.Mesh | None = None,
+    many: bool = False,
+) -> tuple[Training, TrainState, Feed | Batches, tuple[Array, Array], Validation]:
+    """The parts of a run, checked: what it does, its state before the first step, its data, the
+    keys of orders and steps, and its validation.
+    """
+    _check_arguments(asked, optimizers)
+    learner, augment = asked.learner, asked.augment
+    own = [_checks.as_key(key) for key in keys]
+    built, rows = _opened(asked, models[0], data, own[0])
+    validation = _checks.as_data("validation", asked.validation)
+    metric = _default_metric(asked.metric, learner, built, validation)
+    project = asked.project
+    if project is None and asked.build is None:
+        project = _own_projection
+    average = None if asked.average is None else np.asarray(asked.average, np.float32)
+    parts = [eqx.partition(model, eqx.is_inexact_array) for model in models]
+    parameters, static = parts[0]
+    orders, steps, inits = jax.random.split(own[0], 3)
+    if many:
+        shapes = [(jax.eval_shape(lambda x: x, x), static) for x, static in parts]
+        if not eqx.tree_equal(*shapes, shapes[0]):
+            raise ValueError(
+                "`model` must hold models of the same kind and shape, got different ones."
+            )
+        # By NumPy, since each array that is moved by itself takes time.
+        parameters = jax.tree.map(lambda *x: np.stack(x), *jax.device_get([x for x, _ in parts]))
+        split = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)
+        orders, steps, inits = split(jnp.stack(own))
+    fixed = static, asked.build, project, augment, average
+    training = Training(with_traced(learner), *fixed, _sharding(mesh, rows.batch_size), many)
+    parameters = jax.tree.map(jnp.asarray, parameters)
+    training, state = start(training, optimizers, parameters, inits)
+    validation = jax.tree.map(jnp.asarray, validation)
+    comparison = Comparison(metric, built, lambda: all_rows(rows, augment, own[0]), validation)
+    judged = Validation(metric, validation, asked.validate_every, comparison)
+    return training, state, rows, (orders, steps), judged
+
+
+def _opened(asked: Asked, model: Any, data: Any, key: Key) -> tuple[AbstractModel, Feed | Batches]:
     """The model and its data, checked against each other."""
-    built = model if build is None else build(model)
+    built = model if asked.build is None else asked.build(model)
     if not isinstance(built, AbstractModel):
         got = _checks.describe(built)
         raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
     data = _checks.as_data("data", data)
     if isinstance(data, Mapping):
         data = built.as_batch(data)
-    rows = source(data, batch_size)
-    if augment is not None:
-        batch = augment(rows.first(), key=_checks.as_key(key))
+    rows = source(data, asked.batch_size)
+    if asked.augment is not None:
+        batch = asked.augment(rows.first(), key=key)
         if any(map(has_nan, jax.tree.leaves(batch))):
             raise ValueError(
                 "`augment` must return a batch without missing values, got NaN: fill them in, or"
                 " leave `augment` out."
             )
-    else:
-        # Check all of it if it is in memory.
-        batch = data if isinstance(rows, Arrays) else rows.first()
-    built.check(batch, "data")
-    if isinstance(rows, Arrays) and augment is None:
+        built.check(batch, "data")
+    elif isinstance(rows, Feed):
+        # Check all of it, since it is in memory.
+        built.check(data, "data")
         # This says what is missing.
-        rows.data = jax.tree.map(jnp.asarray, built.as_batch(data))
+        rows = dataclasses.replace(rows, data=jax.tree.map(jnp.asarray, built.as_batch(data)))
+    else:
+        built.check(rows.first(), "data")
     return built, rows
 
 
-def all_rows(rows: Arrays | Batches, augment: Callable | None, key: Key) -> Any:
+def all_rows(rows: Feed | Batches, augment: Callable | None, key: Key) -> Any:
     """All rows, or the first batch if they come in batches."""
-    if isinstance(rows, Arrays) and augment is None:
+    if isinstance(rows, Feed) and augment is None:
         return rows.data
     batch = rows.first()
     return batch if augment is None else augment(batch, key=key)
-
-
-def _capacity(trajectory: int | Trajectory) -> int:
-    return trajectory.capacity if isinstance(trajectory, Trajectory) else trajectory
 
 
 def _described(learner: AbstractLearner) -> str:
@@ -255,11 +286,11 @@ def _described(learner: AbstractLearner) -> str:
     return f"{text} with checksum {checksum(arrays)}" if arrays else text
 
 
-def own_projection(model: Any) -> Any:
+def _own_projection(model: Any) -> Any:
     return model.project()
 
 
-def default_metric(
+def _default_metric(
     metric: Callable | None, learner: AbstractLearner, model: Any, validation: Any
 ) -> Callable | None:
     if validation is None or metric is not None:
@@ -274,10 +305,10 @@ def default_metric(
     return found
 
 
-def _shardings(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> tuple[Any, Any]:
-    """The shardings of batches and of everything else."""
+def _sharding(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> NamedSharding | None:
+    """The sharding of batches."""
     if mesh is None:
-        return None, None
+        return None
     if not isinstance(mesh, jax.sharding.Mesh):
         got = _checks.describe(mesh)
         raise TypeError(f"`mesh` must be a `jax.sharding.Mesh`, got {got}.")
@@ -289,41 +320,28 @@ def _shardings(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> tuple[
         )
     # The compiler decides the layout of everything that depends on a batch.
     mesh = jax.sharding.Mesh(mesh.devices, mesh.axis_names)
-    spec = jax.sharding.PartitionSpec
-    return jax.sharding.NamedSharding(mesh, spec(axis)), jax.sharding.NamedSharding(mesh, spec())
+    return NamedSharding(mesh, PartitionSpec(axis))
 
 
-def check_arguments(
-    learner: Any,
-    optimizer: Any,
-    epochs: Any,
-    key: Any,
-    patience: Any,
-    metric: Any,
-    validation: Any,
-    validate_every: Any,
-    average: Any,
-) -> None:
-    if not isinstance(learner, AbstractLearner):
-        got = _checks.describe(learner)
+def _check_arguments(asked: Asked, optimizers: Sequence[Any]) -> None:
+    if not isinstance(asked.learner, AbstractLearner):
+        got = _checks.describe(asked.learner)
         raise TypeError(f"`learner` must be a learner such as `MLE(BP(10))`, got {got}.")
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        got = _checks.describe(optimizer)
-        raise TypeError(
-            f"`optimizer` must be an Optax optimizer such as `optax.adam(1e-3)`, got {got}."
-        )
-    _checks.count("epochs", epochs)
-    _checks.as_key(key)
-    if metric is not None and not callable(metric):
-        got = _checks.describe(metric)
+    for optimizer in optimizers:
+        if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+            got = _checks.describe(optimizer)
+            raise TypeError(
+                f"`optimizer` must be an Optax optimizer such as `optax.adam(1e-3)`, got {got}."
+            )
+    _checks.count("epochs", asked.epochs)
+    if asked.metric is not None and not callable(asked.metric):
+        got = _checks.describe(asked.metric)
         raise TypeError(f"`metric` must be a function, got {got}.")
-    if patience is not None:
-        _checks.count("patience", patience)
-        if validation is None and metric is None:
-            raise ValueError("`validation` must be given with `patience`, got None.")
-    if validate_every is not None:
-        _checks.count("validate_every", validate_every)
-        if validation is None and metric is None:
-            raise ValueError("`validation` must be given with `validate_every`, got None.")
-    if average is not None:
-        _checks.number("average", average, 0, 1, "(0, 1)")
+    for name in ("patience", "validate_every"):
+        value = getattr(asked, name)
+        if value is not None:
+            _checks.count(name, value)
+            if asked.validation is None and asked.metric is None:
+                raise ValueError(f"`validation` must be given with `{name}`, got None.")
+    if asked.average is not None:
+        _checks.number("average", asked.average, 0, 1, "(0, 1)")

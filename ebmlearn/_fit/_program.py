@@ -4,7 +4,7 @@ the compiler.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -52,18 +52,12 @@ class Program(eqx.Module):
         return jax.tree.unflatten(code.outputs, found)
 
 
-class _Operation(NamedTuple):
-    primitive: Any
-    params: dict[str, Any]
-    given: tuple[int, ...]
-    results: tuple[int, ...]
-
-
 class _Flat:
     """The operations of a function in order, each on slots that are filled one after the other."""
 
     def __init__(self, closed: ClosedJaxpr):
-        self.operations: list[_Operation] = []
+        # What is done, its parameters, and the slots that it reads and fills.
+        self.operations: list[tuple[Any, dict, tuple[int, ...], tuple[int, ...]]] = []
         self.values: dict[int, Any] = {}  # the numbers, by slot
         self.shapes = [_shape(v.aval) for v in closed.jaxpr.invars]
         self.size = len(self.shapes)
@@ -86,7 +80,7 @@ class _Flat:
                 results = list(range(self.size, self.size + len(equation.outvars)))
                 self.size += len(results)
                 parts = equation.primitive, equation.params, tuple(given), tuple(results)
-                self.operations.append(_Operation(*parts))
+                self.operations.append(parts)
             slots |= zip(equation.outvars, results, strict=True)
         return [slot(x) for x in closed.jaxpr.outvars]
 
@@ -111,10 +105,7 @@ class _Code:
                 self.single.append(slot)
         self.groups = list(kinds.values())
         numbers = tuple((slot, _shape(value)) for slot, value in flat.values.items())
-        operations = tuple(
-            (one.primitive, _described(one.params), one.given, one.results)
-            for one in flat.operations
-        )
+        operations = tuple((what, _described(how), *at) for what, how, *at in flat.operations)
         parts = inputs, outputs, tuple(flat.shapes), tuple(flat.outputs), numbers, operations
         self.key, self.hash = parts, hash(parts)
 

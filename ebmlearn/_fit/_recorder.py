@@ -16,8 +16,6 @@ from ..samplers._trajectory_tempering import followed, RATE
 # steps.
 CHAINS = 20
 EVERY = 10
-# What a warning says.
-FULL = "The trajectory is full, and the last two models rarely swap: give it more room."
 
 
 def recorder(
@@ -58,19 +56,18 @@ def trajectory_in(tree: PyTree, model: AbstractModel) -> Trajectory | None:
     return found[0].trajectory.ending(model) if found else None
 
 
-def is_full(tree: PyTree) -> bool:
-    """Whether a pytree holds the state of a trajectory that had no room to grow."""
+def is_full(states: list[TrajectoryTemperingState]) -> bool:
+    """Whether one of the trajectories of these states had no room to grow."""
     return any(
         len(state.trajectory) == state.trajectory.capacity and bool(state.rates[-1] < RATE)
-        for state in states_in(tree)
+        for state in states
     )
 
 
-def states_in(tree: PyTree, lane: int | None = None) -> list[TrajectoryTemperingState]:
-    """The states of trajectories that a pytree holds, those of one lane if it holds many."""
+def states_in(tree: PyTree) -> list[TrajectoryTemperingState]:
+    """The states of trajectories that a pytree holds."""
 
     def is_state(x: Any) -> bool:
         return isinstance(x, TrajectoryTemperingState)
 
-    found = [x for x in jax.tree.leaves(tree, is_leaf=is_state) if is_state(x)]
-    return found if lane is None else jax.tree.map(lambda x: x[lane], found)
+    return [x for x in jax.tree.leaves(tree, is_leaf=is_state) if is_state(x)]

@@ -1,26 +1,27 @@
-"""A run of `fit` on the host."""
+"""A run on the host: one lane of `fit`, or the many lanes of `fit_many`."""
 
+import itertools
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Key as PRNGKeys, PyTree
 
-from .. import _checks
+from .._types import AnyArray
 from ..learners import StepInfo
-from ..messages import Form
 from ._checkpoint import Keeper
-from ._data import Arrays, Batches, Feed
-from ._history import EpochReport, Fitted, History, Record, Stopped
+from ._data import Batches, Feed
+from ._history import EpochReport, Fitted, History, means_of, Record, Stopped
 from ._progress import Bar
-from ._recorder import FULL, is_full, trajectory_in
-from ._simple import Comparison
+from ._recorder import is_full, states_in, trajectory_in
 from ._state import advance, compiled, Training, TrainState
+from ._validation import Validation
 
 
 # The largest number of steps in one call of the device, and how long a call should take.
@@ -30,270 +31,296 @@ SECONDS = 0.5
 GROWTH = 1e4
 
 
+class Lane(NamedTuple):
+    """The facts of one lane, which checkpoints hold."""
+
+    step: int = 0
+    epoch: int = 0
+    done: int = 0  # steps of this epoch
+    best: float = math.inf
+    best_epoch: int = -1
+    best_step: int = 0
+    waited: int = 0  # validations since the best one
+    validations: int = 0
+    validated: int = 0  # the step of the last one
+
+    def judged(self, value: float) -> "Lane":
+        """After a validation. If it is the best one, nothing has waited since."""
+        new = self._replace(validations=self.validations + 1, validated=self.step)
+        # The first is better than the start, whatever it is.
+        if self.best_epoch >= 0 and not value < self.best:
+            return new._replace(waited=self.waited + 1)
+        best = math.inf if math.isnan(value) else value
+        return new._replace(best=best, best_epoch=self.epoch, best_step=self.step, waited=0)
+
+    def is_due(self, every: int | None, end: bool) -> bool:
+        """Whether it is time for what happens every so many steps, or at the end of an epoch."""
+        return end if every is None else self.step % every == 0
+
+
 class _Now(NamedTuple):
     """The state of a run: on the device, the best parameters, and the facts on the host."""
 
     state: TrainState
     best: PyTree
-    facts: dict[str, Any]
-
-
-class Validation(NamedTuple):
-    """The metric of a run, its data, and when to call it."""
-
-    metric: Callable[[Any, Any, int], Any] | None
-    data: Any
-    every: int | None  # steps; None is the end of an epoch
-    comparison: Comparison
-    chains: Callable[[Any, Any, int], tuple[float, float, float]] | None = None
-
-    @property
-    def wanted(self) -> bool:
-        return self.metric is not None or self.chains is not None
-
-    @property
-    def at_end(self) -> bool:
-        return self.wanted and self.every is None
-
-    def due(self, step: int) -> bool:
-        return self.wanted and self.every is not None and step % self.every == 0
+    lanes: tuple[Lane, ...]
 
 
 class Run:
-    """The state of a run on the host."""
+    """The state of a run on the host. All lanes that are active are at the same step."""
 
     def __init__(
         self,
         training: Training,
         state: TrainState,
-        rows: Arrays | Batches,
-        keys: tuple[PRNGKeyArray, PRNGKeyArray],
+        rows: Feed | Batches,
+        keys: tuple[PRNGKeys[Array, "*lanes"], PRNGKeys[Array, "*lanes"]],
         validation: Validation,
-        callbacks: Sequence[Callable[[EpochReport], Any]],
+        callbacks: Sequence[Callable[[EpochReport], Any]] = (),
     ):
-        self.opened, self.rows, self.callbacks = training, rows, callbacks
-        self.keys = keys
-        self.validation = validation
-        self.training = training.in_form(_first_form(training, state))
-        facts = {"epoch": 0, "done": 0, "best": math.inf, "best_epoch": -1, "best_step": 0}
-        facts |= {"waited": 0, "validations": 0, "validated": 0, "form": self.training.form}
+        self.opened, self.rows, self.keys = training, rows, keys
+        self.validation, self.callbacks = validation, callbacks
+        self.training = training.in_first_form(state.parameters)
+        lanes = (Lane(),) * state.step.size
         # Replaced as a whole, so that Ctrl-C never finds a half-updated state.
-        self.now = _Now(state, self._counted(state), facts)
-        self.record = Record(None)
+        self.now = _Now(state, training.counted(state), lanes)
+        self.records = [Record(History({}, {}, {})) for _ in lanes]
+        self.stopped: dict[int, Stopped] = {}  # why lanes are no longer active
         self.keeper: Keeper | None = None
-        self.saved: tuple[int, int] | None = None
+        self.saved: Lane | None = None
         self.at_once = 1
         self.began: dict[str, float] = {}  # the first loss and gap
+        self.which = " in some runs" if training.many else ""
 
     @property
-    def state(self) -> TrainState:
-        return self.now.state
+    def front(self) -> Lane:
+        """The lane that has made most steps; those that are active have made as many."""
+        return max(self.now.lanes, key=lambda lane: lane.step)
 
     @property
-    def facts(self) -> dict[str, Any]:
-        return self.now.facts
+    def active(self) -> Bool[AnyArray, "*lanes"]:
+        on = [k not in self.stopped for k in range(len(self.records))]
+        return np.array(on).reshape(self.now.state.step.shape)
 
-    @property
-    def epoch(self) -> int:
-        return self.facts["epoch"]
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """How many steps and epochs are done."""
-        return int(self.state.step), self.epoch
+    def stop(self, why: Stopped, least: int = 0) -> None:
+        """Stops all lanes that have waited for so many validations."""
+        for k, lane in enumerate(self.now.lanes):
+            if lane.waited >= least:
+                self.stopped.setdefault(k, why)
 
     def keep_in(self, keeper: Keeper, resume: bool) -> None:
         self.keeper = keeper
         if not resume and jax.process_index() == 0:
             keeper.clear()
-        found = keeper.newest(self.state, self.now.best) if resume else None
+        found = keeper.newest(self.now.state, self.now.best) if resume else None
         if found is not None:
             state, best, history, facts = found
-            self.now = _Now(state, best, facts)
-            self.training = self.opened.in_form(facts["form"])
-            self.record = Record(history, facts["done"])
-            self.saved = self.place
+            self.training = self.opened.in_form(facts.pop("form"))
+            # Files of older versions do not have all facts.
+            validated = int(max(history.validations["step"], default=0))
+            self.saved = Lane(**{"step": int(state.step), "validated": validated, **facts})
+            self.now = _Now(state, best, (self.saved,))
+            self.records = [Record(history, self.saved.done)]
 
-    def go(self, epochs: int, patience: int | None, bar: Bar) -> Stopped:
-        """Runs to the end and returns why it ended."""
+    def to_end(self, epochs: int, patience: int | None, name: str, progress: bool) -> list[Fitted]:
+        """Runs to the end, or until Ctrl-C, and returns the result of each lane."""
+        shown = progress and jax.process_index() == 0
+        total = None if self.rows.steps is None else epochs * self.rows.steps
+        bar = Bar(shown, name, total, self.front.step)
+        try:
+            self._go(epochs, patience, bar)
+        except KeyboardInterrupt:
+            self.stop("interrupted")
+        finally:
+            bar.close()
+        self._save()
+        return self._fitted()
+
+    def _go(self, epochs: int, patience: int | None, bar: Bar) -> None:
         # Ctrl-C may have stopped the run in a validation.
-        self._validate_if_due(bar)
-        while self.epoch < epochs:
+        self._validate(False, bar)
+        while self.front.epoch < epochs:
             for feed, most in self._feeds(epochs):
-                if patience is not None and self.facts["waited"] >= patience:
-                    return "patience"
+                if patience is not None:
+                    self.stop("patience", patience)
+                if not self.active.any():
+                    return
                 self._steps(feed, most, bar)
-                self._validate_if_due(bar)
-                step = int(self.state.step)
-                ended = isinstance(self.rows, Arrays) and self.facts["done"] == self.rows.steps
-                if self.keeper is not None and not ended and self.keeper.due(step, False):
-                    self.save()
-            report = self._finish_epoch(bar)
+                self._validate(False, bar)
+                if not isinstance(self.rows, Feed) or self.front.done < self.rows.steps:
+                    self._save_if_due(False)
+            self._validate(True, bar)
+            report = self._finish_epoch()
             # Call all of them, even if the first returns True.
             if any([_is_true(callback(report)) for callback in self.callbacks]):
-                return "callback"
-        return "epochs"
+                self.stop("callback")
+                return
 
     def _feeds(self, epochs: int) -> Iterator[tuple[Feed, int]]:
         """The data of the next steps and their largest number, until the epoch ends."""
-        if isinstance(self.rows, Arrays):
-            feed = self.rows.feed()
-            while self.facts["done"] < feed.steps:
-                yield feed, self._most(epochs, feed.steps)
+        if isinstance(self.rows, Feed):
+            while self.front.done < self.rows.steps:
+                yield self.rows, self._most(epochs, self.rows.steps)
             return
-        for batch in self.rows.epoch(self.facts["done"]):
+        for batch in itertools.islice(self.rows.data, self.front.done, None):
             if self.training.augment is None:
-                model = self.training.model(self.state.parameters)
+                model = self.training.model(self.now.state.parameters)
                 model.check(batch, "data")
                 # This says what is missing.
                 batch = model.as_batch(batch)
             feed = Feed(jax.tree.map(jnp.asarray, batch), 1, None)
-            before = self.facts["done"]
-            while self.facts["done"] == before:
+            before = self.front.done
+            while self.front.done == before:
                 yield feed, 1
-        if not self.facts["done"]:
+        if not self.front.done:
             raise ValueError(
-                f"`data` must yield at least one batch in each epoch, got 0 in epoch {self.epoch}."
+                "`data` must yield at least one batch in each epoch, got 0 in epoch"
+                f" {self.front.epoch}."
             )
 
     def _most(self, epochs: int, steps: int) -> int:
         """How many steps there are until something must happen on the host."""
-        step, done = int(self.state.step), self.facts["done"]
-        kept_every = None if self.keeper is None else self.keeper.settings.every
-        kept_at_end = self.keeper is not None and kept_every is None
-        most = (epochs - self.epoch) * steps - done
-        if self.callbacks or kept_at_end or self.validation.at_end:
-            most = steps - done
-        for every in (kept_every, self.validation.every):
-            if every is not None:
-                most = min(most, every - step % every)
-        return min(most, self.at_once, ROOM)
+        front = self.front
+        periods = [self.validation.every] if self.validation.wanted else []
+        periods += [] if self.keeper is None else [self.keeper.settings.every]
+        at_end = self.callbacks or None in periods
+        most = (1 if at_end else epochs - front.epoch) * steps - front.done
+        rest = [every - front.step % every for every in periods if every is not None]
+        return min(most, self.at_once, ROOM, *rest)
 
     def _steps(self, feed: Feed, asked: int, bar: Bar) -> None:
         """Makes some steps in one call of the device, and reads the results."""
-        step, done, epoch = int(self.state.step), self.facts["done"], self.epoch
+        front = self.front
         began = time.perf_counter()
         state, infos = compiled(advance)(
             self.training,
             self.opened,
-            self.state,
+            self.now.state,
             feed,
             self.keys,
-            np.asarray(epoch, np.int32),
-            np.asarray(done % feed.steps, np.int32),
+            self.active,
+            np.asarray(front.epoch, np.int32),
+            np.asarray(front.done % feed.steps, np.int32),
             np.asarray(asked, np.int32),
             ROOM,
         )
-        number = int(state.step) - step
-        infos = np.asarray(infos)[:, :number]
+        infos = np.asarray(infos).reshape(len(self.records), -1, ROOM)
+        ends = np.asarray(state.step).reshape(-1).tolist()
         taken = time.perf_counter() - began
-        self._check_finite(state, feed)
-        form = self.training.form
-        if number < asked:
-            # The weights have outgrown the form of the messages: the general one from here on.
-            form = "log-odds"
-            self.training = self.opened.in_form(form)
+        self._look_for_faults(np.asarray(state.fault).reshape(-1, 2), feed)
+        lanes = self.now.lanes
+        own = [x[:, : end - lane.step] for x, end, lane in zip(infos, ends, lanes, strict=True)]
+        parts = zip(lanes, self.records, own, strict=True)
+        moved = tuple(_moved(lane, record, x, feed, taken) for lane, record, x in parts)
+        self.now = self.now._replace(state=state, lanes=moved)
+        number = self.front.step - front.step
+        if number < asked and self.active.any():
+            # Weights have outgrown the form of the messages: the general one from here on.
+            self.training = self.opened.in_form("log-odds")
         # Twice as many next time, up to half a second; the results do not depend on it.
         self.at_once = max(1, min(2 * number, int(SECONDS * number / max(taken, 1e-9))))
-        # Epochs that were ended on the way. One that ends here may have to be validated first.
-        borders = range(feed.steps - done, number, feed.steps) if feed.batch_size else ()
-        *ended, last = np.split(infos, borders, axis=1)
-        for part in ended:
-            self.record.add_steps(part, taken * part.shape[1] / number)
-            self.record.add_epoch()
-        self.record.add_steps(last, taken * last.shape[1] / max(number, 1))
-        done = done + number - len(ended) * feed.steps
-        facts = {**self.facts, "epoch": epoch + len(ended), "done": done, "form": form}
-        self.now = self.now._replace(state=state, facts=facts)
         if number:
-            self._warn_of_growth(infos)
-            means = dict(zip(StepInfo._fields, infos.mean(1).tolist(), strict=True))
-            bar.update(number, self.epoch, means)
+            made = np.concatenate(own, axis=1)
+            if not self.training.many:
+                self._warn_of_growth(made)
+            means = dict(zip(StepInfo._fields, means_of(made).tolist(), strict=True))
+            bar.update(number, self.front.epoch, means)
 
-    def _validate_if_due(self, bar: Bar) -> None:
-        step = int(self.state.step)
-        if self.validation.due(step) and self.facts.get("validated", step) != step:
-            self._validate(bar)
-
-    def _validate(self, bar: Bar) -> None:
-        """Validates the model, and keeps it if it is the best so far."""
-        current = self._counted(self.state)
-        model = self.training.model(current)
-        metric, value = self.validation.metric, math.nan
-        if metric is not None:
-            value = _number(metric(model, self.validation.data, self.epoch))
-            if math.isnan(value):
-                text = f"`metric` must return a number, got NaN in epoch {self.epoch}."
-                warnings.warn(text, stacklevel=6)
-        step, facts, best = int(self.state.step), dict(self.facts), self.now.best
-        if facts["validations"]:
-            self.validation.comparison.see(value, facts["best"], 6)
-        facts.update(waited=facts["waited"] + 1, validations=facts["validations"] + 1)
-        facts["validated"] = step
-        # The first is better than the start, whatever it is.
-        if value < facts["best"] or facts["best_epoch"] < 0:
-            known = math.inf if math.isnan(value) else value
-            facts.update(best=known, best_epoch=self.epoch, best_step=step, waited=0)
-            best = current
-        told = ()
-        if self.validation.chains is not None:
-            trajectory = trajectory_in((self.state.recorder, self.state.learner), model)
-            told = (self.validation.chains(model, trajectory, step),)
-        self.record.add_validation(step, value, *told)
-        self.now = self.now._replace(facts=facts, best=best)
-        if metric is not None:
-            bar.metric = value
-
-    def _finish_epoch(self, bar: Bar) -> EpochReport:
-        """Validates if it is time, and returns the report of the epoch."""
-        if self.validation.at_end:
-            self._validate(bar)
-        step, epoch = int(self.state.step), self.epoch
-        means, value = self.record.add_epoch()
-        model = self.training.model(self._counted(self.state)) if self.callbacks else None
-        report = EpochReport(epoch, step, model, value, means)
-        self.now = self.now._replace(facts={**self.facts, "epoch": epoch + 1, "done": 0})
-        if self.keeper is not None and self.keeper.due(step, True):
-            self.save()
-        return report
-
-    def save(self) -> None:
-        """Writes a checkpoint, if there is anything new to write."""
-        if self.keeper is None or jax.process_index() != 0 or self.saved == self.place:
+    def _validate(self, end: bool, bar: Bar) -> None:
+        """If it is time, validates all active lanes, and keeps the best parameters of each."""
+        (state, best, old), front = self.now, self.front
+        due = front.is_due(self.validation.every, end) and front.validated != front.step
+        if not self.validation.wanted or not due or not self.active.any():
             return
-        state, best, facts = self._judged()
-        model = self.training.free(best)
-        self.keeper.write(int(state.step), state, best, model, self._history(), facts)
-        self.saved = self.place
+        current = self.training.counted(state)
+        values = self.validation.values(self.opened, current, front.epoch)
+        measured, active = self.validation.metric is not None, self.active.reshape(-1)
+        if measured and np.isnan(values[active]).any():
+            text = f"`metric` must return a number, got NaN in epoch {front.epoch}{self.which}."
+            warnings.warn(text, stacklevel=6)
+        told = math.nan, math.nan, math.nan
+        if self.validation.chains is not None:
+            model = self.training.model(current)
+            trajectory = trajectory_in((state.recorder, state.learner), model)
+            told = self.validation.chains(model, trajectory, front.step)
+        lanes, better = list(old), np.zeros(len(old), bool)
+        for k in np.flatnonzero(active):
+            lane, value = old[k], float(values[k])
+            if lane.validations:
+                self.validation.comparison.see(value, lane.best, 6)
+            self.records[k].add_validation(lane.step, value, told)
+            lanes[k] = lane.judged(value)
+            better[k] = lanes[k].waited == 0
+        if better.any():
+            best = current if better.all() else _chosen(better, current, best)
+        self.now = _Now(state, best, tuple(lanes))
+        if measured:
+            bar.metric = float(np.fmin.reduce(values[active]))
 
-    def fitted(self, stopped: Stopped) -> Fitted:
-        last = self._counted(self.state)
-        _, best, facts = self._judged()
-        chains = self.state.recorder, self.state.learner
-        if is_full(chains):
-            warnings.warn(FULL, stacklevel=4)
-        return Fitted(
-            model=self.training.model(best),
-            last=self.training.model(last),
-            parameters=self.training.free(best),
-            history=self._history().told(),
-            best_epoch=facts["best_epoch"],
-            best_step=facts["best_step"],
-            stopped=stopped,
-            trajectory=trajectory_in(chains, self.training.model(last)),
-        )
+    def _finish_epoch(self) -> EpochReport:
+        """Ends an epoch of all lanes that have made its steps, and returns its report."""
+        front, lanes, report = self.front, list(self.now.lanes), ({}, math.nan)
+        for k, lane in enumerate(lanes):
+            if lane.step == front.step:
+                report = self.records[k].add_epoch()
+                lanes[k] = lane._replace(epoch=lane.epoch + 1, done=0)
+        current = self.training.counted(self.now.state)
+        model = self.training.model(current) if self.callbacks else None
+        self.now = self.now._replace(lanes=tuple(lanes))
+        self._save_if_due(True)
+        means, value = report
+        return EpochReport(front.epoch, front.step, model, value, means)
+
+    def _save_if_due(self, end: bool) -> None:
+        if self.keeper is not None and self.front.is_due(self.keeper.settings.every, end):
+            self._save()
+
+    def _save(self) -> None:
+        """Writes a checkpoint, if there is anything new to write."""
+        if self.keeper is None or jax.process_index() != 0 or self.saved == self.front:
+            return
+        state, best, (lane,) = self._judged()
+        facts = {**lane._asdict(), "form": self.training.form}
+        self.keeper.write(lane.step, state, best, self.training.free(best), self._history(0), facts)
+        self.saved = self.front
+
+    def _fitted(self) -> list[Fitted]:
+        state, best, lanes = self._judged()
+        last = self.training.counted(state)
+        parts = best, last, states_in((state.recorder, state.learner))
+        found = self.training.apart(parts, len(lanes))
+        if any(is_full(chains) for *_, chains in found):
+            text = "The trajectory is full, and the last two models rarely swap"
+            warnings.warn(f"{text}{self.which}: give it more room.", stacklevel=5)
+        return [
+            Fitted(
+                model=self.training.model(best),
+                last=self.training.model(last),
+                parameters=self.training.free(best),
+                history=self._history(k).told(),
+                best_epoch=lanes[k].best_epoch,
+                best_step=lanes[k].best_step,
+                stopped=self.stopped.get(k, "epochs"),
+                trajectory=trajectory_in(chains, self.training.model(last)),
+            )
+            for k, (best, last, chains) in enumerate(found)
+        ]
 
     def _judged(self) -> _Now:
         """Where the run is; without a metric, the last parameters are the best."""
         if self.validation.metric is not None:
             return self.now
-        step, epoch = self.place
-        facts = {**self.facts, "best_epoch": epoch - 1, "best_step": step}
-        return self.now._replace(best=self._counted(self.state), facts=facts)
+        state, _, lanes = self.now
+        lanes = [x._replace(best_epoch=x.epoch - 1, best_step=x.step) for x in lanes]
+        return _Now(state, self.training.counted(state), tuple(lanes))
+
+    def _history(self, k: int) -> History:
+        lane = self.now.lanes[k]
+        return self.records[k].history(lane.step, lane.epoch, lane.validations)
 
     def interruption(self) -> str:
         """Where the run was interrupted, and how to resume it."""
-        where = f"Interrupted in epoch {self.epoch} after step {int(self.state.step)}."
+        where = f"Interrupted in epoch {self.front.epoch} after step {self.front.step}."
         if self.keeper is None:
             return f"{where} The run is not saved: pass `checkpoint=folder` to `fit`."
         folder = self.keeper.settings.folder
@@ -314,47 +341,49 @@ class Run:
                 self.began["warned"] = 1.0
                 warnings.warn(
                     f"The {name} has grown from {began:.3g} to {size.max():.3g} by step"
-                    f" {int(self.state.step)}: the run diverges. Try a smaller learning rate.",
-                    stacklevel=6,
+                    f" {self.front.step}: the run diverges. Try a smaller learning rate.",
+                    stacklevel=7,
                 )
 
-    def _history(self) -> History:
-        return self.record.history(*self.place, self.facts["validations"])
-
-    def _counted(self, state: TrainState) -> PyTree:
-        """The running mean of the parameters if there is one, else the parameters."""
-        averaged = self.training.average is not None
-        return state.average if averaged else state.parameters
-
-    def _check_finite(self, state: TrainState, feed: Feed) -> None:
-        step, leaf = (int(x) for x in np.asarray(state.fault))
-        if step < 0:
-            return
-        paths, _ = jax.tree_util.tree_flatten_with_path(state.parameters)
-        name = jax.tree_util.keystr(paths[leaf][0]).lstrip(".")
-        kept = ""
-        if self.keeper is not None and self.keeper.paths():
-            kept = f" The last good checkpoint is {list(self.keeper.paths().values())[-1]}."
-        done = self.facts["done"] % feed.steps + step - int(self.state.step)
-        raise FloatingPointError(
-            f"The gradient of `{name}`, or its value after the step, is NaN or infinite in epoch"
-            f" {self.epoch + done // feed.steps}, step {step}, counted from 0: try a smaller"
-            f" learning rate.{kept}"
-        )
+    def _look_for_faults(self, faults: np.ndarray, feed: Feed) -> None:
+        """A gradient that is not finite stops one lane of many, and is an error of a single one."""
+        for k in np.flatnonzero(faults[:, 0] >= 0):
+            if self.training.many:
+                self.stopped.setdefault(int(k), "diverged")
+                continue
+            step, leaf = faults[k].tolist()
+            paths, _ = jax.tree_util.tree_flatten_with_path(self.now.state.parameters)
+            name = jax.tree_util.keystr(paths[leaf][0]).lstrip(".")
+            kept = ""
+            if self.keeper is not None and self.keeper.paths():
+                kept = f" The last good checkpoint is {list(self.keeper.paths().values())[-1]}."
+            done = self.front.done % feed.steps + step - self.front.step
+            raise FloatingPointError(
+                f"The gradient of `{name}`, or its value after the step, is NaN or infinite in"
+                f" epoch {self.front.epoch + done // feed.steps}, step {step}, counted from 0: try"
+                f" a smaller learning rate.{kept}"
+            )
 
 
-def _first_form(training: Training, state: TrainState) -> Form | None:
-    """The form of messages that suits the weights at the start, if there is a choice."""
-    serves = training.fits(training.model(state.parameters), 0)
-    return None if serves is None else ("odds" if bool(serves) else "log-odds")
+def _moved(lane: Lane, record: Record, infos: np.ndarray, feed: Feed, seconds: float) -> Lane:
+    """A lane after some steps, which are recorded."""
+    number = infos.shape[1]
+    if not number:
+        return lane
+    # Epochs that were ended on the way. One that ends here may have to be validated first.
+    borders = range(feed.steps - lane.done, number, feed.steps) if feed.batch_size else ()
+    *ended, last = np.split(infos, borders, axis=1)
+    for part in ended:
+        record.add_steps(part, seconds * part.shape[1] / number)
+        record.add_epoch()
+    record.add_steps(last, seconds * last.shape[1] / number)
+    done = lane.done + number - len(ended) * feed.steps
+    return lane._replace(step=lane.step + number, epoch=lane.epoch + len(ended), done=done)
 
 
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        got = _checks.describe(value)
-        raise TypeError(f"`metric` must return a number, got {got}.") from error
+@eqx.filter_jit
+def _chosen(which: Bool[AnyArray, " lanes"], new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jax.vmap(jnp.where)(which, a, b), new, old)
 
 
 def _is_true(x: Any) -> bool:

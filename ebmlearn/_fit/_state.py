@@ -1,6 +1,6 @@
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, PyTree
 
 from .._types import AnyArray
 from ..inference._base import fits, in_form
@@ -21,7 +21,10 @@ from ._recorder import recorded
 
 
 class Training(eqx.Module):
-    """The constants of a run."""
+    """The constants of a run. If there are `many` lanes, each array of the state of the run, of its
+    keys and of the numbers of `update` has a leading axis for them; a run of `fit` is one lane
+    without that axis.
+    """
 
     learner: AbstractLearner
     static: PyTree
@@ -30,6 +33,7 @@ class Training(eqx.Module):
     augment: Callable | None
     average: Float[AnyArray, ""] | None
     sharding: Any = eqx.field(static=True)
+    many: bool = eqx.field(static=True)
     form: Form | None = eqx.field(static=True, default=None)
     update: Program | None = None
 
@@ -40,16 +44,42 @@ class Training(eqx.Module):
         free = self.free(parameters)
         return free if self.build is None else self.build(free)
 
-    def fits(self, model: Any, epoch: int | Int[Array, ""]) -> Bool[Array, ""] | None:
-        """Whether the fast form of messages is accurate enough; None if there is no choice."""
-        return fits(self.learner, model, epoch)
+    def counted(self, state: "TrainState") -> PyTree:
+        """The running mean of the parameters if there is one, else the parameters."""
+        return state.parameters if self.average is None else state.average
+
+    def each(self, function: Callable) -> Callable:
+        """A function of one lane as one of all lanes."""
+        return jax.vmap(function) if self.many else function
+
+    def apart(self, tree: PyTree, number: int) -> list[PyTree]:
+        """A pytree of all lanes as one for each."""
+        if not self.many:
+            return [tree]
+        # Moved all together, since each array that is moved by itself takes time.
+        tree = jax.tree.map(np.asarray, tree)
+        return jax.device_put([jax.tree.map(lambda x: x[k], tree) for k in range(number)])  # noqa: B023
+
+    def suits(
+        self, tree: Any, parameters: PyTree, epoch: int | Int[Array, ""]
+    ) -> Bool[AnyArray, "*lanes"] | None:
+        """Whether the fast form of messages is accurate enough for what a learner or a metric
+        sends in each lane; None if there is no choice.
+        """
+        return self.each(lambda own: fits(tree, self.model(own), epoch))(parameters)
 
     def in_form(self, form: Form | None) -> "Training":
         """The same with a fixed form of messages, so that only that one is compiled."""
         if form is None:
             return self
-        learner = in_form(self.learner, form)
-        return dataclasses.replace(self, learner=learner, form=form)
+        return dataclasses.replace(self, learner=in_form(self.learner, form), form=form)
+
+    def in_first_form(self, parameters: PyTree) -> "Training":
+        """The same in the form that suits the weights of all lanes, if there is a choice."""
+        serves = self.suits(self.learner, parameters, 0)
+        if serves is None:
+            return self
+        return self.in_form("odds" if np.asarray(serves).all() else "log-odds")
 
 
 class TrainState(eqx.Module):
@@ -62,45 +92,79 @@ class TrainState(eqx.Module):
     average: PyTree
     optimizer: PyTree
     learner: PyTree
-    step: Int[Array, ""]
-    fault: Int[Array, " 2"]
+    step: Int[Array, "*lanes"]
+    fault: Int[Array, "*lanes 2"]
     recorder: PyTree = None
 
 
 def start(
-    training: Training, optimizer: optax.GradientTransformation, parameters: PyTree, key: Any
+    training: Training,
+    optimizers: Sequence[optax.GradientTransformation],
+    parameters: PyTree,
+    keys: PRNGKeys[Array, "*lanes"],
 ) -> tuple[Training, TrainState]:
-    """The state before the first step, and the training with its optimizer."""
-    parameters = jax.tree.map(jnp.asarray, parameters)
+    """The state before the first step, and the training with its optimizers."""
     # Optax mixes dtypes, which the user may have disabled.
     with jax.numpy_dtype_promotion("standard"):
-        begun = compiled(Program.__call__, 0)(Program(optimizer.init, parameters), parameters)
-        update = Program(optimizer.update, parameters, begun, parameters)
-    return dataclasses.replace(training, update=update), first(training, parameters, begun, key)
+        init = _together(training, optimizers, "init", parameters)
+        run = _IN_LANES if training.many else Program.__call__
+        begun = compiled(run, 0)(init, parameters)
+        update = _together(training, optimizers, "update", parameters, begun, parameters)
+    # Many lanes are compiled, since each operation of its own would be compiled for them.
+    first = compiled(_first) if training.many else _first
+    state = first(training, parameters, begun, keys)
+    return dataclasses.replace(training, update=update), state
 
 
-def first(training: Training, parameters: PyTree, optimizer: PyTree, key: Any) -> TrainState:
-    """The state before the first step, given that of the optimiser."""
-    return TrainState(
-        parameters=parameters,
-        average=None if training.average is None else parameters,
-        optimizer=optimizer,
-        learner=training.learner.init(training.model(parameters), key=key),
-        step=jnp.asarray(np.zeros((), np.int32)),
-        fault=jnp.asarray(np.full(2, -1, np.int32)),
-    )
+def _first(
+    training: Training, parameters: PyTree, optimizer: PyTree, keys: PRNGKeys[Array, "*lanes"]
+) -> TrainState:
+    def one(parameters: PyTree, optimizer: PyTree, key: PRNGKeyArray) -> TrainState:
+        return TrainState(
+            parameters=parameters,
+            average=None if training.average is None else parameters,
+            optimizer=optimizer,
+            learner=training.learner.init(training.model(parameters), key=key),
+            step=jnp.asarray(np.zeros((), np.int32)),
+            fault=jnp.asarray(np.full(2, -1, np.int32)),
+        )
+
+    return training.each(one)(parameters, optimizer, keys)
 
 
+_IN_LANES = jax.vmap(Program.__call__)
+
+
+def _together(
+    training: Training,
+    optimizers: Sequence[optax.GradientTransformation],
+    name: str,
+    *arguments: PyTree,
+) -> Program:
+    """A function of optimizers that differ only in their numbers, as one program."""
+    lanes = int(training.many)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[lanes:], x.dtype), arguments)
+    # An optimiser that serves several lanes is traced once.
+    owners = {id(one): one for one in optimizers}
+    known = {k: Program(getattr(one, name), *shapes) for k, one in owners.items()}
+    programs = [known[id(one)] for one in optimizers]
+    if not training.many:
+        return programs[0]
+    # Their structures hold all operations, but no numbers.
+    if len({jax.tree.structure(one) for one in programs}) > 1:
+        raise ValueError(
+            "`optimizer` must hold optimizers that differ only in their numbers, got others."
+        )
+    return jax.tree.map(lambda *x: np.stack(x), *programs)
+
+
+@functools.cache
 def compiled(function: Callable, level: int = 2) -> Callable:
     """The function, compiled as suits the device: at a level from 0 to 3 on CPUs, where the highest
     takes a quarter longer than that before it and gains nothing measurable in training.
     """
-    return _compiled(function, level, jax.default_backend())
-
-
-@functools.cache
-def _compiled(function: Callable, level: int, platform: str) -> Callable:
-    options = {"xla_backend_optimization_level": level} if platform == "cpu" else None
+    cpu = jax.default_backend() == "cpu"
+    options = {"xla_backend_optimization_level": level} if cpu else None
     return eqx.filter_jit(function, compiler_options=options)  # pyright: ignore
 
 
@@ -109,77 +173,66 @@ def advance(
     opened: Training,
     state: TrainState,
     feed: Feed,
-    keys: tuple[PRNGKeyArray, PRNGKeyArray],
+    keys: tuple[PRNGKeys[Array, "*lanes"], PRNGKeys[Array, "*lanes"]],
+    active: Bool[AnyArray, "*lanes"],
     epoch: Int[AnyArray, ""],
     done: Int[AnyArray, ""],
     number: Int[AnyArray, ""],
     room: int,
-) -> tuple[TrainState, Float[Array, "infos room"]]:
-    """`number` steps at once, through as many epochs as that takes, after `done` steps of `epoch`.
-    Their infos come back in arrays of length `room`. New numbers need no compilation.
-    `opened` is the training whose form is open, to look whether the one of `training` still serves.
-    The first of the keys is for the orders of rows, the second for the steps.
-    """
+) -> tuple[TrainState, Float[Array, "*lanes infos room"]]:
+    """`number` steps at once of all active lanes, through as many epochs as that takes, after
+    `done` steps of `epoch`. Their infos come back in arrays of length `room`. New numbers need no
+    compilation. `opened` is the training whose form is open, to look whether the one of `training`
+    still serves. The first of the keys is for the orders of rows, the second for the steps.
 
-    def order(epoch: Int[Array, ""]) -> Int[Array, " rows"]:
-        return feed.order(keys[0], epoch)
-
-    def more(state: TrainState, epoch: Int[Array, ""]) -> Bool[Array, ""]:
-        good = state.fault[0] < 0
-        if training.form != "odds":
-            return good
-        serves = opened.fits(training.model(state.parameters), epoch)
-        return good if serves is None else good & serves
-
-    def one(state: TrainState, rows: Any, k: Any, epoch: Any) -> tuple[TrainState, Array]:
-        state, info = step(training, state, feed.batch(rows, k), keys[1], epoch)
-        return state, column(info)
-
-    infos = jnp.zeros((len(StepInfo._fields), room), jnp.float32)
-    _, state, infos = walk(feed, (epoch, done), number, state, infos, order, more, one)
-    return state, infos
-
-
-def column(info: StepInfo) -> Float[Array, " infos"]:
-    """One array, since each that changes costs the compiler time."""
-    return jnp.stack([x.astype(jnp.float32) for x in info])
-
-
-def walk(
-    feed: Feed,
-    start: tuple[Int[AnyArray, ""], Int[AnyArray, ""]],
-    number: Int[AnyArray, ""],
-    state: TrainState,
-    infos: Float[Array, "*lanes infos room"],
-    order: Callable[[Array], Array],
-    more: Callable[[TrainState, Array], Array],
-    one: Callable[[TrainState, Array, Array, Array], tuple[TrainState, Array]],
-) -> tuple[Int[Array, ""], TrainState, Float[Array, "*lanes infos room"]]:
-    """`number` steps from a place on, an epoch and how many of its steps are done, through the
-    epochs that follow: as long as `more(state, epoch)`. `order(epoch)` is that of the rows, and
-    `one(state, order, k, epoch)` makes step `k`. Returns how many steps were made as well.
+    Of many lanes, those that are not active or have met a gradient that is not finite stay as they
+    are. A single one is not held there, which costs time: it is not used after such a gradient.
     """
 
     def place(i: Int[Array, ""]) -> tuple[Int[Array, ""], Int[Array, ""]]:
-        position = i + start[1]
-        return position // feed.steps + start[0], position % feed.steps
+        position = i + done
+        return position // feed.steps + epoch, position % feed.steps
+
+    def order(epoch: Int[Array, ""]) -> Int[Array, "*lanes rows"]:
+        return training.each(lambda key: feed.order(key, epoch))(keys[0])
+
+    def on(state: TrainState) -> Bool[Array, "*lanes"]:
+        return jnp.asarray(active) & (state.fault[..., 0] < 0)
 
     def unfinished(carry: tuple) -> Bool[Array, ""]:
         i, state, _, _ = carry
-        return (i < number) & more(state, place(i)[0])
+        now = on(state)
+        more = (i < number) & now.any()
+        if training.form != "odds":
+            return more
+        serves = opened.suits(opened.learner, state.parameters, place(i)[0])
+        return more if serves is None else more & (serves | ~now).all()
 
     def body(carry: tuple) -> tuple:
         i, state, rows, infos = carry
         epoch, k = place(i)
         rows = jax.lax.cond((i == 0) | (k == 0), lambda: order(epoch), lambda: rows)
-        state, new = one(state, rows, k, epoch)
+
+        def lane(update: Program, old: TrainState, order: Array, key: Array, on: Array) -> tuple:
+            own = dataclasses.replace(training, update=update)
+            new, info = step(own, old, feed.batch(order, k), key, epoch)
+            if training.many:
+                good = on & (new.fault[0] < 0)
+                kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)
+                fault = jnp.where(on, new.fault, old.fault)
+                new = dataclasses.replace(kept, fault=fault)
+            # One array, since each that changes costs the compiler time.
+            return new, jnp.stack([x.astype(jnp.float32) for x in info])
+
+        state, new = training.each(lane)(training.update, state, rows, keys[1], on(state))
         infos = jax.lax.dynamic_update_slice_in_dim(infos, new[..., None], i, infos.ndim - 1)
         return i + 1, state, rows, infos
 
     none = jnp.zeros((), jnp.int32)
     rows = jax.tree.map(jnp.zeros_like, jax.eval_shape(order, none))
-    made, state, _, infos = jax.lax.while_loop(unfinished, body, (none, state, rows, infos))
-    return made, state, infos
+    infos = jnp.zeros((*active.shape, len(StepInfo._fields), room), jnp.float32)
+    _, state, _, infos = jax.lax.while_loop(unfinished, body, (none, state, rows, infos))
+    return state, infos
 
 
 def step(

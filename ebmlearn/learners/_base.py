@@ -1,6 +1,6 @@
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from ..models._require import refuse
 
 
 Model = TypeVar("Model", bound=AbstractModel)
+Product = Literal["sum", "max", "mixed"]
 
 
 class Schedule(AbstractFormed):
@@ -272,30 +273,19 @@ class AbstractMemoryless(AbstractContrastive):
         """Nothing: this learner carries no state."""
         return
 
-    def phases(
-        self,
-        model: AbstractPlainModel,
-        state: None,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
-    ) -> tuple[Phases, None]:
-        """The statistics of both sides."""
-        return self.sides(model, seen, observed, key=key, epoch=epoch), None
 
-    @abc.abstractmethod
-    def sides(
-        self,
-        model: AbstractPlainModel,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
-    ) -> Phases:
-        """The statistics of both sides, for a model that has been conditioned on its features."""
+class AbstractInferring(AbstractContrastive):
+    """A contrastive learner with an inference, of the product that it needs."""
+
+    inference: eqx.AbstractVar[Inference]
+    product: ClassVar[Product]
+
+    def __check_init__(self):
+        self.decoder()
+
+    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
+        """The inference of that epoch."""
+        return at_epoch(self.inference, epoch, self.product)
 
 
 @eqx.filter_jit
@@ -418,12 +408,12 @@ def mean_field() -> MeanField:
 
 
 def at_epoch(
-    inference: Inference, epoch: int | Int[Array, ""], product: str | None = None
+    inference: Inference, epoch: int | Int[Array, ""], product: Product
 ) -> AbstractInference:
     """The inference of an epoch, of the product that a learner needs."""
     if isinstance(inference, Schedule):
         inference = inference(epoch)
-    if product is not None and inference.maximises != _MAXIMISES[product]:
+    if inference.maximises != _MAXIMISES[product]:
         wanted, what = _WANTED[product]
         raise ValueError(
             f"`inference` must {what}, as `{wanted}` does, got {type(inference).__name__}, which"

@@ -1,27 +1,27 @@
 from dataclasses import KW_ONLY
-from typing import get_args, Literal
+from typing import ClassVar, get_args, Literal
 
 import equinox as eqx
 import jax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractPlainModel
 from ..models._require import require_chains
 from ..samplers._base import start_chains
 from ..samplers._sweep import sweep
 from ._base import (
+    AbstractInferring,
     AbstractMemoryless,
     as_schedule,
-    at_epoch,
     Inference,
     mean_field,
     no_gaps,
     nothing,
     Phases,
     posterior,
+    Product,
     rows_in,
 )
 
@@ -29,7 +29,7 @@ from ._base import (
 Start = Literal["data", "random"]
 
 
-class CD(AbstractMemoryless):
+class CD(AbstractMemoryless, AbstractInferring):
     """Contrastive divergence, CD-k (Hinton 2002). The expectation under the model is estimated by a
     Gibbs chain of `k` sweeps for each instance, with the probabilities of the hidden units at its
     end.
@@ -50,24 +50,25 @@ class CD(AbstractMemoryless):
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
+    product: ClassVar[Product] = "sum"
 
     def __check_init__(self):
         _checks.count("k", self.k)
         _checks.choice("start", self.start, get_args(Start))
-        at_epoch(self.inference, 0, "sum")
 
-    def sides(
+    def phases(
         self,
         model: AbstractPlainModel,
+        state: None,
         seen: PyTree,
         observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
-    ) -> Phases:
+    ) -> tuple[Phases, None]:
         require_chains(model, "CD")
         no_gaps(model, observed, self)
-        positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
+        positive = posterior(model, seen, observed, self.decoder(epoch))
         first, rest = jax.random.split(key)
         if self.start == "random":
             layers = model.encode(start_chains(model, rows_in(seen), first, None, None).units)
@@ -75,11 +76,7 @@ class CD(AbstractMemoryless):
             layers = model.near(positive.units, first)
         layers = chain(model, layers, self.k, rest)
         negative = model.sampled_statistics(model.decode(layers), True)
-        return Phases(positive, negative, nothing(model))
-
-    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """The given inference; mean field by default."""
-        return at_epoch(self.inference, epoch, "sum")
+        return Phases(positive, negative, nothing(model)), None
 
 
 def chain(

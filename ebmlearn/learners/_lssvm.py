@@ -1,27 +1,28 @@
 from dataclasses import KW_ONLY
+from typing import ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..messages import graph_kinds
 from ..models import AbstractPlainModel
 from ..models._require import require
 from ._base import (
+    AbstractInferring,
     AbstractMemoryless,
     as_schedule,
-    at_epoch,
     Inference,
     no_gaps,
     one_visible,
     Phases,
     posterior,
+    Product,
 )
 from ._cost import check_cost, Cost, hamming
 
 
-class LSSVM(AbstractMemoryless):
+class LSSVM(AbstractMemoryless, AbstractInferring):
     """The latent structured SVM, which maximises the margin of the best joint configuration of
     visible and hidden units (Yu & Joachims 2009; with max-product, Ping & Ihler 2017).
 
@@ -40,34 +41,31 @@ class LSSVM(AbstractMemoryless):
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
+    product: ClassVar[Product] = "max"
 
     def __check_init__(self):
-        at_epoch(self.inference, 0, "max")
         check_cost(self.cost)
 
-    def sides(
+    def phases(
         self,
         model: AbstractPlainModel,
+        state: None,
         seen: PyTree,
         observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
-    ) -> Phases:
+    ) -> tuple[Phases, None]:
         model = require(model, ("binary", *graph_kinds()), "LSSVM")
         no_gaps(model, observed, self)
         one_visible(model, seen, self)
-        inference = at_epoch(self.inference, epoch, "max")
+        inference = self.decoder(epoch)
         positive = posterior(model, seen, observed, inference, mode=True)
         negative = inference.statistics_of(model.with_cost(seen, self.cost))
         energies = [model.expected_energy(statistics) for statistics in (positive, negative)]
         lost = model.cost_of(model.rival(negative.units, seen), seen, self.cost)
         loss = lost.mean() + energies[0] - energies[1]
-        return Phases(positive, negative, loss)
-
-    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """The inference of that epoch: MAP."""
-        return at_epoch(self.inference, epoch, "max")
+        return Phases(positive, negative, loss), None
 
 
 LSSVM.__init__.__doc__ = """**Arguments:**

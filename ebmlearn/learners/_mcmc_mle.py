@@ -1,5 +1,5 @@
 from dataclasses import KW_ONLY
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,20 +8,19 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Key
-from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel
 from ..models._require import refuse, require_fields
 from ..samplers import AbstractSampler, Gibbs
 from ._base import (
-    AbstractContrastive,
+    AbstractInferring,
     as_schedule,
-    at_epoch,
     Inference,
     mean_field,
     nothing,
     Phases,
     posterior,
+    Product,
 )
 from ._sap import start
 
@@ -34,7 +33,7 @@ class MCMCMLEState(NamedTuple):
     updates: Int[Array, ""]
 
 
-class MCMCMLE(AbstractContrastive):
+class MCMCMLE(AbstractInferring):
     """Markov chain Monte Carlo maximum likelihood (Geyer 1991; Salakhutdinov 2009, section 2.2). It
     draws configurations from a reference model $\\theta_0$ and weights them by
     $p_\\theta(x) / p_{\\theta_0}(x)$ while the model $\\theta$ changes. With each update fewer
@@ -56,6 +55,7 @@ class MCMCMLE(AbstractContrastive):
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
+    product: ClassVar[Product] = "sum"
 
     def __check_init__(self):
         if not isinstance(self.sampler, AbstractSampler):
@@ -65,7 +65,6 @@ class MCMCMLE(AbstractContrastive):
         _checks.count("steps", self.steps)
         if self.refresh is not None:
             _checks.count("refresh", self.refresh)
-        at_epoch(self.inference, 0, "sum")
 
     def init(self, model: AbstractModel, *, key: Key) -> MCMCMLEState:
         """The chains, at random states; the first step moves them."""
@@ -102,14 +101,10 @@ class MCMCMLE(AbstractContrastive):
         moved = reference.marginal_energies(layers) - model.marginal_energies(layers)
         weights = jax.nn.softmax(moved)
         negative = model.conditional_statistics(layers, model.summed, weights)
-        positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
+        positive = posterior(model, seen, observed, self.decoder(epoch))
         effective = 1 / (self.num_chains * (weights**2).sum())
         phases = Phases(positive, negative, nothing(model), effective)
         return phases, MCMCMLEState(chains, reference, updates + 1)
-
-    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """The given inference; mean field by default."""
-        return at_epoch(self.inference, epoch, "sum")
 
 
 MCMCMLE.__init__.__doc__ = """**Arguments:**

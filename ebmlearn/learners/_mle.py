@@ -1,24 +1,25 @@
 from dataclasses import KW_ONLY
+from typing import ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractPlainModel
 from ._base import (
+    AbstractInferring,
     AbstractMemoryless,
     as_schedule,
-    at_epoch,
     free_energy,
     Inference,
     nothing,
     Phases,
     posterior,
+    Product,
 )
 
 
-class MLE(AbstractMemoryless):
+class MLE(AbstractMemoryless, AbstractInferring):
     """Maximum likelihood with an inference for the intractable expectation: MLE-BP and MLE-MF of
     Ping & Ihler 2017 (eq. (5)), or exact maximum likelihood with [`ebmlearn.Exact`][]. For a CRBM
     without hidden units it is logistic regression, and any inference is exact after one sweep.
@@ -40,31 +41,26 @@ class MLE(AbstractMemoryless):
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
     loss: bool = eqx.field(static=True, default=False)
+    product: ClassVar[Product] = "sum"
 
-    def __check_init__(self):
-        at_epoch(self.inference, 0, "sum")
-
-    def sides(
+    def phases(
         self,
         model: AbstractPlainModel,
+        state: None,
         seen: PyTree,
         observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
-    ) -> Phases:
-        inference = at_epoch(self.inference, epoch, "sum")
+    ) -> tuple[Phases, None]:
+        inference = self.decoder(epoch)
         positive = posterior(model, seen, observed, inference)
         negative = inference.statistics(model)
         loss = nothing(model)
         if self.loss:
             data = free_energy(model, seen, observed, inference).mean()
             loss = data + inference(model).log_partition.mean()
-        return Phases(positive, negative, loss)
-
-    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """The inference of that epoch: marginals."""
-        return at_epoch(self.inference, epoch, "sum")
+        return Phases(positive, negative, loss), None
 
 
 MLE.__init__.__doc__ = """**Arguments:**

@@ -1,28 +1,29 @@
 from dataclasses import KW_ONLY
+from typing import ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..messages import graph_kinds
 from ..models import AbstractPlainModel
 from ..models._require import require
 from ._base import (
+    AbstractInferring,
     AbstractMemoryless,
     as_schedule,
-    at_epoch,
     free_energy,
     Inference,
     no_gaps,
     one_visible,
     Phases,
     posterior,
+    Product,
 )
 from ._cost import check_cost, Cost, hamming
 
 
-class MSSVM(AbstractMemoryless):
+class MSSVM(AbstractMemoryless, AbstractInferring):
     """The marginal structured SVM, which maximises the margin of the visible units with the hidden
     units summed out (Ping & Ihler 2017, eq. (6)).
 
@@ -46,35 +47,32 @@ class MSSVM(AbstractMemoryless):
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
+    product: ClassVar[Product] = "mixed"
 
     def __check_init__(self):
-        at_epoch(self.inference, 0, "mixed")
         check_cost(self.cost)
 
-    def sides(
+    def phases(
         self,
         model: AbstractPlainModel,
+        state: None,
         seen: PyTree,
         observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
-    ) -> Phases:
+    ) -> tuple[Phases, None]:
         model = require(model, ("binary", *graph_kinds()), "MSSVM")
         no_gaps(model, observed, self)
         one_visible(model, seen, self)
-        inference = at_epoch(self.inference, epoch, "mixed")
+        inference = self.decoder(epoch)
         positive = posterior(model, seen, observed, inference)
         negative = inference.statistics_of(model.with_cost(seen, self.cost))
         rival = model.rival(negative.units, seen)
         lost = model.cost_of(rival, seen, self.cost)
         margin = lost - free_energy(model, rival, observed, inference)
         loss = (margin + free_energy(model, seen, observed, inference)).mean()
-        return Phases(positive, negative, loss)
-
-    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """The inference of that epoch: marginal MAP."""
-        return at_epoch(self.inference, epoch, "mixed")
+        return Phases(positive, negative, loss), None
 
 
 MSSVM.__init__.__doc__ = """**Arguments:**

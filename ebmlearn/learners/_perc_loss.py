@@ -33,15 +33,16 @@ class PercLoss(AbstractMemoryless):
     def __check_init__(self):
         _checks.count("k", self.k)
 
-    def sides(
+    def phases(
         self,
         model: AbstractPlainModel,
+        state: None,
         seen: PyTree,
         observed: PyTree,
         *,
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
-    ) -> Phases:
+    ) -> tuple[Phases, None]:
         layered: Any = require(model, ("binary",), "PercLoss")
         no_gaps(model, observed, self)
         one_visible(model, seen, self)
@@ -53,11 +54,9 @@ class PercLoss(AbstractMemoryless):
         data = model.complete_energies(seen)
         # Where nothing better was found both sides are the same, and cancel.
         better = lowest < data
-        return Phases(
-            model.complete(seen),
-            model.complete((jnp.where(better[:, None], found, visible),)),
-            jnp.maximum(data - lowest, jnp.zeros_like(data)).mean(),
-        )
+        rival = jnp.where(better[:, None], found, visible)
+        loss = jnp.maximum(data - lowest, jnp.zeros_like(data)).mean()
+        return Phases(model.complete(seen), model.complete((rival,)), loss), None
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, as in the paper."""

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..inference import AbstractInference
 from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ..models._require import require_chains
@@ -17,18 +16,18 @@ from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
 from ..samplers._base import share_accepted
 from ..samplers._trajectory_tempering import followed
 from ._base import (
-    AbstractContrastive,
+    AbstractInferring,
     as_schedule,
-    at_epoch,
     Inference,
     mean_field,
     nothing,
     Phases,
     posterior,
+    Product,
 )
 
 
-class SAP(AbstractContrastive):
+class SAP(AbstractInferring):
     """The stochastic approximation procedure (Younes 1989; Tieleman 2008; Salakhutdinov 2009,
     Algorithm 1): chains continue from step to step and follow the model, which must change slowly.
 
@@ -59,6 +58,7 @@ class SAP(AbstractContrastive):
     persistent: bool = eqx.field(static=True, default=True)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
+    product: ClassVar[Product] = "sum"
 
     def __check_init__(self):
         if not isinstance(self.sampler, AbstractSampler):
@@ -69,7 +69,6 @@ class SAP(AbstractContrastive):
         if not isinstance(self.persistent, bool):
             got = _checks.describe(self.persistent)
             raise TypeError(f"`persistent` must be a boolean, got {got}.")
-        at_epoch(self.inference, 0, "sum")
 
     def init(self, model: AbstractModel, *, key: Key) -> PyTree:
         """The chains, at random states."""
@@ -94,13 +93,9 @@ class SAP(AbstractContrastive):
         )
         state, info = self.sampler.step(model, state, key=keys[-1])
         state = followed(state, model)
-        positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
+        positive = posterior(model, seen, observed, self.decoder(epoch))
         negative = particles(model, state.units)
         return Phases(positive, negative, nothing(model), share_accepted(info)), state
-
-    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """The given inference; mean field by default."""
-        return at_epoch(self.inference, epoch, "sum")
 
 
 class TransSAPState(NamedTuple):
@@ -110,7 +105,7 @@ class TransSAPState(NamedTuple):
     updates: Int[Array, ""]
 
 
-class TransSAP(AbstractContrastive):
+class TransSAP(AbstractInferring):
     """Stochastic approximation with tempered transitions, Trans-SAP (Salakhutdinov 2009, section
     3). It is [`ebmlearn.SAP`][] with Gibbs sweeps, but from time to time all chains make a tempered
     transition, which moves them between modes that Gibbs sampling does not leave. The model does
@@ -130,6 +125,7 @@ class TransSAP(AbstractContrastive):
     inference: Inference = eqx.field(converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
+    product: ClassVar[Product] = "sum"
 
     def __init__(
         self,
@@ -163,7 +159,6 @@ class TransSAP(AbstractContrastive):
         _checks.count("every", self.every)
         _checks.count("begin", self.begin, 0)
         _checks.count("num_chains", self.num_chains)
-        at_epoch(self.inference, 0, "sum")
 
     def init(self, model: AbstractModel, *, key: Key) -> TransSAPState:
         """The chains, at random states."""
@@ -192,13 +187,9 @@ class TransSAP(AbstractContrastive):
 
         chains, accepted = jax.lax.cond(due, run, lambda chains: (chains, nan), chains)
         chains, _ = Gibbs().step(model, chains, key=two)
-        positive = posterior(model, seen, observed, at_epoch(self.inference, epoch, "sum"))
+        positive = posterior(model, seen, observed, self.decoder(epoch))
         negative = particles(model, chains.units)
         return Phases(positive, negative, nan, accepted), TransSAPState(chains, updates + 1)
-
-    def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
-        """The given inference; mean field by default."""
-        return at_epoch(self.inference, epoch, "sum")
 
 
 def start(model: Any, sampler: AbstractSampler, num_chains: int, key: Key) -> PyTree:
