@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .. import models, units
+from .. import factors, models, units
 
 
 Node = dict[str, Any] | None
@@ -75,7 +75,7 @@ def _class(name: str) -> type:
 
 
 def _classes() -> dict[str, type]:
-    """The models and the units of this library, by name; with the adaptor that has models too."""
+    """The models, factors and units of this library by name, with those of the adaptor."""
     adaptor = sys.modules.get(f"ebmlearn.{_ADAPTOR}")
     return _own_classes() if adaptor is None else _own_classes() | adaptor._SAVED
 
@@ -84,7 +84,7 @@ def _classes() -> dict[str, type]:
 def _own_classes() -> dict[str, type]:
     return {
         name: x
-        for room in (models, units)
+        for room in (factors, models, units)
         for name, x in vars(room).items()
         if isinstance(x, type) and issubclass(x, eqx.Module)
     }

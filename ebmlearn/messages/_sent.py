@@ -120,7 +120,9 @@ class DenseSent(AbstractSent):
         one, two = self._ends(rows)
         to_second = jnp.broadcast_to(two[None, :, :b], (m, n, b))
         if self.is_one:
-            return (to_second,)
+            # A unit sends nothing to itself.
+            own = jnp.eye(m, dtype=bool)[..., None]
+            return (jnp.where(own, jnp.zeros_like(to_second), to_second),)
         return jnp.broadcast_to(one[:, None, :a], (m, n, a)), to_second
 
     def update(self, edges: Any, rows: Rows, held: Array, reduce: Reduce) -> PyTree:

@@ -266,4 +266,5 @@ def _by_state(counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Of each state of each variable, the variable and its number there."""
     variable = np.repeat(np.arange(len(counts)), counts)
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    return variable, np.arange(len(variable)) - first[variable]
+    local = np.arange(len(variable)) - first[variable]
+    return variable.astype(np.int32), local.astype(np.int32)

@@ -160,7 +160,7 @@ class FactorModel(AbstractFactorModel):
 
     def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
         """One value for each parameter of a factor, by the number of the factor."""
-        return Groups(tuple(blocks), tuple(range(len(self.parts))))  # pyright: ignore
+        return Groups(tuple(blocks), tuple(range(len(self.parts))))
 
 
 def _named(name: Any, variables: Mapping[str, Any], argument: str) -> None:

@@ -1,7 +1,7 @@
 """Variables of a graph by groups: from what a user says of each to rows of all, and back."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -24,9 +24,9 @@ class Groups(eqx.Module):
     """An array for each group, which `groups[name]` gives."""
 
     values: tuple[PyTree, ...]
-    names: tuple[str, ...] = eqx.field(static=True)
+    names: tuple[Hashable, ...] = eqx.field(static=True)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: Hashable) -> Any:
         return self.take(name, "the index")
 
     def take(self, name: Any, what: str) -> Any:
@@ -34,7 +34,7 @@ class Groups(eqx.Module):
         return self.values[place(self.names, name, what)]
 
 
-def place(names: tuple[str, ...], name: Any, what: str) -> int:
+def place(names: tuple[Hashable, ...], name: Any, what: str) -> int:
     """The place of a name, or an error that names the argument."""
     if name not in names:
         wanted = ", ".join(repr(n) for n in names)
