@@ -180,7 +180,7 @@ class SamplerKernel(MCMCKernel):
         ladder = None if state.ladder is None else state.ladder.counted(info)
         return KernelState(
             _sites(model, chain.units, shape),
-            info.energy.reshape(shape),
+            model.energies(model.encode(chain.units)).reshape(shape),
             jnp.broadcast_to(accepted, shape),
             ladder,
             chain,
