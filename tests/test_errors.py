@@ -199,6 +199,10 @@ CASES = {
         lambda: ebm.BP(1)(ebm.CRBM.init(3, 2, 4, key=KEY)),
         TypeError, "`model`", r"condition\(features\)", "CRBM",
     ),
+    "a class with its article": (
+        lambda: ebm.BP(1)(ebm.EnergyModel(jnp.sum, ebm.Binary(3))),
+        TypeError, "`model`", "BP takes", "got an EnergyModel, which",
+    ),
     "no model": (lambda: ebm.Exact()(W), TypeError, "`model`", "RBM", r"\(3, 2\)"),
     "no inference": (lambda: ebm.query(RBM, V, MASK, "bp"), TypeError, "`inference`", "BP", "'bp'"),
 }  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._types import AnyArray
-from ._containers import as_data as as_data
+from ._containers import article as article, as_data as as_data
 
 
 Arguments = ParamSpec("Arguments")

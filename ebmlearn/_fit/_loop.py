@@ -266,9 +266,9 @@ def default_metric(
         return metric
     found = learner.metric(model)
     if found is None:
-        kind = type(model).__name__
+        kind = _checks.article(type(model).__name__)
         raise ValueError(
-            f"`metric` must be given with `validation` for a {kind} and this learner, got None."
+            f"`metric` must be given with `validation` for {kind} and this learner, got None."
         )
     model.check(validation, "validation")
     return found

@@ -169,18 +169,16 @@ def asker(
     default if none is.
     """
     require_model(model)
-    own, kind = Network(), type(model).__name__
+    own, kind = Network(), _checks.article(type(model).__name__)
     if model.kind in own.takes:
         if inference is not None:
             got = _checks.describe(inference)
-            raise ValueError(
-                f"`inference` must be None for a {kind}, which has its own, got {got}."
-            )
+            raise ValueError(f"`inference` must be None for {kind}, which has its own, got {got}.")
         return own
     if inference is None:
         inference = default
         if inference is None or model.kind not in inference.takes:
-            raise TypeError(f"`inference` must be given for a {kind}, such as `BP(10)`, got None.")
+            raise TypeError(f"`inference` must be given for {kind}, such as `BP(10)`, got None.")
     if not isinstance(inference, AbstractInference):
         raise TypeError(
             f"`inference` must be an inference such as `BP(iterations=10)`, got {inference!r}."

@@ -194,15 +194,15 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
     """What belief propagation does on one model."""
     # Functions rather than methods: Equinox wraps each method in a new module, which costs as much
     # as a small inference. `type(model)` is used below for the same reason.
-    kind, dtype = type(model).__name__, model.dtype
+    kind, dtype = _checks.article(type(model).__name__), model.dtype
     maker, automatic = MAKERS[model.kind], _is_automatic(bp)
     temperature = traced(bp.temperature, dtype)
     maker.check(model, bp.product, temperature)
     turns = maker.takes_turns(model)
     if bp.product == "mixed" and not turns:
-        raise ValueError(f'`product="mixed"` needs a bipartite model, got a {kind}.')
+        raise ValueError(f'`product="mixed"` needs a bipartite model, got {kind}.')
     if bp.schedule == "layers" and not turns:
-        raise ValueError(f'`schedule="layers"` needs a bipartite model, got a {kind}.')
+        raise ValueError(f'`schedule="layers"` needs a bipartite model, got {kind}.')
     for written, is_set in (
         (f"starts={bp.starts}", bp.starts > 1),
         ('damping="auto"', automatic),

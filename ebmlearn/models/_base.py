@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..units import AbstractUnits
 from ._arrays import symmetrised, without_diagonal
@@ -470,4 +471,5 @@ class AbstractSymmetric(AbstractModel):
 def no_features(model: AbstractModel, features: Any) -> None:
     """Raises `ValueError` if features are given to a model that has none."""
     if features is not None:
-        raise ValueError(f"`features` must be None for a {type(model).__name__}, got an array.")
+        kind = _checks.article(type(model).__name__)
+        raise ValueError(f"`features` must be None for {kind}, got an array.")

@@ -547,8 +547,8 @@ class AbstractGraphModel(AbstractTurns):
 
     def _no_penalty(self, name: str) -> NoReturn:
         raise ValueError(
-            f"`{name}` must not be set for a {type(self).__name__}, whose parameters are of many"
-            " kinds: use `optax.add_decayed_weights` with a mask."
+            f"`{name}` must not be set for {_checks.article(type(self).__name__)}, whose parameters"
+            " are of many kinds: use `optax.add_decayed_weights` with a mask."
         )
 
 

@@ -148,4 +148,6 @@ def listed(model: AbstractNamedModel) -> Int[Array, "..."]:
     if number > _MOST:
         raise NotImplementedError(f"at most {_MOST} events can be listed, and there are {number}.")
     events = first + np.indices(counts).reshape(len(counts), number).T
-    return jnp.asarray(events, jnp.int32).reshape(number, *[1] * len(model.batch_shape), len(counts))
+    return jnp.asarray(events, jnp.int32).reshape(
+        number, *[1] * len(model.batch_shape), len(counts)
+    )
