@@ -320,6 +320,17 @@ def test_bad_input():
         block.init(KEY, 0, None, (), {})
     with pytest.raises(ValueError, match=r"site 'x', of shape \(4,\)"):
         block.init(KEY, 0, {"x": jnp.zeros(4, jnp.int32)}, (), {})
+    for made, message in (
+        (None, "`build` must return a model of its site: .*got None"),
+        (crbm, "`build` must return a model of its site: .*got a CRBM"),
+        (
+            rbm.with_unary((jnp.zeros((2, 3)), rbm.hidden_bias)),
+            r"`build` .* each of the 1 rows of site 'x'.*\(2,\)",
+        ),
+    ):
+        block = SamplerBlock(ebm.Gibbs(), lambda sites, made=made: made, every)
+        with pytest.raises((TypeError, ValueError), match=message):
+            block.init(KEY, 0, {"x": jnp.zeros(3, jnp.int32)}, (), {})
 
 
 @pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "labelled"])

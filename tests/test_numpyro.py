@@ -260,5 +260,5 @@ def test_warm_up_moves_the_ladder():
 
 
 def test_a_kernel_is_no_block():
-    with pytest.raises(AttributeError, match=r"write `SamplerBlock\(sampler, build\)`"):
+    with pytest.raises(AttributeError, match=r"write `SamplerBlock\(sampler, build, model\)`"):
         Gibbs([(GibbsKernel(), ["z"]), (NUTS(lambda: None), None)])

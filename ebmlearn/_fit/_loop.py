@@ -216,6 +216,7 @@ def opened(
         raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
     data = _checks.as_data("data", data)
     if isinstance(data, Mapping):
+        built.check(data, "data")
         data = built.as_batch(data)
     rows = source(data, batch_size)
     if augment is not None:

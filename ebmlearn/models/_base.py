@@ -177,9 +177,9 @@ class AbstractModel(eqx.Module):
 
 
 def _are_numbers(x: Any) -> bool:
-    """Whether this is a number, or numbers, and not an array."""
+    """Whether this is a number, or some numbers of units, and not an array or its nested lists."""
     if isinstance(x, (tuple, list)):
-        return bool(x) and all(map(_are_numbers, x))
+        return bool(x) and all(type(n) is int for n in x)
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
