@@ -183,7 +183,12 @@ def test_wrong_uses(rbm):
         (lambda: ebm.Auto()(gaussian), TypeError, "GaussianRBM"),
         (lambda: ebm.query(gaussian, None), TypeError, "`inference` must be given", "use `BP`"),
         (lambda: ebm.Auto()(potts), TypeError, "LayeredModel", "use a sampler, such as `Gibbs"),
-        (lambda: ebm.query(potts, None), TypeError, "LayeredModel", "use a sampler, such as `Gibbs"),
+        (
+            lambda: ebm.query(potts, None),
+            TypeError,
+            "LayeredModel",
+            "use a sampler, such as `Gibbs",
+        ),
         (lambda: ebm.fit(rbm, learner, np.zeros((4, 6), int), epochs=1), TypeError, "Auto"),
     ):
         errors.check(case)

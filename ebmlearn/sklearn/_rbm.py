@@ -234,4 +234,4 @@ def _epoch(
 
 @eqx.filter_jit
 def _pseudo_log_likelihood(model: RBM, rows: Float[Array, "rows visible"]) -> Float[Array, " rows"]:
-    return pseudo_log_likelihood_of(model, rows)
+    return pseudo_log_likelihood_of(model, (rows,))
