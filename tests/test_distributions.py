@@ -6,6 +6,7 @@ import itertools
 import warnings
 from typing import Any, cast
 
+import extending
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -319,6 +320,17 @@ def test_bad_input():
         block.init(KEY, 0, None, (), {})
     with pytest.raises(ValueError, match=r"site 'x', of shape \(4,\)"):
         block.init(KEY, 0, {"x": jnp.zeros(4, jnp.int32)}, (), {})
+    for made, message in (
+        (None, "`build` must return a model of its site: .*got None"),
+        (crbm, "`build` must return a model of its site: .*got a CRBM"),
+        (
+            rbm.with_unary((jnp.zeros((2, 3)), rbm.hidden_bias)),
+            r"`build` .* each of the 1 rows of site 'x'.*\(2,\)",
+        ),
+    ):
+        block = SamplerBlock(ebm.Gibbs(), lambda sites, made=made: made, every)
+        with pytest.raises((TypeError, ValueError), match=message):
+            block.init(KEY, 0, {"x": jnp.zeros(3, jnp.int32)}, (), {})
 
 
 @pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "labelled"])
@@ -339,6 +351,31 @@ def test_events_moments_and_entropy(name):
     drawn = d.sample(KEY, (6,))
     assert drawn.shape == (6, x.shape[1])
     assert d.support(drawn).all()
+
+
+def test_events_are_the_states_of_the_units():
+    rng = np.random.default_rng(5)
+    w, u, b, c = (rng.normal(size=s).astype(np.float32) for s in ((2, 3), (3, 3), 2, 3))
+    model = ebm.LayeredModel(
+        {
+            "visible": extending.page()["Spin"](2),
+            "hidden": ebm.Binary(3),
+            "label": ebm.Categorical(1, 3),
+        },
+        {("visible", "hidden"): w, ("hidden", "label"): u},
+        {"visible": b, "label": c},
+    )
+    x = np.array(list(itertools.product((-1, 0, 1), (-1, 0, 1), (0, 1, 2))))
+    v, y = x[:, :2], np.eye(3)[x[:, 2]]
+    scores = v @ b + y @ c + np.logaddexp(0, v @ w + y @ u.T).sum(1)
+    log_p = scores - np.log(np.exp(scores).sum())
+    d = EnergyDistribution(model, "exact", steps=20)
+    np.testing.assert_array_equal(d.enumerate_support(), x)
+    np.testing.assert_allclose(d.log_prob(x), log_p, atol=1e-5)
+    np.testing.assert_allclose(d.mean, np.exp(log_p) @ x, atol=1e-5)
+    np.testing.assert_allclose(d.entropy(), -np.exp(log_p) @ log_p, atol=1e-5)
+    assert d.support(x).all() and not d.support(x + np.array([0, 0, 1])).all()
+    assert d.support(d.sample(KEY, (100,))).all()
 
 
 def test_numpyro_does_not_enumerate_events():

@@ -26,6 +26,13 @@ V, MASK = jnp.zeros(3), jnp.ones(3, bool)
 CASES = {
     # shapes
     "weights of one axis": (lambda: ebm.RBM(B, B, C), ValueError, "`weights`", "2 axes", r"\(3,\)"),
+    "nested lists": (
+        lambda: ebm.RBM([[0.1]], [0.0, 0.0], [0.0]), ValueError, "`visible_bias`", "1", r"\(2,\)",
+    ),
+    "rows of several lengths": (
+        lambda: ebm.RBM([[0.1], [0.2, 0.3]], [0.0], [0.0]),
+        TypeError, "`weights`", "array of floats", r"\[0.2, 0.3\]",
+    ),
     "visible bias": (lambda: ebm.RBM(W, C, C), ValueError, "`visible_bias`", "3", r"\(2,\)"),
     "hidden bias": (lambda: ebm.RBM(W, B, B), ValueError, "`hidden_bias`", "2", r"\(3,\)"),
     "batch axes": (
@@ -198,6 +205,10 @@ CASES = {
     "an unconditioned CRBM": (
         lambda: ebm.BP(1)(ebm.CRBM.init(3, 2, 4, key=KEY)),
         TypeError, "`model`", r"condition\(features\)", "CRBM",
+    ),
+    "a class with its article": (
+        lambda: ebm.BP(1)(ebm.EnergyModel(jnp.sum, ebm.Binary(3))),
+        TypeError, "`model`", "BP takes", "got an EnergyModel, which",
     ),
     "no model": (lambda: ebm.Exact()(W), TypeError, "`model`", "RBM", r"\(3, 2\)"),
     "no inference": (lambda: ebm.query(RBM, V, MASK, "bp"), TypeError, "`inference`", "BP", "'bp'"),

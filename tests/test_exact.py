@@ -252,7 +252,9 @@ def _truth_by_group(units, blocks, biases):
     rows = [np.concatenate(x) for x in itertools.product(*every)]
     parts = np.split(np.stack(rows), np.cumsum([u.width for u in units.values()])[:-1], axis=1)
     states = dict(zip(units, parts, strict=True))
-    scores = sum(states[k] @ b for k, b in biases.items())
+    scores = np.zeros(len(rows))
+    for k, b in biases.items():
+        scores = scores + states[k] @ b
     for (a, b), w in blocks.items():
         pair = np.einsum("si,ij,sj->s", states[a], w, states[b])
         scores = scores + (pair / 2 if a == b else pair)

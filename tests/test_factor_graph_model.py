@@ -676,6 +676,29 @@ def test_bad_input():
         (lambda: ebm.BP(2)(model, {d: np.array([0, 3])}), ValueError, "0 to 2"),
         (lambda: ebm.BP(2)(model, {a: np.zeros((2, 3), int)}), ValueError, "`evidence`"),
         (lambda: ebm.BP(2)(model, {a: np.zeros((2, 2))}), ValueError, "a likelihood for each"),
+        (
+            lambda: ebm.fit(model, ebm.MLE(ebm.BP(2)), {a: np.zeros((4, 2, 3), int)}),
+            ValueError,
+            r"`data` must have shape \(..., 2, 2\), as the group of variables",
+        ),
+        (
+            lambda: ebm.sample(model, ebm.PMP(2), 2, key=key, start={a: np.zeros((2, 3), int)}),
+            ValueError,
+            "`start` must have shape",
+        ),
+        (
+            lambda: ebm.sample(model, ebm.PMP(2), 2, key=key, start={a: np.zeros((2, 2))}),
+            TypeError,
+            "`start` must hold states, integers",
+        ),
+        (
+            lambda: ebm.sample(
+                model, ebm.PMP(2), 2, key=key, start={a: states}, clamped={a: states}
+            ),
+            TypeError,
+            "`clamped` must hold booleans",
+        ),
+        (lambda: model.with_evidence(np.zeros(3)), TypeError, "`updates` must be a dictionary"),
         (lambda: ebm.BP(2)(model, {a: -np.ones((2, 2, 2))}), ValueError, ">= 0"),
         (lambda: ebm.BP(2)(model, None, {a: states > 0}), ValueError, "no `evidence`"),
         (lambda: ebm.BP(2)(model, {a: states}, {a: states}), TypeError, "booleans"),

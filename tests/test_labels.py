@@ -1,5 +1,6 @@
 """Models of images and labels together."""
 
+import itertools
 from typing import Any, cast
 
 import jax
@@ -105,6 +106,86 @@ def test_gradient(learner):
     }
     for name, value in want.items():
         np.testing.assert_allclose(getattr(gradient, name), value, atol=0.02, err_msg=name)
+
+
+def log_marginals(model) -> dict:
+    """The log-potential of every configuration of the visible units, hidden ones summed out."""
+    f, out = oracle.flat(model), {}
+    counts = [getattr(u, "states", 2) for u in model.layers for _ in range(u.size)]
+    owner = [k for k, u in enumerate(model.layers) for _ in range(u.size)]
+    for states in itertools.product(*map(range, counts)):
+        parts = [
+            np.eye(counts[i])[s] if isinstance(model.layers[owner[i]], ebm.Categorical) else [s]
+            for i, s in enumerate(states)
+        ]
+        x = np.concatenate(parts)
+        score = x @ f.bias + x @ f.couplings @ x / 2
+        told = tuple(s for i, s in enumerate(states) if owner[i] in model.seen)
+        out[told] = np.logaddexp(out.get(told, -np.inf), score)
+    return out
+
+
+def pseudo(model, rows) -> np.ndarray:
+    """By enumeration: the sum over visible units of the log-probability given all others."""
+    marginal, out = log_marginals(model), []
+    counts = [getattr(model.layers[k], "states", 2) for k in model.seen]
+    counts = np.repeat(counts, [model.layers[k].size for k in model.seen])
+    for row in map(tuple, rows):
+        total = 0.0
+        for i, n in enumerate(counts):
+            others = [marginal[(*row[:i], s, *row[i + 1 :])] for s in range(n)]
+            total += marginal[row] - np.logaddexp.reduce(others)
+        out.append(total)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("name", ["label", "layers"])
+def test_pseudo_likelihood_counts_all_visible_layers(name):
+    """Its gradient too: against finite differences of the enumeration."""
+    rng = np.random.default_rng(7)
+    with oracle.x64(True):
+        if name == "label":
+            model = oracle.random_labelled(rng)
+            model = jax.tree.map(lambda x: x.astype(jnp.float64), model)
+        else:
+            shapes = {
+                ("visible", "hidden"): (2, 3), ("hidden", "label"): (3, 6),
+                ("label", "visible"): (6, 2), ("other", "label"): (2, 6),
+            }  # fmt: skip
+            layers = {
+                "visible": ebm.Binary(2), "hidden": ebm.Binary(3),
+                "label": ebm.Categorical(2, 3), "other": ebm.Binary(2),
+            }  # fmt: skip
+            blocks = {pair: rng.normal(size=shape) for pair, shape in shapes.items()}
+            inside = np.zeros((2, 2))
+            inside[0, 1] = inside[1, 0] = rng.normal()
+            blocks["visible", "visible"] = inside
+            unary = {k: rng.normal(size=u.width) for k, u in layers.items()}
+            model = ebm.LayeredModel(layers, blocks, unary)
+        counts = [(getattr(u, "states", 2), u.size) for u in (model.layers[k] for k in model.seen)]
+        batch = tuple(rng.integers(0, n, (4, size)) for n, size in counts)
+        rows = np.concatenate(batch, 1)
+        np.testing.assert_allclose(
+            ebm.pseudo_log_likelihood(model, batch), pseudo(model, rows), atol=1e-10
+        )
+        gradient, _, info = ebm.PseudoLikelihood().step(model, None, batch, key=KEY, epoch=0)
+        np.testing.assert_allclose(info.loss, -pseudo(model, rows).mean(), atol=1e-10)
+        leaves, structure = jax.tree.flatten(model)
+        for k, (x, got) in enumerate(zip(leaves, jax.tree.leaves(gradient), strict=True)):
+            if not x.size:
+                continue
+            at = tuple(rng.integers(0, n) for n in x.shape)
+            inside = x.ndim == 2 and x.shape[0] == x.shape[1] and bool((x == x.T).all())
+            at = (0, 1) if inside else at
+            moved = []
+            for step in (1e-5, -1e-5):
+                new = np.array(x)
+                new[at] += step
+                if inside:
+                    new[at[::-1]] += step
+                other = jax.tree.unflatten(structure, [*leaves[:k], new, *leaves[k + 1 :]])
+                moved.append(-pseudo(other, rows).mean())
+            np.testing.assert_allclose(got[at], (moved[0] - moved[1]) / 2e-5, atol=1e-7)
 
 
 def test_clamped_labels():

@@ -245,7 +245,6 @@ def test_two_visible_layers():
         ebm.LSSVM(ebm.BP(3, product="max")),
         ebm.MSSVM(ebm.BP(3, product="mixed")),
         ebm.PercLoss(),
-        ebm.PseudoLikelihood(),
     ):
         with pytest.raises(TypeError, match="`model` must have one visible layer for"):
             learner.step(flat, None, batch, key=0, epoch=0)

@@ -46,6 +46,27 @@ def test_the_bound_never_falls(kind, damping):
     assert bounds[-1] > bounds[0]
 
 
+@pytest.mark.parametrize("graph", [False, True])
+def test_convergence_is_judged_without_damping(graph):
+    """A small step is no sign of a fixed point if it is small by damping."""
+    rng = np.random.default_rng(6)
+    w, b, c = (1.5 * rng.normal(size=shape).astype(np.float32) for shape in ((3, 2), 3, 2))
+    model = ebm.RBM(w, b, c)
+    if graph:
+        scopes = [(i,) for i in range(5)] + [(i, 3 + j) for i in range(3) for j in range(2)]
+        tables = [np.array([0, x]) for x in (*b, *c)]
+        tables += [np.array([[0, 0], [0, x]]) for x in w.ravel()]
+        tables = [jnp.asarray(x, jnp.float32) for x in tables]
+        model = ebm.TableModel([2] * 5, scopes, tables)
+    for damping, iterations, converged in ((0.9995, 20, False), (0.9, 1000, True)):
+        found = ebm.MeanField(iterations, damping=damping, tol=1e-3)(model)
+        q = found.means["x"][:, 1] if graph else np.concatenate(found.means)
+        q = np.asarray(q, float)
+        field = np.concatenate([b + w @ q[3:], c + q[:3] @ w])
+        assert (np.abs(sigmoid(field) - q).max() < 2e-3) == converged
+        assert bool(found.converged) == converged
+
+
 def test_independent_units_are_exact():
     model = oracle.random_rbm(np.random.default_rng(2), scale=0.0)
     beliefs = ebm.MeanField(iterations=2)(model)

@@ -156,6 +156,23 @@ def test_units_that_are_not_joined():
     np.testing.assert_allclose(given.mean, want, rtol=1e-4)
 
 
+def test_learning_units_that_are_not_joined():
+    """The gradient of the likelihood of a half-normal distribution, by its closed moments."""
+    x = np.abs(np.random.default_rng(3).normal(size=(6, 2))).astype(np.float32)
+    joined = {("x", "x"): jnp.zeros((2, 2))}
+    for blocks in ({}, joined):
+        model = ebm.LayeredModel({"x": ebm.Nonnegative(2)}, blocks, {})
+        gradient, _, _ = ebm.MLE(ebm.Exact()).step(model, None, x, key=0, epoch=0)
+        mean = np.sqrt(2 / np.pi)
+        np.testing.assert_allclose(gradient.biases[0], mean - x.mean(0), atol=1e-5)
+        np.testing.assert_allclose(
+            gradient.units_of[0].precision, ((x**2).mean(0) - 1) / 2, atol=1e-5
+        )
+        if blocks:
+            want = mean**2 - (x[:, 0] * x[:, 1]).mean()
+            np.testing.assert_allclose(gradient.weights[0][0, 1], want, atol=1e-5)
+
+
 @pytest.mark.usefixtures("in_float64")
 def test_inferences_come_close():
     """To first order in the couplings all are right; to second order all but naive mean field."""

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import extending
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -195,6 +196,26 @@ def test_every_sampler_is_a_kernel():
     )
 
 
+def test_a_sampler_of_a_user_needs_no_info():
+    """The potential energy is that of the model, whatever the sampler says of its steps."""
+    model = oracle.random_rbm(np.random.default_rng(4), 3, 2)
+    metropolis = extending.page()["Metropolis"]()
+    along = ebm.Trajectory([model.tempered(0.5), model])
+    f = oracle.flat(model)
+    for sampler in (metropolis, ebm.TrajectoryTempering(along, sampler=metropolis)):
+        mcmc = MCMC(
+            SamplerKernel(sampler), num_warmup=50, num_samples=1500, num_chains=4,
+            chain_method="vectorized", progress_bar=False,
+        )  # fmt: skip
+        mcmc.run(KEY, model, extra_fields=("potential_energy",))
+        x = np.concatenate([mcmc.get_samples()[name] for name in model.names], 1).astype(float)
+        want = -(x @ f.bias) - ((x @ f.couplings) * x).sum(1) / 2
+        np.testing.assert_allclose(mcmc.get_extra_fields()["potential_energy"], want, atol=1e-5)
+        np.testing.assert_allclose(
+            x.mean(0), np.concatenate(oracle.truth(model).marginals), atol=0.07
+        )
+
+
 @pytest.mark.parametrize(
     "start",
     [[1, 0, 1, 0], jnp.asarray([True, False, True, False]), jnp.asarray([1.0, 0.0, 1.0, 0.0])],
@@ -239,5 +260,5 @@ def test_warm_up_moves_the_ladder():
 
 
 def test_a_kernel_is_no_block():
-    with pytest.raises(AttributeError, match=r"write `SamplerBlock\(sampler, build\)`"):
+    with pytest.raises(AttributeError, match=r"write `SamplerBlock\(sampler, build, model\)`"):
         Gibbs([(GibbsKernel(), ["z"]), (NUTS(lambda: None), None)])

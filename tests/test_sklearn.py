@@ -201,6 +201,22 @@ def test_gibbs_takes_what_fit_takes(rbm):
         rbm.gibbs(np.full((1, 6), np.nan))
 
 
+def test_partial_fit_goes_on_counting_epochs():
+    """Also after `fit`: a schedule of the learner follows them."""
+    learner = ebm.MLE(lambda epoch: ebm.MeanField(1 + 3 * epoch))
+    x = stripes(20)
+    found = BernoulliRBM(3, learning_rate=0.1, n_iter=2, random_state=0, learner=learner).fit(x)
+    found.model_ = oracle.random_rbm(np.random.default_rng(1), 6, 3, scale=2.0)
+    for epoch in (2, 3):
+        before = found.model_
+        found.partial_fit(x)
+        for at in (0, epoch):
+            gradient, *_ = learner.step(before, None, jnp.asarray(x), key=0, epoch=at)
+            want = before.weights - 0.1 * gradient.weights
+            same = np.allclose(found.model_.weights, want, atol=1e-6)
+            assert same == (at == epoch)
+
+
 def test_partial_fit_with_another_learner():
     found = BernoulliRBM(2, random_state=0).fit(stripes(20)).set_params(learner=ebm.CD(1))
     before = found.components_

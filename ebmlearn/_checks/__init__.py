@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from .._sentinels import LIMIT
 from .._types import AnyArray
-from ._containers import as_data as as_data
+from ._containers import article as article, as_data as as_data
 
 
 Arguments = ParamSpec("Arguments")

@@ -28,8 +28,8 @@ def as_data(name: str, x: Any) -> PyTree:
         return type(x)(*(as_data(f"{name}.{k}", v) for k, v in zip(x._fields, x, strict=True)))
     if hasattr(x, "with_format"):
         raise TypeError(
-            f"`{name}` must be an array, got a {type(x).__name__}: pass a column as an array, such"
-            ' as `dataset.with_format("numpy")["pixels"][:]`.'
+            f"`{name}` must be an array, got {article(type(x).__name__)}: pass a column as an"
+            ' array, such as `dataset.with_format("numpy")["pixels"][:]`.'
         )
     if hasattr(x, "nnz") and hasattr(x, "toarray"):
         return _numeric(name, x.toarray())
@@ -40,6 +40,12 @@ def as_data(name: str, x: Any) -> PyTree:
     if hasattr(x, "__dlpack__"):
         return jax.numpy.from_dlpack(x)
     return x
+
+
+def article(name: str) -> str:
+    """The name of a class with its article, as it is pronounced: an EnergyModel, an RBM, a CRBM."""
+    vowels = "AEFHILMNORSX" if name[:2].isupper() else "AEIO"
+    return f"an {name}" if name[0].upper() in vowels else f"a {name}"
 
 
 def _of_parts(name: str, x: Any) -> Any:

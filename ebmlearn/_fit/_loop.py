@@ -250,6 +250,7 @@ def _opened(asked: Asked, model: Any, data: Any, key: Key) -> tuple[AbstractMode
         raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
     data = _checks.as_data("data", data)
     if isinstance(data, Mapping):
+        built.check(data, "data")
         data = built.as_batch(data)
     rows = source(data, asked.batch_size)
     if asked.augment is not None:
@@ -297,9 +298,9 @@ def _default_metric(
         return metric
     found = learner.metric(model)
     if found is None:
-        kind = type(model).__name__
+        kind = _checks.article(type(model).__name__)
         raise ValueError(
-            f"`metric` must be given with `validation` for a {kind} and this learner, got None."
+            f"`metric` must be given with `validation` for {kind} and this learner, got None."
         )
     model.check(validation, "validation")
     return found

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from .. import factors, models, units
+from .. import _checks, factors, models, units
 
 
 Node = dict[str, Any] | None
@@ -70,7 +70,9 @@ def rebuilt(node: dict[str, Any], arrays: dict[str, np.ndarray]) -> PyTree:
 
 def _class(name: str) -> type:
     if name not in _classes():
-        raise ValueError(f"the file holds a {name}, which this version does not know.")
+        raise ValueError(
+            f"the file holds {_checks.article(name)}, which this version does not know."
+        )
     return _classes()[name]
 
 

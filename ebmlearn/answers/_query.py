@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
 from .._types import Evidence, Observed, Targets
-from ..inference import AbstractInference
+from ..inference import AbstractInference, Exact
 from ..inference._network import Network
 from ..models import AbstractModel
 from ..models._require import require_model
@@ -169,18 +169,19 @@ def asker(
     default if none is.
     """
     require_model(model)
-    own, kind = Network(), type(model).__name__
+    own, kind = Network(), _checks.article(type(model).__name__)
     if model.kind in own.takes:
         if inference is not None:
             got = _checks.describe(inference)
-            raise ValueError(
-                f"`inference` must be None for a {kind}, which has its own, got {got}."
-            )
+            raise ValueError(f"`inference` must be None for {kind}, which has its own, got {got}.")
         return own
-    if inference is None:
+    if inference is None and default is not None and model.kind in default.takes:
         inference = default
-        if inference is None or model.kind not in inference.takes:
-            raise TypeError(f"`inference` must be given for a {kind}, such as `BP(10)`, got None.")
+    if inference is None:
+        # Refuses what no inference takes: no other can be given then.
+        Exact().check(model)
+        hint = model.hint or "write `BP(10)`"
+        raise TypeError(f"`inference` must be given for {kind}, got None: {hint}.")
     if not isinstance(inference, AbstractInference):
         raise TypeError(
             f"`inference` must be an inference such as `BP(iterations=10)`, got {inference!r}."

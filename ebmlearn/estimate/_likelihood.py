@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,13 @@ from .._types import AnyArray
 from ..messages import graph_kinds
 from ..models import AbstractNamedModel, AbstractPlainModel
 from ..models._named_base import states_of
-from ..models._require import refuse, require, require_layers, require_possible
+from ..models._require import (
+    refuse,
+    require_fields,
+    require_layers,
+    require_model,
+    require_possible,
+)
 from ._ais import AISEstimate
 from ._log_partition import LogPartition
 
@@ -57,56 +63,85 @@ def log_likelihood(
 
 
 def pseudo_log_likelihood(
-    model: AbstractPlainModel, data: Shaped[AnyArray, "rows visible"] | Mapping[Any, AnyArray]
+    model: AbstractPlainModel,
+    data: Shaped[AnyArray, "rows visible"]
+    | tuple[Shaped[AnyArray, "rows ..."], ...]
+    | Mapping[Any, AnyArray],
 ) -> Float[Array, " rows"]:
     """The sum over visible units of $\\log p(v_i \\mid v_j, j \\ne i)$ in nats, with hidden units
     summed out. It needs no log Z.
 
     **Arguments:**
 
-    - `model`: an RBM, a conditioned CRBM, a BoltzmannMachine, a SemiRestrictedBM, or a graph of
-      which no factor excludes configurations.
-    - `data`: visible units, 0 or 1; of a graph, the states of all variables.
+    - `model`: any layered model with binary or categorical visible units and without connections
+      between hidden layers, or a graph of which no factor excludes configurations. Condition a CRBM
+      first.
+    - `data`: visible units; for a model with several visible layers, an array for each, such as
+      `(visible, labels)`; of a graph, the states of all variables.
     """
-    found: Any = require(model, ("binary", *graph_kinds()), "pseudo-likelihood")
+    found = require_conditionals(model, "pseudo-likelihood")
     if found.layerwise:
-        return pseudo_log_likelihood_of(found, _seen(found, data)[0])
+        return pseudo_log_likelihood_of(found, _seen(found, data))
     rows = found.asked_rows(data, "data")
     if _checks.is_concrete(rows) and bool((rows < 0).any()):
         raise ValueError("`data` must tell the states of all variables, got some of them.")
     return pseudo_log_likelihood_of(found, rows)
 
 
-def pseudo_log_likelihood_of(
-    model: Any, visible: Float[Array, "rows visible"] | Int[Array, "rows variables"]
-) -> Float[Array, " rows"]:
-    """The same of visible units as they are inside, or of rows of a graph."""
-    if not model.layerwise:
-        require_possible(model, "pseudo-likelihood")
-        scores = jax.nn.log_softmax(model.given(jnp.maximum(visible, 0)), axis=-1)
-        own = jnp.take_along_axis(scores, jnp.maximum(visible, 0)[..., None], axis=-1)[..., 0]
-        # Without a state it has no likelihood.
-        return jnp.where(visible >= 0, own, jnp.nan).sum(-1)
-    _closed(model)
-    layers = model.filled((visible,))
-    # What the log-potential gains when one unit is flipped.
-    gains = (1 - 2 * visible) * model.field(layers, 0)
-    for first, second, weights, _ in model.blocks():
-        if first == second:
-            continue
-        weights = weights if first == 0 else weights.T
-        hidden = model.field(layers, max(first, second))
+def require_conditionals(model: Any, what: str) -> Any:
+    """The model, or `TypeError` unless its visible units have a few states each, whose
+    probabilities given all other visible units are known by formula.
+    """
+    require_model(model)
+    if model.kind in graph_kinds():
+        return require_possible(model, what)
+    layered = require_fields(model, what)
+    if not all(layered.layers[k].numbered for k in layered.seen):
+        refuse(model, f"have visible units that {what} takes, binary or categorical,")
+    _closed(layered)
+    return layered
 
-        def flipped(unit: Any, weights: Array = weights, hidden: Array = hidden) -> Array:
-            row, v = unit
-            moved = hidden + (1 - 2 * v)[:, None] * jnp.broadcast_to(row[None], hidden.shape)
-            return (jax.nn.softplus(moved) - jax.nn.softplus(hidden)).sum(-1)
+
+def pseudo_log_likelihood_of(
+    model: Any, seen: Sequence[Float[Array, "rows _"]] | Int[Array, "rows variables"]
+) -> Float[Array, " rows"]:
+    """The same of visible layers as they are inside, or of rows of a graph."""
+    if not model.layerwise:
+        known = jnp.maximum(seen, 0)
+        scores = jax.nn.log_softmax(model.given(known), axis=-1)
+        own = jnp.take_along_axis(scores, known[..., None], axis=-1)[..., 0]
+        # Without a state it has no likelihood.
+        return jnp.where(seen >= 0, own, jnp.nan).sum(-1)
+    layers = model.filled(seen)
+    return jnp.stack([_of_layer(model, layers, k) for k in model.seen]).sum(0)
+
+
+def _of_layer(model: Any, layers: list[Float[Array, "rows _"]], k: int) -> Float[Array, " rows"]:
+    """The sum over the units of one layer."""
+    units, x = model.layers[k], layers[k]
+    others = units.others(x)
+    rows, size, number, step = others.shape
+    moves = others - x.reshape(rows, size, 1, step)
+    # What the log-potential gains when one unit takes another state.
+    gains = (moves * model.field(layers, k).reshape(rows, size, 1, step)).sum(-1)
+    for first, second, weights, _ in model.blocks():
+        hidden = second if first == k else first
+        if k not in (first, second) or hidden in model.seen:
+            continue
+        weights = (weights if first == k else weights.T).reshape(size, step, -1)
+        normaliser, field = model.layers[hidden].log_normaliser, model.field(layers, hidden)
+
+        def gained(unit: Any, normaliser: Any = normaliser, field: Array = field) -> Array:
+            own, move = unit
+            return jax.vmap(lambda m: normaliser(field + m @ own) - normaliser(field))(move)
 
         # So many units at a time, and recomputed for gradients: the fields of all may be too many.
-        at_once = max(1, min(_FIELDS // max(1, hidden.size), weights.shape[0]))
-        moves = (weights, visible.T)
-        gains = gains + jax.lax.map(jax.checkpoint(flipped), moves, batch_size=at_once).T
-    return -jax.nn.softplus(gains).sum(-1)
+        at_once = max(1, min(_FIELDS // max(1, field.size * number), size))
+        each = (weights, moves.transpose(1, 2, 0, 3))
+        found = jax.lax.map(jax.checkpoint(gained), each, batch_size=at_once)
+        gains = gains + found.transpose(2, 0, 1)
+    scores = jnp.concatenate([jnp.zeros((rows, size, 1), gains.dtype), gains], -1)
+    return -jax.nn.logsumexp(scores, axis=-1).sum(-1)
 
 
 def _free_energies(model: AbstractNamedModel, data: Any) -> Float[Array, " rows"]:

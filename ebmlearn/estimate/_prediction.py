@@ -95,8 +95,8 @@ def classify(
     rows = x.shape[0]
     if inference is None:
         if not model.is_closed:
-            kind = type(model).__name__
-            raise TypeError(f"`inference` must be given for a {kind}, which has no free energy.")
+            kind = _checks.article(type(model).__name__)
+            raise TypeError(f"`inference` must be given for {kind}, which has no free energy.")
         one_hot = jnp.eye(labels, dtype=x.dtype)
 
         def score(label: Float[Array, " labels"]) -> Float[Array, " rows"]:

@@ -277,6 +277,13 @@ def limited(iterations: Any, tol: Any, dtype: DTypeLike, unroll: bool = False) -
     )
 
 
+def undamped(old: Array, new: Array, damping: Float[AnyArray, ""]) -> Array:
+    """Where a damped step from `old` to `new` aims. A small step alone says nothing of how far a
+    fixed point is.
+    """
+    return old + (new - old) / jnp.asarray(1 - damping)
+
+
 def chunk_of(model: AbstractModel, schedule: Schedule = "layers") -> int:
     """The number of instances to process at once, so that their messages take no more memory than
     messages that are kept.

@@ -200,7 +200,7 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
     """What belief propagation does on one model."""
     # Functions rather than methods: Equinox wraps each method in a new module, which costs as much
     # as a small inference. `type(model)` is used below for the same reason.
-    kind, dtype = type(model).__name__, model.dtype
+    kind, dtype = _checks.article(type(model).__name__), model.dtype
     maker, automatic = MAKERS[model.kind], _is_automatic(bp)
     temperature = traced(bp.temperature, dtype)
     maker.check(model, bp.product, temperature)
@@ -212,7 +212,7 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         if is_set and not turns:
             raise ValueError(
                 f'`{setting}="{getattr(bp, setting)}"` needs a bipartite model, whose layers have'
-                f" two sides with no two units of a side joined, got a {kind}."
+                f" two sides with no two units of a side joined, got {kind}."
             )
     for written, is_set in (
         (f"starts={bp.starts}", bp.starts > 1),

@@ -12,7 +12,7 @@ from .. import messages
 from ..messages import GraphInstance, MAKERS
 from ..models import Statistics
 from ..models._problem import each, each_and_mean
-from ._base import chunk_of, Limits
+from ._base import chunk_of, Limits, undamped
 from ._beliefs import AbstractDerived, Beliefs
 
 
@@ -52,7 +52,9 @@ class GraphSettings(eqx.Module):
 
         def sweep(scores: Array) -> tuple[Array, Float[Array, ""]]:
             new = jax.lax.fori_loop(0, classes.shape[0], updated, scores)
-            change = jax.nn.softmax(new, axis=-1) - jax.nn.softmax(scores, axis=-1)
+            known = [jnp.where(there, x, jnp.zeros_like(x)) for x in (scores, new)]
+            aim = jnp.where(there, undamped(*known, self.damping), -jnp.inf)
+            change = jax.nn.softmax(aim, axis=-1) - jax.nn.softmax(scores, axis=-1)
             return new, jnp.abs(change).max(initial=0)
 
         even = jnp.where(there, jnp.zeros_like(unary), -jnp.inf)

@@ -15,7 +15,7 @@ from ..messages import change, Instance
 from ..models import AbstractLayeredModel, Statistics
 from ..models._problem import each, each_and_mean
 from ..models._require import require_possible
-from ._base import AbstractInference, check_limits, chunk_of, limited, Limits, traced
+from ._base import AbstractInference, check_limits, chunk_of, limited, Limits, traced, undamped
 from ._beliefs import AbstractDerived, Beliefs
 from ._graph_mean_field import graph_beliefs, graph_statistics, GraphSettings
 
@@ -108,7 +108,8 @@ class _Settings(eqx.Module):
             new = list(old)
             for layer in reversed(layers):
                 new[layer] = self._updated(model, instance, layer, new)
-            return new, change(old, new)
+            aims = [undamped(*pair, self.damping) for pair in zip(old, new, strict=True)]
+            return new, change(old, aims)
 
         # The start is one update of every unit from probabilities of one half, so that
         # exchanging 0 and 1 changes nothing.
@@ -245,6 +246,6 @@ MeanField.__init__.__doc__ = """**Arguments:**
 
 - `iterations`: the largest number of sweeps. A new number needs no compilation.
 - `damping`: the share of its old value that a log-odds keeps, in [0, 1).
-- `tol`: stop an instance when no probability changes by more than this in a sweep. Without it all
-  sweeps are made, and `converged` uses a tolerance of 1e-3.
+- `tol`: stop an instance when no probability would change by more than this in a sweep without
+  damping. Without it all sweeps are made, and `converged` uses a tolerance of 1e-3.
 """

@@ -215,13 +215,15 @@ def real_beliefs(
     **went: Any,
 ) -> Beliefs:
     """Beliefs about real units from their moments."""
+    model = problem.model
     products = covariance + mean[:, None] * mean[None, :]
     own = jnp.eye(mean.shape[0], dtype=bool)
     products = jnp.where(own, jnp.diag(variance + mean**2), products)
     return Beliefs(
         problem,
-        Found(log_partition, products, name),
-        log_odds=problem.model.units([None]),
+        # There is one block, or none.
+        Found(log_partition, model.factors(tuple(products for _ in model.blocks())), name),
+        log_odds=model.units([None]),
         normal=Normal(mean, variance),
         covariance=covariance,
         **went,

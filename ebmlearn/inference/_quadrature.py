@@ -41,7 +41,7 @@ def exact_moments(problem: Any) -> Beliefs:
     if n > max(_POINTS):
         raise ValueError(
             f"`model` must have at most {max(_POINTS)} units for quadrature, or none that are"
-            f" joined, got a {type(problem.model).__name__} with {n}."
+            f" joined, got {_checks.article(type(problem.model).__name__)} with {n}."
         )
     return _integrated(problem)
 

@@ -373,7 +373,7 @@ def _came(x: Any) -> str:
     if x is None:
         return "None"
     if isinstance(x, (list, tuple)):
-        return f"a {type(x).__name__} of length {len(x)}"
+        return f"{_checks.article(type(x).__name__)} of length {len(x)}"
     return _checks.describe(x) if hasattr(x, "dtype") else f"a value of type {type(x).__name__}"
 
 

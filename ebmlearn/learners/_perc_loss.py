@@ -47,8 +47,8 @@ class PercLoss(AbstractMemoryless):
         no_gaps(model, observed, self)
         one_visible(model, seen, self)
         if not layered.is_closed:
-            kind = type(model).__name__
-            raise ValueError(f"`model` must have a closed free energy, got a {kind}.")
+            kind = _checks.article(type(model).__name__)
+            raise ValueError(f"`model` must have a closed free energy, got {kind}.")
         (visible,) = seen
         found, lowest = _search(model, rows_in(seen), self.k, key)
         data = model.complete_energies(seen)

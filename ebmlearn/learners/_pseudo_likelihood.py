@@ -6,19 +6,16 @@ from jaxtyping import Array, Int, PyTree
 
 from .. import _checks
 from .._types import Batch, Key
-from ..estimate._likelihood import pseudo_log_likelihood_of
+from ..estimate._likelihood import pseudo_log_likelihood_of, require_conditionals
 from ..inference import AbstractInference
-from ..messages import graph_kinds
 from ..models import AbstractModel
 from ..models._base import with_inside
-from ..models._require import require
 from ._base import (
     AbstractLearner,
     mean_field,
     Metric,
     Model,
     no_gaps,
-    one_visible,
     prediction_error,
     StepInfo,
 )
@@ -67,10 +64,9 @@ class PseudoLikelihood(AbstractLearner):
 def _step(learner: PseudoLikelihood, model: Any, batch: Any) -> tuple[Any, Array]:
     def loss(model: Any) -> Array:
         given, seen, observed = model.observe(batch)
-        require(given, ("binary", *graph_kinds()), "PseudoLikelihood")
+        require_conditionals(given, "PseudoLikelihood")
         no_gaps(given, observed, learner)
-        one_visible(given, seen, learner)
-        return -pseudo_log_likelihood_of(given, seen[0] if given.layerwise else seen).mean()
+        return -pseudo_log_likelihood_of(given, seen).mean()
 
     # By filter: the wires of a graph are integers.
     value, gradient = eqx.filter_value_and_grad(loss)(model)

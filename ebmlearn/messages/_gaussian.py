@@ -376,16 +376,16 @@ class GaussianMaker(AbstractMaker):
         return GaussianView(model, schedule, damping)
 
     def check(self, model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
-        name = type(model).__name__
+        name = _checks.article(type(model).__name__)
         if product != "sum":
-            raise ValueError(f'`product` must be "sum" for a {name}, got {product!r}.')
+            raise ValueError(f'`product` must be "sum" for {name}, got {product!r}.')
         if not _checks.is_concrete(temperature) or float(temperature) != 1:
-            raise ValueError(f"`temperature` must be 1 for a {name}, got {temperature}.")
+            raise ValueError(f"`temperature` must be 1 for {name}, got {temperature}.")
 
     def check_mixed(self, model: Any, argument: str) -> None:
-        name = type(model).__name__
+        name = _checks.article(type(model).__name__)
         raise ValueError(
-            f"`{argument}` must be left out for a {name}: its messages are Gaussians, which cannot"
+            f"`{argument}` must be left out for {name}: its messages are Gaussians, which cannot"
             " be mixed."
         )
 

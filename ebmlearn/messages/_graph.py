@@ -336,9 +336,9 @@ class AbstractGraphMaker(AbstractMaker):
         are no longer small against what stands for minus infinity.
         """
         if product == "mixed":
-            name = type(model).__name__
+            name = _checks.article(type(model).__name__)
             raise ValueError(
-                f'`product` must be "sum" or "max" for messages of a {name}, got "mixed": take'
+                f'`product` must be "sum" or "max" for messages of {name}, got "mixed": take'
                 ' `Exact(product="mixed")`, or `LSSVM` to train it.'
             )
         if not _checks.is_concrete((model, temperature)) or float(temperature) >= 1:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..factors import AbstractFactor
 from ..units import AbstractUnits
@@ -177,9 +178,9 @@ class AbstractModel(eqx.Module):
 
 
 def _are_numbers(x: Any) -> bool:
-    """Whether this is a number, or numbers, and not an array."""
+    """Whether this is a number, or some numbers of units, and not an array or its nested lists."""
     if isinstance(x, (tuple, list)):
-        return bool(x) and all(map(_are_numbers, x))
+        return bool(x) and all(type(n) is int for n in x)
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
@@ -478,4 +479,5 @@ class AbstractSymmetric(AbstractModel):
 def no_features(model: AbstractModel, features: Any) -> None:
     """Raises `ValueError` if features are given to a model that has none."""
     if features is not None:
-        raise ValueError(f"`features` must be None for a {type(model).__name__}, got an array.")
+        kind = _checks.article(type(model).__name__)
+        raise ValueError(f"`features` must be None for {kind}, got an array.")

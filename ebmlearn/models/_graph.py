@@ -18,7 +18,7 @@ from ._base import no_features, States
 from ._block import Block
 from ._chains import as_mask
 from ._energy import EnergyModel
-from ._graph_problem import GraphProblem
+from ._graph_problem import GraphProblem, masked
 from ._groups import cut_states, cut_units, joined_states, Sizes
 from ._problem import each_and_mean
 from ._require import refuse
@@ -376,7 +376,7 @@ class AbstractGraphModel(AbstractTurns):
         if not by_group:
             return rows, as_mask("clamped", clamped, (num_chains, size)) & (given >= 0)
         evidence = {group: start[group] for group in clamped}
-        held = self._fitted(GraphProblem(self, evidence, clamped).held, num_chains)
+        held = self._fitted(masked(evidence, clamped, "start", "clamped"), num_chains)
         return jnp.where(held >= 0, held, rows), held >= 0
 
     def told(
@@ -400,13 +400,11 @@ class AbstractGraphModel(AbstractTurns):
         start = self.unnamed(start)
         if start is None:
             return jnp.full((num_chains, len(self.num_states)), -1, jnp.int32)
-        return self._fitted(GraphProblem(self, start).held, num_chains)
+        return self._fitted(start, num_chains)
 
-    def _fitted(self, held: Any, num_chains: int) -> Int[Array, "chains variables"]:
+    def _fitted(self, start: Any, num_chains: int) -> Int[Array, "chains variables"]:
         """States for each chain."""
-        size = len(self.num_states)
-        if held is None:
-            raise ValueError("`start` must hold states, integers, got likelihoods.")
+        held, size = self.rows(start, "start"), len(self.num_states)
         if held.shape not in ((size,), (num_chains, size)):
             raise ValueError(
                 f"`start` must hold one configuration, or one for each of {num_chains} samples,"
@@ -556,8 +554,8 @@ class AbstractGraphModel(AbstractTurns):
 
     def _no_penalty(self, name: str) -> NoReturn:
         raise ValueError(
-            f"`{name}` must not be set for a {type(self).__name__}, whose parameters are of many"
-            " kinds: use `optax.add_decayed_weights` with a mask."
+            f"`{name}` must not be set for {_checks.article(type(self).__name__)}, whose parameters"
+            " are of many kinds: use `optax.add_decayed_weights` with a mask."
         )
 
 

@@ -35,7 +35,7 @@ class GraphProblem(AbstractSampled):
         if evidence is None:
             return
         if observed is not None:
-            evidence = _masked(evidence, observed)
+            evidence = masked(evidence, observed, "evidence", "observed")
         evidence, self.log_likelihood = model.likelihood(evidence)
         if not isinstance(evidence, Mapping) or evidence:
             self.held = model.rows(evidence, "evidence")
@@ -229,28 +229,28 @@ def each_group(fn: Any, named: Any, *more: Any) -> Any:
     return jax.tree.map(of_one, named, *more)
 
 
-def _masked(evidence: Any, observed: Any) -> Any:
-    """Evidence in which only what is observed counts."""
+def masked(evidence: Any, observed: Any, name: str, mask_name: str) -> Any:
+    """Evidence in which only what is observed counts; errors name both arguments."""
     if not isinstance(evidence, Mapping) or not isinstance(observed, Mapping):
         raise TypeError(
-            "`evidence` and `observed` must be dictionaries of groups of variables, got"
-            f" {_checks.describe(evidence)} and {_checks.describe(observed)}."
+            f"`{name}` and `{mask_name}` must be dictionaries of groups of variables, got types"
+            f" {type(evidence).__name__} and {type(observed).__name__}."
         )
     out = dict(evidence)
     for group, mask in observed.items():
         if group not in out:
-            raise ValueError("`observed` must hold groups that `evidence` holds, got another one.")
+            raise ValueError(f"`{mask_name}` must hold groups of `{name}` only, got another one.")
         if isinstance(out[group], Mapping):
             # By the names of variables; one mask may be for all of them.
             own = mask if isinstance(mask, Mapping) else dict.fromkeys(out[group], mask)
-            out[group] = _masked(out[group], own)
+            out[group] = masked(out[group], own, name, mask_name)
             continue
         mask = mask if hasattr(mask, "dtype") else np.asarray(mask)
         if getattr(mask, "dtype", None) != jnp.bool_:
-            raise TypeError(f"`observed` must hold booleans, got {_checks.describe(mask)}.")
+            raise TypeError(f"`{mask_name}` must hold booleans, got {_checks.describe(mask)}.")
         if not hasattr(out[group], "dtype") and not isinstance(out[group], int):
             got = _checks.describe(out[group])
-            raise TypeError(f"`evidence` must hold arrays, got {got}.")
+            raise TypeError(f"`{name}` must hold arrays, got {got}.")
         given, mask = jnp.asarray(out[group]), jnp.asarray(mask)
         if jnp.issubdtype(given.dtype, jnp.floating):
             mask, nothing = mask[..., None], jnp.ones((), given.dtype)
@@ -261,7 +261,7 @@ def _masked(evidence: Any, observed: Any) -> Any:
             np.broadcast_shapes(mask.shape, given.shape)
         except ValueError:
             raise ValueError(
-                f"`observed` must have the shape of the states of a group, {given.shape}, got"
+                f"`{mask_name}` must have the shape of the states of a group, {given.shape}, got"
                 f" {_checks.describe(mask)}."
             ) from None
         with jax.numpy_rank_promotion("allow"):

@@ -41,6 +41,7 @@ class LayeredModel(AbstractLayeredModel):
     biases: tuple[Float[Array, "... _"], ...]
     layer_names: tuple[str, ...] = eqx.field(static=True)
     joined: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    hint: ClassVar[str] = "use a sampler, such as `Gibbs()`, and `SAP` to train it"
     example: ClassVar[str] = (
         '{"visible": Binary(784), "hidden": Binary(500)}, [("visible", "hidden")], key=0'
     )

@@ -255,8 +255,8 @@ class AbstractNamedModel(AbstractPlainModel):
             wanted = (
                 f"{len(seen)} arrays, {what}," if len(seen) > 1 else "one array of visible units"
             )
-            kind = type(self).__name__
-            raise ValueError(f"`{name}` must be {wanted} for a {kind}, got {len(parts)}.")
+            kind = _checks.article(type(self).__name__)
+            raise ValueError(f"`{name}` must be {wanted} for {kind}, got {len(parts)}.")
         # Units that take no evidence must all be there.
         gaps = [self.layers[k].evidence is not None for k in seen]
         found = [apart(x) if gap else (x, None) for x, gap in zip(parts, gaps, strict=True)]

@@ -152,8 +152,9 @@ class Problem(AbstractSampled):
             return
         if units.evidence is None:
             names = ", ".join(f"`{name}`" for name in self.model.names)
+            kind = _checks.article(type(self.model).__name__)
             raise ValueError(
-                f"`evidence` must be None for a {type(self.model).__name__}: fix units {names} with"
+                f"`evidence` must be None for {kind}: fix units {names} with"
                 " `sample(..., clamped=...)` instead."
             )
         shape = (*self.shape, units.size)
@@ -266,7 +267,8 @@ class Problem(AbstractSampled):
         units = self.model.layers[0]
         given = self.given()
         if units.evidence != (0.0, 1.0):
-            raise TypeError(f"`model` must be discrete, got a {type(self.model).__name__}.")
+            kind = _checks.article(type(self.model).__name__)
+            raise TypeError(f"`model` must be discrete, got {kind}.")
         if given is None:
             zeros = jnp.zeros((*self.shape, units.size), self.model.dtype)
             given = zeros, zeros != 0

@@ -93,8 +93,8 @@ class QueryModel(AbstractModel):
         usual, weak = model.query_defaults
         if weak is None and (temperature not in (None, 1) or strength is not None):
             name = "strength" if strength is not None else "temperature"
-            kind = type(model).__name__
-            raise ValueError(f"`{name}` must not be given for a {kind}, got {locals()[name]}.")
+            kind = _checks.article(type(model).__name__)
+            raise ValueError(f"`{name}` must not be given for {kind}, got {locals()[name]}.")
         self.centred = model.centred_form()
         fixed = weak is None or temperature is None
         self.log_temperature = None if fixed else jnp.log(jnp.asarray(temperature, dtype))

@@ -90,7 +90,5 @@ def refuse(model: AbstractModel, wanted: str, hint: str | None = None) -> NoRetu
     """Raises an error for a model that is not taken, and says why or what to do."""
     hint = model.hint if hint is None else hint
     hint = f": {hint}" if hint else ""
-    kind = type(model).__name__
-    # As pronounced letter by letter: an RBM, a CRBM.
-    article = "an" if kind[:2].isupper() and kind[0] in "AEFHILMNORSX" else "a"
-    raise Refused(f"`model` must {wanted}, got {article} {kind}, which is {model.kind}{hint}.")
+    kind = _checks.article(type(model).__name__)
+    raise Refused(f"`model` must {wanted}, got {kind}, which is {model.kind}{hint}.")

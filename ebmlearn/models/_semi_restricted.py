@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -36,6 +36,7 @@ class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
     label_bias: Float[Array, " labels"] | None = eqx.field(
         converter=optional("label_bias"), default=None
     )
+    hint: ClassVar[str] = "use a sampler, such as `Gibbs()`, and `SAP` to train it"
 
     def __check_init__(self):
         if (self.label_weights is None) != (self.label_bias is None):

@@ -148,7 +148,10 @@ class SamplerBlock(MCMCKernel):
 
         sites: Any = (model_kwargs or {}).get(GIBBS_SITES_KWARG, {})
         model = self._build(sites)
-        _events.check(model)
+        try:
+            _events.check(model)
+        except TypeError as error:
+            raise TypeError(f"`build` must return a model of its site: {error}") from None
         return model
 
     def _rows(self, model: AbstractNamedModel, name: str, x: Array) -> Array:
@@ -159,6 +162,11 @@ class SamplerBlock(MCMCKernel):
                 f" got one of {_events.size(model)} units."
             )
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        if model.batch_shape not in ((), rows.shape[:1]):
+            raise ValueError(
+                f"`build` must make a single model, or one for each of the {len(rows)} rows of site"
+                f" {name!r}, got a batch of shape {model.batch_shape}."
+            )
         return rows.astype(jnp.int32) if model.layers[0].finite else rows
 
     def _compare(

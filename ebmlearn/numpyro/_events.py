@@ -39,11 +39,11 @@ def check(model: Any) -> None:
 
 def support(model: AbstractNamedModel) -> Any:
     """The constraint of a site. Units of several kinds, such as labels beside binary ones, are
-    integers up to the last state of each.
+    integers from the first to the last state of each.
     """
     kinds = {model.layers[k].support for k in _held(model)}
     if len(kinds) > 1:
-        return constraints.independent(constraints.integer_interval(0, num_states(model) - 1), 1)
+        return constraints.independent(constraints.integer_interval(*_interval(model)), 1)
     ((name, *arguments),) = kinds
     one = getattr(constraints, name)
     return constraints.independent(one(*arguments) if arguments else one, 1)
@@ -54,14 +54,14 @@ def is_finite(model: AbstractNamedModel) -> bool:
     return all(model.layers[k].finite for k in _held(model))
 
 
-def num_states(model: AbstractNamedModel) -> Int[np.ndarray, " n"]:
-    """How many states each unit of a site has, where these are finitely many."""
-    counts = []
+def _interval(model: AbstractNamedModel) -> Int[np.ndarray, "2 n"]:
+    """The first and the last state of each unit of a site, where these are finitely many."""
+    ends = []
     for k in _held(model):
-        # An interval of integers from 0, or else both states of a binary unit.
+        # An interval of integers, or else both states of a binary unit.
         _, *interval = model.layers[k].support
-        counts.append(np.full(model.layers[k].size, interval[1] + 1 if interval else 2))
-    return np.concatenate(counts)
+        ends.append(np.tile(np.array(interval or (0, 1))[:, None], model.layers[k].size))
+    return np.concatenate(ends, 1)
 
 
 def moments(
@@ -143,9 +143,12 @@ def listed(model: AbstractNamedModel) -> Int[Array, "..."]:
     """All events, along an axis before those of the batch of the model, which are of length 1."""
     if not is_finite(model):
         raise NotImplementedError("events can be listed only if units have finitely many states.")
-    counts = [int(n) for n in num_states(model)]
+    first, last = _interval(model)
+    counts = (last - first + 1).tolist()
     number = math.prod(counts)
     if number > _MOST:
         raise NotImplementedError(f"at most {_MOST} events can be listed, and there are {number}.")
-    events = np.indices(counts).reshape(len(counts), number).T.astype(np.int32)
-    return jnp.asarray(events).reshape(number, *[1] * len(model.batch_shape), len(counts))
+    events = first + np.indices(counts).reshape(len(counts), number).T
+    return jnp.asarray(events, jnp.int32).reshape(
+        number, *[1] * len(model.batch_shape), len(counts)
+    )

@@ -83,8 +83,8 @@ class _NoBlock:
     def __get__(self, instance: object, owner: type) -> NoReturn:
         raise AttributeError(
             f"a `{owner.__name__}` must not be a block of `numpyro.infer.Gibbs`, since it knows"
-            " nothing of other sites: write `SamplerBlock(sampler, build)`, where `build` makes the"
-            " model from them."
+            " nothing of other sites: write `SamplerBlock(sampler, build, model)`, where `build`"
+            " makes the distribution of its site from them and `model` is the NumPyro model."
         )
 
 
@@ -180,7 +180,7 @@ class SamplerKernel(MCMCKernel):
         ladder = None if state.ladder is None else state.ladder.counted(info)
         return KernelState(
             _sites(model, chain.units, shape),
-            info.energy.reshape(shape),
+            model.energies(model.encode(chain.units)).reshape(shape),
             jnp.broadcast_to(accepted, shape),
             ladder,
             chain,

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import PyTree
 from pgmax import fgraph, fgroup, vgroup
 
+from .. import _checks
 from ..models import AbstractModel, Groups
 from ..models._lattice import ends, OFFSETS
 from ..models._require import require
@@ -61,8 +62,8 @@ def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
 def no_grid(model: AbstractModel, grid: Grid | None) -> None:
     """Raises `ValueError` where there is a grid for units that need none."""
     if grid is not None:
-        kind = type(model).__name__
-        raise ValueError(f"`grid` must be None unless units are nonnegative, got one for a {kind}.")
+        kind = _checks.article(type(model).__name__)
+        raise ValueError(f"`grid` must be None unless units are nonnegative, got one for {kind}.")
 
 
 def _binary(model: Any, grid: Grid | None) -> PGMaxGraph:

@@ -40,12 +40,19 @@ def apart(data: Mapping[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
     return soft, hard
 
 
+def by_group(x: Any, name: str) -> Mapping[Any, Any]:
+    """The mapping itself, or `TypeError`."""
+    if not isinstance(x, Mapping):
+        raise TypeError(f"`{name}` must be a dictionary of groups, got {_checks.describe(x)}.")
+    return x
+
+
 def parts_of(data: Mapping[Any, Any], names: Names, sizes: Sizes, name: str) -> Parts:
     """Says where each value belongs."""
     shapes = tuple(shape for shape, _ in sizes)
     whole: dict[int, Any] = {}
     single: dict[int, dict[int, Any]] = {}
-    for key, x in data.items():
+    for key, x in by_group(data, name).items():
         if is_variable(key):
             k, at = names.place(key, shapes, f"`{name}`")
             single.setdefault(k, {})[at] = x

@@ -28,7 +28,7 @@ from ..models._require import refuse
 from ..models._turns import put, taken, unless_held
 from ..units import Categorical
 from ._compat import starts_of
-from ._evidence import apart, joined, parts_of
+from ._evidence import apart, by_group, joined, parts_of
 from ._layout import check_graph, initial, lay_out, Layout, Wires
 from ._names import Named, Names
 from ._nnbm_group import NNBMFactor
@@ -270,7 +270,7 @@ class FactorGraphModel(AbstractGraphModel):
           Without the first axis, one table is shared by all factors of the group.
         """
         values = list(self.log_potentials)
-        for group, value in updates.items():
+        for group, value in by_group(updates, "updates").items():
             k = self.factor_groups.index(group, "`updates`")
             values[k] = _filled("updates", value, values[k])
         return eqx.tree_at(lambda m: m.log_potentials, self, tuple(values))

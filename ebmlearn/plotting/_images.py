@@ -112,8 +112,8 @@ def filters(
     """
     weights = getattr(model, "weights", None)
     if weights is None:
-        got = type(model).__name__
-        raise TypeError(f"`model` must have weights to hidden units, got {_article(got)}.")
+        got = _checks.article(type(model).__name__)
+        raise TypeError(f"`model` must have weights to hidden units, got {got}.")
     blocks = weights if isinstance(weights, tuple) else (weights,)
     _checks.count("layer", layer, 0)
     if layer >= len(blocks):
@@ -255,7 +255,3 @@ def _size(mosaic: np.ndarray) -> tuple[float, float]:
     height, width = mosaic.shape[:2]
     scale = min(7 / max(height, width), 1 / 8)
     return (max(width * scale, 1.0), max(height * scale, 1.0))
-
-
-def _article(name: str) -> str:
-    return f"an {name}" if name[:1] in "AEIOUN" else f"a {name}"

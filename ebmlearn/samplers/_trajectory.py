@@ -50,8 +50,8 @@ class Trajectory(eqx.Module):
         for model in models:
             require_model(model)
             if not jax.tree.leaves(parameters(model)):
-                kind = type(model).__name__
-                raise ValueError(f"`models` must have parameters, got a {kind} without any.")
+                kind = _checks.article(type(model).__name__)
+                raise ValueError(f"`models` must have parameters, got {kind} without any.")
             require_shape("models", models[0], model)
         # Places that are not in use hold the first model.
         every = [*[models[0]] * (capacity - len(models)), *models]
@@ -188,11 +188,11 @@ def require_shape(name: str, one: Any, other: Any) -> None:
         if type(one) is not type(other) and hasattr(one, "condition"):
             hint = ": write `trajectory.condition(features)`"
         raise ValueError(
-            f"`{name}` must hold models of one shape, got a {_described(one)} and a"
+            f"`{name}` must hold models of one shape, got {_described(one)} and"
             f" {_described(other)}{hint}."
         )
 
 
 def _described(model: Any) -> str:
     shapes = ", ".join(str(x.shape) for x in jax.tree.leaves(parameters(model))[:4])
-    return f"{type(model).__name__} with parameters of shape {shapes}"
+    return f"{_checks.article(type(model).__name__)} with parameters of shape {shapes}"

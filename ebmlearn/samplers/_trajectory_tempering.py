@@ -118,7 +118,7 @@ class TrajectoryTempering(AbstractChains):
         swapped, source = exchanged(log_ratio, tried, one)
         replicas = jax.tree.map(lambda x: moved(x, source), state.replicas)
 
-        def stepped(model: Any, units: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Array]:
+        def stepped(model: Any, units: PyTree, key: PRNGKeyArray) -> PyTree:
             again, own = jax.random.split(key)
             if summed and not self.sampler.renews:
                 # What is summed out has been swapped as if it did not matter.
@@ -126,13 +126,14 @@ class TrajectoryTempering(AbstractChains):
                 for k in summed:
                     layers[k] = drawn(model, layers, k, jax.random.fold_in(again, k))
                 units = model.decode(layers)
-            after, info = self.sampler._step(model, ChainState(units, state.clamped), own)
-            return after.units, info.energy
+            after, _ = self.sampler._step(model, ChainState(units, state.clamped), own)
+            return after.units
 
-        replicas, energies = on_each(stepped, replicas, jax.random.split(two, number))
+        replicas = on_each(stepped, replicas, jax.random.split(two, number))
         new = advanced(state, replicas, source, first)
         new = dataclasses.replace(new, rates=_measured(state.rates, log_ratio, tried))
-        return new, TemperingInfo(energies[-1], tried, swapped, new.trips)
+        energies = model.energies(model.encode(new.units))
+        return new, TemperingInfo(energies, tried, swapped, new.trips)
 
 
 def each(function: Callable[..., Any], *arrays: PyTree) -> Any:

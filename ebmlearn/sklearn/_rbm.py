@@ -82,7 +82,7 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         size = min(self.batch_size, len(rows))
         for k in range(self.n_iter):
             began = time.perf_counter()
-            self._epoch(rows, size, k)
+            self._epoch(rows, size)
             if self.verbose:
                 score, seconds = self.score_samples(rows).mean(), time.perf_counter() - began
                 print(
@@ -93,14 +93,15 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def partial_fit(self, X: MatrixLike, y: object = None) -> "BernoulliRBM":
         """Makes one step of gradient descent with the rows of `X` as one batch, continuing from the
-        last call; `y` is not used.
+        last call; `y` is not used. A call counts as one epoch for settings of the learner that
+        depend on the epoch.
         """
         check_settings(self)
         first = not hasattr(self, "model_")
         rows = self._rows(X, reset=first)
         if first:
             self._begin(rows)
-        self._epoch(rows, len(rows), 0)
+        self._epoch(rows, len(rows))
         return self
 
     def transform(self, X: MatrixLike) -> Float[np.ndarray, "rows components"]:
@@ -152,6 +153,7 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _begin(self, rows: Float[np.ndarray, "rows visible"]) -> None:
         self._key = jax.random.key(seed(self.random_state))
+        self._epochs = 0
         self.model_ = RBM.init(rows.shape[1], self.n_components, key=self._next_key())
         self._start(self._learner())
 
@@ -159,7 +161,7 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._state = learner.init(self.model_, key=self._next_key())
         self._started = learner
 
-    def _epoch(self, rows: Float[np.ndarray, "rows visible"], size: int, number: int) -> None:
+    def _epoch(self, rows: Float[np.ndarray, "rows visible"], size: int) -> None:
         rate = jnp.asarray(self.learning_rate, self.model_.dtype)
         learner = self._learner()
         if not eqx.tree_equal(learner, self._started):
@@ -172,15 +174,15 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             jnp.asarray(rows),
             size,
             rate,
-            jnp.asarray(number),
+            jnp.asarray(self._epochs),
             self._next_key(),
         )
         if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(model)):
             raise FloatingPointError(
-                f"A parameter is NaN or infinite in iteration {number + 1}: try a smaller"
+                f"A parameter is NaN or infinite in iteration {self._epochs + 1}: try a smaller"
                 f" `learning_rate` than {self.learning_rate}."
             )
-        self.model_, self._state = model, state
+        self.model_, self._state, self._epochs = model, state, self._epochs + 1
 
     def _rows(self, X: MatrixLike, reset: bool) -> Float[np.ndarray, "rows visible"]:
         """Rows as training takes them."""
@@ -234,4 +236,4 @@ def _epoch(
 
 @eqx.filter_jit
 def _pseudo_log_likelihood(model: RBM, rows: Float[Array, "rows visible"]) -> Float[Array, " rows"]:
-    return pseudo_log_likelihood_of(model, rows)
+    return pseudo_log_likelihood_of(model, (rows,))

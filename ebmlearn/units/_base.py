@@ -43,7 +43,9 @@ class AbstractUnits(eqx.Module):
     @property
     @abc.abstractmethod
     def support(self) -> tuple[str, *tuple[int, ...]]:
-        """The name of NumPyro's constraint for one unit, and its arguments."""
+        """The name of NumPyro's constraint for one unit, and its arguments. Units that are `finite`
+        have every integer of an `"integer_interval"` as a state, or are `"boolean"`.
+        """
 
     @abc.abstractmethod
     def check(self, name: str, states: AnyArray) -> None:
