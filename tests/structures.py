@@ -68,6 +68,8 @@ class Sums(NamedTuple):
     scores: np.ndarray
     means: np.ndarray
     second: np.ndarray
+    locations: np.ndarray
+    scales: np.ndarray
 
 
 @dataclasses.dataclass
@@ -82,6 +84,9 @@ class Truth:
     # Real units: their moments, and what their values make of all this.
     means: np.ndarray | None = None
     second: np.ndarray | None = None
+    # Of units that are independent given the discrete ones: before they are cut off below 0.
+    locations: Any = None
+    scales: Any = None
     given: Callable[[np.ndarray], "Truth"] | None = None
 
     @functools.cached_property
@@ -306,7 +311,9 @@ class Layered:
             scores = scores + (free.sum() * math.log(2 * math.pi) - np.linalg.slogdet(some)[1]) / 2
             means[:, free] = sent @ inverse
             spread[:, np.outer(free, free)] = inverse.reshape(-1)
-        return Sums(scores, means, spread + means[:, :, None] * means[:, None, :])
+        second = spread + means[:, :, None] * means[:, None, :]
+        wide = np.diag(own)
+        return Sums(scores, means, second, field / wide, 1 / np.sqrt(wide))
 
     def _kind(self, i: int) -> str:
         return next(self.parts[k].kind for k, at in self.places().items() if at.start <= i < at.stop)
@@ -336,6 +343,7 @@ class Layered:
         truth = Truth(self.parts, states, found.scores, make(x, found), self.factors())
         if len(known):
             truth.means, truth.second = found.means, found.second
+            truth.locations, truth.scales = found.locations, found.scales
             truth.given = lambda row: self._truth(row, features)
             truth.factors = []
         return truth
