@@ -1193,3 +1193,10 @@ def save_and_load(s: Structure, rng: Any) -> None:
     for a, b in zip(jax.tree.leaves(loaded), jax.tree.leaves(s.model), strict=True):
         near("array", a, b, 0, 0)
     near("energy", _energies(s, loaded), -s.truth.scores, rtol=1e-4)
+
+
+def chosen(structure: Structure, number: int) -> list[str]:
+    """Some operations, others for each structure; exact inference is always among them."""
+    rng = np.random.default_rng([structure.seed, 1])
+    others = [name for name in OPERATIONS if name != "exact_sum"]
+    return ["exact_sum", *(str(x) for x in rng.permutation(others)[: max(number - 1, 0)])]

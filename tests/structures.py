@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
@@ -188,7 +189,9 @@ class Structure:
 
 def made(seed: int, kind: str, code: str, truth: Truth) -> Structure:
     names: dict[str, Any] = {}
-    exec(HEADER + code, names)
+    # PGMax is not written for strict promotion.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        exec(HEADER + code, names)
     total = sum_of(truth)
     # The oracle agrees with itself: its factors with its scores.
     if truth.factors and truth.means is None:
