@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="the number of the first one")
     parser.add_argument("--operations", type=int, default=8, help="how many for each structure")
     parser.add_argument("--only", nargs="+", help="only these operations, for each structure")
-    parser.add_argument("--kind", help="only structures whose kind begins like this")
+    parser.add_argument("--kind", help="only structures whose kinds begin like these, with commas between")
     _slices.add_arguments(parser)
 
 
@@ -62,7 +62,7 @@ def _slice(run: dict[str, Any], work: Path | None, deadline: Any) -> dict[str, A
     done = 0
     for seed in range(run["first"], run["first"] + run["number"]):
         structure = structures.structure(seed)
-        if run["method"] != "all" and not structure.kind.startswith(run["method"]):
+        if run["method"] != "all" and not structure.kind.startswith(tuple(run["method"].split(","))):
             continue
         done += 1
         wanted = run["operations"]
@@ -74,7 +74,8 @@ def _slice(run: dict[str, Any], work: Path | None, deadline: Any) -> dict[str, A
             counts[f"{structure.kind}: {name}"][found.result] += 1
             if found.result == "refused":
                 kind = f"{name}: {checks.sentence(found.detail)}"
-                own = refusals.setdefault(kind, {"number": 0, "example": found.detail, "seed": seed})
+                example = {"number": 0, "example": found.detail, "seed": seed}
+                own = refusals.setdefault(kind, example)
                 own["number"] += 1
             if found.result == "wrong":
                 wrong.append(

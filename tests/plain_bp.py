@@ -3,7 +3,11 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy.special
+
+
+# Its types say less than it does.
+logsumexp: Any = scipy.special.logsumexp
 
 
 class Found(NamedTuple):
@@ -36,7 +40,9 @@ def run(factors: Any, counts: Any, rng: Any = None, sweeps: int = 600) -> Found 
             edges += [(len(tables), axis, v) for axis, v in enumerate(scope)]
             tables.append(table)
     scopes = [scope for scope, _ in factors if len(scope) > 1]
-    up = {e: np.zeros(counts[e[2]]) if rng is None else rng.normal(size=counts[e[2]]) for e in edges}
+    up = {
+        e: np.zeros(counts[e[2]]) if rng is None else rng.normal(size=counts[e[2]]) for e in edges
+    }
 
     def inward():
         total = [x.copy() for x in own]

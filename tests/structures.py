@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy.special import log_ndtr, logsumexp
+from plain_bp import logsumexp
+from scipy.special import log_ndtr
 
 
 # What the code of a structure may use.
@@ -122,9 +123,7 @@ class Truth:
 
     def marginals(self, p: np.ndarray) -> list[np.ndarray]:
         """The probability of each state of each variable."""
-        return [
-            np.bincount(self.states[:, v], p, count) for v, count in enumerate(self.counts)
-        ]
+        return [np.bincount(self.states[:, v], p, count) for v, count in enumerate(self.counts)]
 
     def expected(self, p: np.ndarray) -> list[np.ndarray]:
         return [np.tensordot(p, x.values, 1) for x in self.features]
@@ -301,7 +300,7 @@ class Layered:
         means[:, ~free] = value
         if any(part.kind == "nonnegative" for part in self.parts):
             # They are joined to no other real units.
-            for i in np.flatnonzero(free):
+            for i in np.flatnonzero(free).tolist():
                 log, mean, square = self._alone(field[:, i], own[i, i], self._kind(i))
                 scores, means[:, i] = scores + log, mean
                 spread[:, i, i] = square - mean**2
@@ -319,7 +318,8 @@ class Layered:
         return Sums(scores, means, second, field / wide, 1 / np.sqrt(wide))
 
     def _kind(self, i: int) -> str:
-        return next(self.parts[k].kind for k, at in self.places().items() if at.start <= i < at.stop)
+        places = self.places().items()
+        return next(self.parts[k].kind for k, at in places if at.start <= i < at.stop)
 
     @staticmethod
     def _alone(field: np.ndarray, precision: float, kind: str):
@@ -378,9 +378,7 @@ class Layered:
             at, variance = self.places()[k], np.exp(2 * self.log_scale[k])
             square = np.einsum("rii->ri", found.second)[:, at]
             values = (square + self.origin[k] ** 2) / variance
-            out.append(
-                Feature(f"units_of[{k}].log_scale", values)
-            )
+            out.append(Feature(f"units_of[{k}].log_scale", values))
         return out
 
     def factors(self) -> list[Factor]:
@@ -715,14 +713,18 @@ def _of_factors(
 
 def tables(seed: int, rng: Any) -> Structure:
     while True:
-        counts = [int(n) for n in rng.choice([1, 2, 3, 4], rng.integers(1, 7), p=[0.1, 0.5, 0.3, 0.1])]
+        counts = [
+            int(n) for n in rng.choice([1, 2, 3, 4], rng.integers(1, 7), p=[0.1, 0.5, 0.3, 0.1])
+        ]
         if math.prod(counts) > MOST:
             continue
         zeros = float(rng.choice([0.0, 0.0, 0.1, 0.3]))
         scale = float(rng.choice([0.5, 1.0, 2.0, 20.0], p=[0.4, 0.3, 0.25, 0.05]))
         scopes = []
         for _ in range(rng.integers(0, 8)):
-            order = min(int(rng.choice([0, 1, 2, 3, 4], p=[0.05, 0.25, 0.4, 0.2, 0.1])), len(counts))
+            order = min(
+                int(rng.choice([0, 1, 2, 3, 4], p=[0.05, 0.25, 0.4, 0.2, 0.1])), len(counts)
+            )
             scopes.append(tuple(int(v) for v in rng.permutation(len(counts))[:order]))
         values = []
         for scope in scopes:
@@ -756,16 +758,17 @@ def grid(seed: int, rng: Any) -> Structure:
         channels = {}
         for name in ("pixels", "label")[: rng.integers(0, 3)]:
             width = int(rng.choice([2, 3]))
-            if states**pixels * math.prod(t.shape[1] ** pixels for t in channels.values()) * (
-                width**pixels
-            ) <= MOST:
+            if (
+                states**pixels
+                * math.prod(t.shape[1] ** pixels for t in channels.values())
+                * (width**pixels)
+                <= MOST
+            ):
                 channels[name] = _with_zeros(rng, normal(rng, states, width), zeros)
         counts = [states] * pixels
         at = np.arange(pixels).reshape(shape)
         factors, features = [], []
-        every_state = every(
-            counts + [n for t in channels.values() for n in [t.shape[1]] * pixels]
-        )
+        every_state = every(counts + [n for t in channels.values() for n in [t.shape[1]] * pixels])
 
         def add(name, table, scopes, every_state=every_state, factors=factors, features=features):
             factors += [Factor(scope, table) for scope in scopes]
@@ -866,7 +869,9 @@ def _factor_graph(rng: Any) -> tuple[str, Truth]:
 
     # Two factors of one scope are no graph of PGMax.
     scopes: set[frozenset[int]] = set()
-    for kind in rng.choice(["pair", "pair", "enum", "OR", "AND", "pool", "dense"], rng.integers(0, 5)):
+    for kind in rng.choice(
+        ["pair", "pair", "enum", "OR", "AND", "pool", "dense"], rng.integers(0, 5)
+    ):
         if kind == "pair" and len(counts) > 1:
             some = []
             for _ in range(rng.integers(1, 4)):

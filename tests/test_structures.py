@@ -40,7 +40,9 @@ def test_structures_are_of_all_kinds_and_shapes():
 def test_plain_bp_is_exact_on_a_tree():
     rng = np.random.default_rng(0)
     factors = [((0,), rng.normal(size=2)), ((1, 0), rng.normal(size=(3, 2)))]
-    factors.append(((2, 0, 3), np.where(rng.random((2, 2, 2)) < 0.3, -np.inf, rng.normal(size=(2, 2, 2)))))
+    factors.append(
+        ((2, 0, 3), np.where(rng.random((2, 2, 2)) < 0.3, -np.inf, rng.normal(size=(2, 2, 2))))
+    )
     counts = (2, 3, 2, 2)
     scores = np.zeros(counts)
     for x in itertools.product(*map(range, counts)):
