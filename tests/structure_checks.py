@@ -909,9 +909,8 @@ def _errors(truth: Truth, p: np.ndarray, number: int) -> list[np.ndarray]:
     for x in truth.features:
         mean = np.tensordot(p, x.values, 1)
         spread = np.tensordot(p, x.values**2, 1) - mean**2
-        # Real units spread around their means too.
-        wide = 1.0 if truth.means is None else 3.0
-        out.append(ERRORS * wide * np.sqrt(2 * np.maximum(spread, 0) / number) + 0.01 * wide)
+        spread = np.maximum(spread, 0) + x.noise
+        out.append(ERRORS * np.sqrt(2 * spread / number) + 0.01)
     return out
 
 

@@ -55,6 +55,8 @@ class Feature(NamedTuple):
 
     name: str
     values: np.ndarray
+    # How much real units vary it at most, given the others.
+    noise: float = 0.0
 
 
 class Factor(NamedTuple):
@@ -360,6 +362,17 @@ class Layered:
         right = found.means[:, places[b]] if b in places else x[b]
         return left[:, :, None] * right[:, None, :]
 
+    def noise(self, found: Sums, *layers: int) -> float:
+        """A bound of the variance of products of units, given the discrete ones."""
+        real = [self.places()[k] for k in layers if k in self.places()]
+        square = np.einsum("rii->ri", found.second)
+        spread = square - found.means**2
+        if len(real) < 2:
+            return max((float(spread[:, at].max()) for at in real), default=0.0)
+        # The fourth moment of a normal distribution.
+        fourth = found.means**4 + 6 * found.means**2 * spread + 3 * spread**2
+        return float(fourth[:, [i for at in real for i in range(at.start, at.stop)]].max())
+
     def units(self, x: dict[int, np.ndarray], found: Sums, k: int) -> np.ndarray:
         return found.means[:, self.places()[k]] if k in self.places() else x[k]
 
@@ -370,15 +383,16 @@ class Layered:
             values = self.products(x, found, a, b)
             if a == b:
                 values = values * _apart(self.parts[a])
-            out.append(Feature(f"weights[{n}]", values))
+            out.append(Feature(f"weights[{n}]", values, self.noise(found, a, b)))
         for k in range(len(self.parts)):
             values = self.units(x, found, k)
-            out.append(Feature(f"biases[{k}]", values))
+            out.append(Feature(f"biases[{k}]", values, self.noise(found, k)))
         for k in self.log_scale:
             at, variance = self.places()[k], np.exp(2 * self.log_scale[k])
             square = np.einsum("rii->ri", found.second)[:, at]
             values = (square + self.origin[k] ** 2) / variance
-            out.append(Feature(f"units_of[{k}].log_scale", values))
+            noise = self.noise(found, k, k) / float(variance.min()) ** 2
+            out.append(Feature(f"units_of[{k}].log_scale", values, noise))
         return out
 
     def factors(self) -> list[Factor]:
@@ -576,7 +590,7 @@ def _named(spec: Layered, blocks: list[str], biases: list[str]):
     def features(x: dict[int, np.ndarray], found: Sums) -> list[Feature]:
         out = []
         for name, own in zip([*blocks, *biases], spec.features(x, found), strict=True):
-            out.append(Feature(name, own.values))
+            out.append(own._replace(name=name))
         return out
 
     return features
@@ -671,11 +685,12 @@ def _gaussian(seed: int, rng: Any, scale: float) -> Structure:
         mean, square = found.means, np.einsum("rii->ri", found.second)
         apart = (square - 2 * mean * b + b**2) / sigma**2
         sent = np.einsum("rij,ij->ri", both, weights) / sigma
+        one, two = (spec.noise(found, *[0] * k) / float(sigma.min()) ** (2 * k) for k in (1, 2))
         return [
-            Feature("weights", both / sigma[:, None]),
-            Feature("visible_bias", (mean - b) / sigma**2),
+            Feature("weights", both / sigma[:, None], one),
+            Feature("visible_bias", (mean - b) / sigma**2, one / float(sigma.min()) ** 2),
             Feature("hidden_bias", x[1]),
-            Feature("log_sigma", apart - sent),
+            Feature("log_sigma", apart - sent, 4 * (one + two)),
         ]
 
     code = f"model = ebm.GaussianRBM({', '.join(map(literal, (weights, b, c, log_sigma)))})"
