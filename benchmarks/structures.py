@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="the number of the first one")
     parser.add_argument("--operations", type=int, default=8, help="how many for each structure")
     parser.add_argument("--only", nargs="+", help="only these operations, for each structure")
-    parser.add_argument("--kind", help="only structures whose kinds begin like these, with commas between")
+    parser.add_argument(
+        "--kind", help="only structures whose kinds begin like these, with commas between"
+    )
     _slices.add_arguments(parser)
 
 
@@ -62,7 +64,9 @@ def _slice(run: dict[str, Any], work: Path | None, deadline: Any) -> dict[str, A
     done = 0
     for seed in range(run["first"], run["first"] + run["number"]):
         structure = structures.structure(seed)
-        if run["method"] != "all" and not structure.kind.startswith(tuple(run["method"].split(","))):
+        if run["method"] != "all" and not structure.kind.startswith(
+            tuple(run["method"].split(","))
+        ):
             continue
         done += 1
         wanted = run["operations"]
