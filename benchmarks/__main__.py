@@ -27,6 +27,7 @@ NAMES = (
     "sklearn",
     "speed",
     "structure",
+    "structures",
     "uai",
     "upstream",
 )
