@@ -44,7 +44,7 @@ def pairs(*edges):
     return make
 
 
-def by_factor(kind, *scopes):
+def factors(kind, *scopes):
     return lambda x, rng: kind(variables_for_factors=[[x[i] for i in scope] for scope in scopes])
 
 

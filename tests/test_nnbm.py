@@ -166,7 +166,9 @@ def test_learning_units_that_are_not_joined():
         mean = np.sqrt(2 / np.pi)
         np.testing.assert_allclose(gradient.biases[0], mean - x.mean(0), atol=1e-5)
         np.testing.assert_allclose(
-            gradient.units_of[0].precision, ((x**2).mean(0) - 1) / 2, atol=1e-5
+            gradient.units_of[0].precision,
+            ((x**2).mean(0) - 1) / 2,
+            atol=1e-5,  # pyright: ignore
         )
         if blocks:
             want = mean**2 - (x[:, 0] * x[:, 1]).mean()

@@ -49,7 +49,7 @@ def dbm():
     return ebm.DBM(weights, [TILT / 8 - x / 2 for x in fields])
 
 
-def by_factor(model):
+def factors(model):
     pytest.importorskip("pgmax")
     return uai.to_factor_graph(model)
 
