@@ -108,6 +108,9 @@ def test_bad_input():
         ExchangeKernel(model_of(ising), ebm.Gibbs(0.5))
     with pytest.raises(ValueError, match="`steps`"):
         ExchangeKernel(model_of(ising), ebm.Gibbs(), steps=0)
+    with pytest.raises(ValueError, match=r"`init_params` must be a dictionary of .*, got \['w'\]"):
+        rows = jnp.zeros((3, 4), jnp.int32)
+        ExchangeKernel(model_of(ising)).init(KEY, 0, {"w": jnp.zeros(())}, (rows,), {})
 
 
 def test_rows_that_do_not_count_are_refused():

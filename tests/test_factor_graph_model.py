@@ -666,6 +666,7 @@ def test_bad_input():
             "`graph` must be a PGMax FactorGraph",
         ),
         (lambda: model.log_potentials_of(other.rbm), KeyError, "`group`"),
+        (lambda: model.log_potentials_of(a), KeyError, "must be a factor group of the graph"),
         (lambda: model.with_log_potentials({other.rbm: np.zeros((4, 3))}), KeyError, "`updates`"),
         (lambda: model.with_log_potentials({mixed.rbm: np.zeros((3, 4))}), ValueError, r"\(4, 3\)"),
         (lambda: model.with_log_potentials({mixed.rbm: states}), TypeError, "floating-point"),

@@ -97,7 +97,7 @@ def require_conditionals(model: Any, what: str) -> Any:
         return require_possible(model, what)
     layered = require_fields(model, what)
     if not all(layered.layers[k].numbered for k in layered.seen):
-        refuse(model, f"have visible units that {what} takes, binary or categorical,")
+        refuse(model, f"have visible units that {what} takes, binary or categorical")
     _closed(layered)
     return layered
 

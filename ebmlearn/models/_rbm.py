@@ -244,7 +244,7 @@ class CRBM(AbstractFree):
     visible_bias: Float[Array, " visible"] = eqx.field(converter=parameter("visible_bias"))
     hidden_bias: Float[Array, " hidden"] = eqx.field(converter=parameter("hidden_bias"))
 
-    hint: ClassVar[str] = "call `model.condition(features)` first"
+    hint: ClassVar[str] = "call `model.condition(features)` first, or train it with `MLE` or `CD`"
 
     def __check_init__(self):
         _checks.rank("weights", self.weights, 2, "[visible, hidden]")

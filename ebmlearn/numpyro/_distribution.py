@@ -97,7 +97,8 @@ class EnergyDistribution(Distribution):
         ):
             raise TypeError(
                 "`log_partition` must be 'exact', None, or a number or an array such as"
-                f" `BP(50)(model).log_partition`, got {_checks.describe(log_partition)}."
+                " `BP(50)(model).log_partition`, got"
+                f" {_checks.article(type(log_partition).__name__)}."
             )
         elif log_partition is not None:
             _check_shape(log_partition, model.batch_shape)
@@ -169,7 +170,7 @@ class EnergyDistribution(Distribution):
             return _events.event(model, drawn).reshape(*shape, *self.event_shape)
 
         lead = self._lead
-        key = _events.typed(key)
+        key = _checks.as_key(key)
         keys = jax.random.split(key, lead) if lead else key
         return self._each(draw, keys, after=len(sample_shape))
 
@@ -178,6 +179,11 @@ class EnergyDistribution(Distribution):
         self, value: Num[AnyArray, "..."], intermediates: PyTree = None
     ) -> Float[Array, "..."]:
         """The log-probability of events, or of None for a normaliser, their log-potential."""
+        if isinstance(value, tuple):
+            raise TypeError(
+                "`value` must be one array, visible layers beside each other along its last axis,"
+                f" got {_checks.article(type(value).__name__)}."
+            )
         lead, own = self._lead, self.ranks[1]
         value = jnp.asarray(value)
         if not lead:

@@ -34,7 +34,8 @@ def check(model: Any) -> None:
     require_layers(model, "a distribution")
     layers = [model.layers[k] for k in _held(model)]
     if len({layer.support for layer in layers}) > 1 and not all(u.finite for u in layers):
-        refuse(model, "have visible units that are all real, or all of finitely many states, to be")
+        wanted = "have visible units that are all real, or all of finitely many states"
+        refuse(model, f"{wanted}, for a distribution")
 
 
 def support(model: AbstractNamedModel) -> Any:
@@ -147,7 +148,10 @@ def listed(model: AbstractNamedModel) -> Int[Array, "..."]:
     counts = (last - first + 1).tolist()
     number = math.prod(counts)
     if number > _MOST:
-        raise NotImplementedError(f"at most {_MOST} events can be listed, and there are {number}.")
+        raise NotImplementedError(
+            f"at most {_MOST} events can be listed, got {number}: give `log_partition` as a number,"
+            " or a `sampler` to `ExchangeKernel`."
+        )
     events = first + np.indices(counts).reshape(len(counts), number).T
     return jnp.asarray(events, jnp.int32).reshape(
         number, *[1] * len(model.batch_shape), len(counts)

@@ -44,7 +44,7 @@ def require_exchange() -> None:
     """Raises `ValueError` unless an `ExchangeKernel` asks."""
     if not _inside.get():
         raise ValueError(
-            "`log_partition` must be 'exact' or a value but inside an `ExchangeKernel`, got"
+            "`log_partition` must be 'exact' or a value, except inside an `ExchangeKernel`, got"
             " 'exchange': a density without its normaliser would be wrong."
         )
 
@@ -186,7 +186,11 @@ class ExchangeKernel(MCMCKernel):
             )
         self._potential, self._constrained = found.potential_fn, found.postprocess_fn
         self._sites(found.model_trace)
-        z = found.param_info.z if init_params is None else init_params
+        z: Any = found.param_info.z if init_params is None else init_params
+        names = sorted(found.param_info.z)
+        if not isinstance(z, dict) or sorted(z) != names:
+            got = sorted(z) if isinstance(z, dict) else _checks.describe(z)
+            raise ValueError(f"`init_params` must be a dictionary of {names}, got {got}.")
 
         def start(key: Array, z: Any) -> ExchangeState:
             energy = self._energy(z, model_args, model_kwargs)

@@ -256,7 +256,7 @@ class FactorGraphModel(AbstractGraphModel):
 
         - `group`: a factor group of the graph.
         """
-        return self.log_potentials[self.factor_groups.index(group, "`group`")]
+        return self.log_potentials[self.factor_groups.index(group, "`group`", "factor group")]
 
     def with_log_potentials(
         self, updates: Mapping[Any, Float[AnyArray, "..."]]
@@ -271,7 +271,7 @@ class FactorGraphModel(AbstractGraphModel):
         """
         values = list(self.log_potentials)
         for group, value in by_group(updates, "updates").items():
-            k = self.factor_groups.index(group, "`updates`")
+            k = self.factor_groups.index(group, "`updates`", "factor group")
             values[k] = _filled("updates", value, values[k])
         return eqx.tree_at(lambda m: m.log_potentials, self, tuple(values))
 

@@ -43,7 +43,7 @@ class Names(eqx.Module):
         halves = [[i >> 32, i & 0xFFFFFFFF] for i in self.ids.ids]
         self.tokens = np.array(halves, np.uint32).reshape(-1, 2)
 
-    def index(self, group: Any, what: str) -> int:
+    def index(self, group: Any, what: str, kind: str = "group") -> int:
         """The place of a group, or an error that names the argument."""
         try:
             # A variable of PGMax begins with the number that is its group's hash.
@@ -52,7 +52,7 @@ class Names(eqx.Module):
             return self._now().index(hash(group))
         except (ValueError, TypeError):
             raise KeyError(
-                f"{what} must be a group of the graph of this model, got {_checks.describe(group)}"
+                f"{what} must be a {kind} of the graph of this model, got {_checks.describe(group)}"
             ) from None
 
     def place(
