@@ -94,7 +94,9 @@ def judged(error: Exception) -> Outcome:
     text = str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
     ours = "/ebmlearn/" in frame.filename
-    clear = re.search(r"`[^`]+`", text) and text.endswith(".") and "\n" not in text
+    # One sentence: none begins within it.
+    one = text.endswith(".") and not re.search(r"\n|\. [A-Z]", text)
+    clear = one and re.search(r"`[^`]+`", text)
     if isinstance(error, REFUSALS) and ours and clear:
         return Outcome("refused", text)
     where = f"{Path(frame.filename).name}:{frame.lineno}"
@@ -107,6 +109,7 @@ _KINDS = r"\b(binary|categorical|gaussian|nonnegative)\b"
 
 def sentence(text: str) -> str:
     """A refusal without what belongs to one structure: numbers, and names and kinds of layers."""
+    text = re.sub(r"`[^`]*/[^`]*`", "`PATH`", text)
     text = re.sub(r"\d+(\.\d+)?(e[-+]?\d+)?", "N", text)
     text = re.sub(rf"{_NAMES}(, {_NAMES})+", "NAMES", text)
     # Which kinds are known depends on what has been imported.
@@ -338,7 +341,8 @@ def evidence_of(structure: Structure, rng: Any, soft: bool = True, number: int =
         values = values.astype(np.float32)
         rest = real.shape[1] - first.size
         truths = [truth.given(np.r_[row, np.full(rest, np.nan)].astype(float)) for row in values]
-        return Given(values, None, [(t, np.zeros(len(t.states))) for t in truths])
+        mask = None if np.isnan(values).any() else np.ones(values.shape, bool)
+        return Given(values, mask, [(t, np.zeros(len(t.states))) for t in truths])
     own, known = rows[:, : first.size], known[:, : first.size]
     values = np.where(known, own, np.nan).astype(np.float32)
     extras = []
@@ -357,7 +361,7 @@ def evidence_of(structure: Structure, rng: Any, soft: bool = True, number: int =
                 extra = extra + np.where(state == x, 0.0, -np.inf)
         extras.append(extra)
     values = values.astype(np.float32)
-    if rng.random() < 0.5:
+    if rng.random() < 0.5 or not np.isnan(values).any():
         # The same by a mask.
         mask = ~np.isnan(values)
         return Given(np.nan_to_num(values), mask, [(truth, x) for x in extras])
