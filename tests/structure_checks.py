@@ -549,7 +549,10 @@ def _gaussian_bp(s: Structure, beliefs: Any) -> None:
 
 
 def _fixed_point(s: Structure, discrete: list[np.ndarray], value: float, rng: Any) -> None:
-    """Messages end where plain NumPy ends from one of several starts."""
+    """Messages end where plain NumPy ends from one of several starts. Strong couplings have too many
+    fixed points to be found so.
+    """
+    need(np.ptp(s.truth.scores[np.isfinite(s.truth.scores)]) < 30)
     closest = None
     for merged in (False, True):
         factors = plain_bp.merged(s.truth.factors) if merged else s.truth.factors
@@ -1214,9 +1217,7 @@ def to_pgmax(s: Structure, rng: Any) -> None:
     graph, _, evidence = ebmlearn.pgmax.to_pgmax(s.model)
     model = ebmlearn.pgmax.FactorGraphModel(graph).with_evidence(evidence)
     rows = jnp.asarray(s.truth.states, jnp.int32)
-    # Tables of no variable are no part of a graph.
-    constant = sum(float(f.table) for f in s.truth.factors if not f.scope)
-    near("energy", model.energy(rows), -(s.truth.scores - constant), atol=2e-3)
+    near("energy", model.energy(rows), -s.truth.scores, atol=2e-3)
 
 
 @operation
@@ -1225,8 +1226,7 @@ def to_factor_graph(s: Structure, rng: Any) -> None:
 
     model = uai.to_factor_graph(s.model)
     rows = jnp.asarray(s.truth.states, jnp.int32)
-    constant = sum(float(f.table) for f in s.truth.factors if not f.scope)
-    near("energy", model.energy(rows), -(s.truth.scores - constant), atol=2e-3)
+    near("energy", model.energy(rows), -s.truth.scores, atol=2e-3)
 
 
 @operation
