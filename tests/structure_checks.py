@@ -549,8 +549,8 @@ def _gaussian_bp(s: Structure, beliefs: Any) -> None:
 
 
 def _fixed_point(s: Structure, discrete: list[np.ndarray], value: float, rng: Any) -> None:
-    """Messages end where plain NumPy ends from one of several starts. Strong couplings have too many
-    fixed points to be found so.
+    """Messages end where plain NumPy ends from one of several starts. Strong couplings have many
+    fixed points, and are left out.
     """
     need(np.ptp(s.truth.scores[np.isfinite(s.truth.scores)]) < 30)
     closest = None
