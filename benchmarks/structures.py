@@ -110,7 +110,7 @@ def _show(run: dict[str, Any]) -> None:
 
 def _summary(runs: list[dict[str, Any]]) -> None:
     """Prints the counts by kind of model and by operation, and each kind of refusal."""
-    kinds, operations = collections.defaultdict(collections.Counter), None
+    kinds = collections.defaultdict(collections.Counter)
     operations = collections.defaultdict(collections.Counter)
     for run in runs:
         for name, count in run["counts"].items():

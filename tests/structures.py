@@ -307,40 +307,26 @@ class Layered:
         field = field - value @ own[~free]
         means, spread = np.zeros((rows, size)), np.zeros((rows, size, size))
         means[:, ~free] = value
-        if any(part.kind == "nonnegative" for part in self.parts):
-            # They are joined to no other real units.
-            for i in np.flatnonzero(free).tolist():
-                log, mean, square = self._alone(field[:, i], own[i, i], self._kind(i))
-                scores, means[:, i] = scores + log, mean
-                spread[:, i, i] = square - mean**2
-        elif free.any():
-            some, sent = own[np.ix_(free, free)], field[:, free]
-            if np.linalg.eigvalsh(some).min() <= 0.05:
-                raise ValueError("no distribution")
-            inverse = np.linalg.inv(some)
-            scores = scores + np.einsum("ri,ij,rj->r", sent, inverse, sent) / 2
-            scores = scores + (free.sum() * math.log(2 * math.pi) - np.linalg.slogdet(some)[1]) / 2
-            means[:, free] = sent @ inverse
-            spread[:, np.outer(free, free)] = inverse.reshape(-1)
+        cut = np.zeros(size, bool)
+        for k, place in places.items():
+            cut[place] = self.parts[k].kind == "nonnegative"
+        # Nonnegative units are joined to no other real ones.
+        for i in np.flatnonzero(free & cut).tolist():
+            log, mean, square = _rectified(field[:, i], own[i, i])
+            scores, means[:, i] = scores + log, mean
+            spread[:, i, i] = square - mean**2
+        free = free & ~cut
+        some, sent = own[np.ix_(free, free)], field[:, free]
+        if free.any() and np.linalg.eigvalsh(some).min() <= 0.05:
+            raise ValueError("no distribution")
+        inverse = np.linalg.inv(some)
+        scores = scores + np.einsum("ri,ij,rj->r", sent, inverse, sent) / 2
+        scores = scores + (free.sum() * math.log(2 * math.pi) - np.linalg.slogdet(some)[1]) / 2
+        means[:, free] = sent @ inverse
+        spread[:, np.outer(free, free)] = inverse.reshape(-1)
         second = spread + means[:, :, None] * means[:, None, :]
         wide = np.diag(own)
         return Sums(scores, means, second, field / wide, 1 / np.sqrt(wide))
-
-    def _kind(self, i: int) -> str:
-        places = self.places().items()
-        return next(self.parts[k].kind for k, at in places if at.start <= i < at.stop)
-
-    @staticmethod
-    def _alone(field: np.ndarray, precision: float, kind: str):
-        """One real unit: the logarithm of its integral, its mean and its second moment."""
-        location, scale = field / precision, 1 / math.sqrt(precision)
-        value = field**2 / (2 * precision) + math.log(2 * math.pi / precision) / 2
-        if kind == "gaussian":
-            return value, location, location**2 + scale**2
-        tail = log_ndtr(location / scale)
-        ratio = np.exp(-((location / scale) ** 2) / 2 - math.log(2 * math.pi) / 2 - tail)
-        mean = location + scale * ratio
-        return value + tail, mean, location**2 + scale**2 + location * scale * ratio
 
     def truth(self, features: Callable[..., list[Feature]] | None = None) -> Truth:
         size = sum(part.size for part in self.parts if part.is_real)
@@ -438,6 +424,16 @@ class Layered:
         if self.parts[k].kind == "categorical":
             return list(values.reshape(-1, self.parts[k].states))
         return [np.array([0.0, x]) for x in values]
+
+
+def _rectified(field: np.ndarray, precision: float) -> tuple[np.ndarray, ...]:
+    """One nonnegative unit: the logarithm of its integral, its mean and its second moment."""
+    location, scale = field / precision, 1 / math.sqrt(precision)
+    tail = log_ndtr(location / scale)
+    value = field**2 / (2 * precision) + math.log(2 * math.pi / precision) / 2 + tail
+    ratio = np.exp(-((location / scale) ** 2) / 2 - math.log(2 * math.pi) / 2 - tail)
+    square = location**2 + scale**2 + location * scale * ratio
+    return value, location + scale * ratio, square
 
 
 def _apart(part: Part) -> np.ndarray:
