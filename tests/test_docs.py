@@ -71,7 +71,7 @@ def test_documents_hold_the_committed_figures(name):
 def test_examples_run(tmp_path):
     """Those of a page one after the other, each page for itself."""
     pages = []
-    for name in ("index", "extending", "loops"):
+    for name in ("index", "extending", "loops", "api/factors"):
         text = (ROOT / f"docs/{name}.md").read_text()
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         assert len(blocks) >= 3

@@ -16,8 +16,8 @@ import ebmlearn as ebm
 
 ROOT = Path(__file__).parents[1]
 # Each room may use the rooms before it.
-ROOMS = ["units", "models", "messages", "elimination", "inference", "samplers", "answers"]
-ROOMS += ["estimate", "learners", "_fit", "pgmax", "numpyro", "plotting", "sklearn", "uai"]
+ROOMS = ["units", "factors", "models", "messages", "elimination", "inference", "samplers"]
+ROOMS += ["answers", "estimate", "learners", "_fit", "pgmax", "numpyro", "plotting", "sklearn", "uai"]
 
 
 def run(code: str) -> str:
