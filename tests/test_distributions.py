@@ -334,7 +334,7 @@ def test_bad_input():
             r"`build` .* each of the 1 rows of site 'x'.*\(2,\)",
         ),
     ):
-        block = SamplerBlock(ebm.Gibbs(), lambda sites, made=made: made, every)
+        block = SamplerBlock(ebm.Gibbs(), cast(Any, lambda sites, made=made: made), every)
         with pytest.raises((TypeError, ValueError), match=message):
             block.init(KEY, 0, {"x": jnp.zeros(3, jnp.int32)}, (), {})
 

@@ -693,7 +693,11 @@ def test_bad_input():
             TypeError,
             "`clamped` must hold booleans",
         ),
-        (lambda: model.with_evidence(np.zeros(3)), TypeError, "`updates` must be a dictionary"),
+        (
+            lambda: model.with_evidence(cast(Any, np.zeros(3))),
+            TypeError,
+            "`updates` must be a dictionary",
+        ),
         (lambda: ebm.BP(2)(model, {a: -np.ones((2, 2, 2))}), ValueError, ">= 0"),
         (lambda: ebm.BP(2)(model, None, {a: states > 0}), ValueError, "no `evidence`"),
         (lambda: ebm.BP(2)(model, {a: states}, {a: states}), TypeError, "booleans"),

@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -102,10 +102,8 @@ def require_conditionals(model: Any, what: str) -> Any:
     return layered
 
 
-def pseudo_log_likelihood_of(
-    model: Any, seen: Sequence[Float[Array, "rows _"]] | Int[Array, "rows variables"]
-) -> Float[Array, " rows"]:
-    """The same of visible layers as they are inside, or of rows of a graph."""
+def pseudo_log_likelihood_of(model: Any, seen: Any) -> Float[Array, " rows"]:
+    """The same of what a batch tells, as `model.observe` gives it."""
     if not model.layerwise:
         known = jnp.maximum(seen, 0)
         scores = jax.nn.log_softmax(model.given(known), axis=-1)

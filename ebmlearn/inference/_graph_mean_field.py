@@ -52,8 +52,8 @@ class GraphSettings(eqx.Module):
 
         def sweep(scores: Array) -> tuple[Array, Float[Array, ""]]:
             new = jax.lax.fori_loop(0, classes.shape[0], updated, scores)
-            known = [jnp.where(there, x, jnp.zeros_like(x)) for x in (scores, new)]
-            aim = jnp.where(there, undamped(*known, self.damping), -jnp.inf)
+            before, after = (jnp.where(there, x, jnp.zeros_like(x)) for x in (scores, new))
+            aim = jnp.where(there, undamped(before, after, self.damping), -jnp.inf)
             change = jax.nn.softmax(aim, axis=-1) - jax.nn.softmax(scores, axis=-1)
             return new, jnp.abs(change).max(initial=0)
 
