@@ -161,7 +161,8 @@ def test_likely_states_of_models(rbm, batch):
     evidence = (v, observed) if batch else (None, None)
     found = ebm.Auto(1, product="max", exact=False)(rbm, *evidence)
     exact = ebm.Exact("max")(rbm, *evidence)
-    np.testing.assert_allclose(found.log_partition, exact.log_partition, rtol=1e-5)
+    # Terms as large as 90 cancel.
+    np.testing.assert_allclose(found.log_partition, exact.log_partition, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(found.decode().visible, exact.decode().visible)
     assert (reported(found).upper >= found.log_partition - 1e-4).all()
     graph = uai.to_tables(rbm)
@@ -172,8 +173,8 @@ def test_likely_states_of_models(rbm, batch):
 
 @pytest.mark.usefixtures("as_a_user")
 def test_wrong_uses(rbm):
-    gaussian = ebm.GaussianRBM.init(visible=3, hidden=2, key=0)
-    layers = {"visible": ebm.Categorical(3, 3), "hidden": ebm.Binary(2)}
+    gaussian = ebm.GaussianRBM.init(visible=3, hidden=40, key=0)
+    layers = {"visible": ebm.Categorical(30, 3), "hidden": ebm.Binary(40)}
     potts = ebm.LayeredModel.init(layers, [("visible", "hidden")], key=0)
     learner = ebm.MLE(ebm.Auto())
     for case in (
@@ -181,7 +182,7 @@ def test_wrong_uses(rbm):
         (lambda: ebm.Auto(product="mixed"), ValueError, "`product`", "'mixed'"),  # pyright: ignore
         (lambda: eqx.filter_jit(ebm.Auto())(rbm), TypeError, "outside of compiled functions", "BP"),
         (lambda: ebm.Auto()(gaussian), TypeError, "GaussianRBM"),
-        (lambda: ebm.query(gaussian, None), TypeError, "`inference` must be given", "use `BP`"),
+        (lambda: ebm.query(gaussian, None), TypeError, "small enough", "use `BP`"),
         (lambda: ebm.Auto()(potts), TypeError, "LayeredModel", "use a sampler, such as `Gibbs"),
         (
             lambda: ebm.query(potts, None),

@@ -258,7 +258,7 @@ def test_maximum_likelihood_learns_a_chain_exactly():
 
 def test_elimination_refuses_what_is_no_graph():
     rbm = ebm.RBM.init(3, 2, key=0)
-    with pytest.raises(ValueError, match="needs a graph of tables, got a RBM"):
+    with pytest.raises(ValueError, match="needs a graph of tables, got an RBM"):
         ebm.Exact(method="elimination")(rbm)
     assert elimination.__doc__
 

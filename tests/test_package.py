@@ -17,7 +17,17 @@ import ebmlearn as ebm
 ROOT = Path(__file__).parents[1]
 # Each room may use the rooms before it.
 ROOMS = ["units", "factors", "models", "messages", "elimination", "inference", "samplers"]
-ROOMS += ["answers", "estimate", "learners", "_fit", "pgmax", "numpyro", "plotting", "sklearn", "uai"]
+ROOMS += [
+    "answers",
+    "estimate",
+    "learners",
+    "_fit",
+    "pgmax",
+    "numpyro",
+    "plotting",
+    "sklearn",
+    "uai",
+]
 
 
 def run(code: str) -> str:

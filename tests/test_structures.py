@@ -12,6 +12,8 @@ import structures
 
 
 pytestmark = [pytest.mark.usefixtures("as_a_user"), pytest.mark.filterwarnings("default")]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_operations_are_right_or_refuse(seed):
     structure = structures.structure(seed)

@@ -90,11 +90,12 @@ def finite(**parameters: Array) -> None:
 def log_potentials(name: str, x: Any) -> Array:
     """Log-potentials, checked. What they exclude is made finite."""
     array = parameter(name, x)
-    if is_concrete(array) and not (np.asarray(array) <= LIMIT).all():
-        got = "NaN" if np.isnan(array).any() else f"{np.max(array):g}"
+    if is_concrete(array) and not (np.asarray(array) < np.inf).all():
+        raise ValueError(f"`{name}` must be finite or minus infinity, got NaN or infinity.")
+    if is_concrete(array) and np.max(array, initial=-np.inf) > LIMIT:
         raise ValueError(
-            f"`{name}` must hold log-potentials of at most {LIMIT:g}, or minus infinity, got {got}:"
-            " subtract the largest, which changes no probability."
+            f"`{name}` must hold log-potentials of at most {LIMIT:g}, or minus infinity, got"
+            f" {np.max(array):g}: subtract the largest, which changes no probability."
         )
     return jnp.clip(array, -LIMIT, LIMIT)
 

@@ -22,8 +22,8 @@ from ..inference import (
 from ..inference._base import TooLarge
 from ..inference._exact import affordable, MAXIMISES
 from ..messages import graph_kinds
-from ..models import Statistics
-from ..models._require import Refused
+from ..models import AbstractModel, Statistics
+from ..models._require import refuse, Refused
 from ._chains import apart, ENOUGH, Sampled, sampled
 from ._drawn import drawn
 from ._maximum import maximised
@@ -76,8 +76,12 @@ class Auto(AbstractInference):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Binary units, and graphs."""
-        return ("binary", *graph_kinds())
+        """What `Exact` takes."""
+        return Exact().takes
+
+    def accepts(self, model: AbstractModel) -> bool:
+        """Whether `Exact` takes the model. Approximations are known for binary units and graphs."""
+        return Exact().accepts(model)
 
     @property
     def maximises(self) -> Literal["nothing", "visible", "all"]:
@@ -93,6 +97,8 @@ class Auto(AbstractInference):
         began = time.perf_counter()
         found = self._exact(problem) if self.exact else None
         if found is None:
+            if problem.model.kind not in ("binary", *graph_kinds()):
+                refuse(problem.model, "be small enough for exact inference in the time of `Auto`")
             ask = _summed if self.product == "sum" else maximised
             found = ask(problem, began + self.seconds, _checks.as_key(self.key))
         assert found.report is not None

@@ -175,7 +175,7 @@ def asker(
             got = _checks.describe(inference)
             raise ValueError(f"`inference` must be None for {kind}, which has its own, got {got}.")
         return own
-    if inference is None and default is not None and model.kind in default.takes:
+    if inference is None and default is not None and default.accepts(model):
         inference = default
     if inference is None:
         # Refuses what no inference takes: no other can be given then.

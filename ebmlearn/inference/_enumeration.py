@@ -1,5 +1,6 @@
 """Enumeration of the states of some groups of units, the others being independent given those."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -23,7 +24,8 @@ CHUNK = 2**21
 _NEVER = -jnp.inf
 
 
-class Space(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Space:
     """The configurations of a model: its units, the number of states of each of them, which groups
     are listed, and which are independent given those.
     """
@@ -229,8 +231,7 @@ class Table(eqx.Module):
         relative to the `_reference`.
         """
         space, members = self.space, self.space.members
-        relative = (self.rows - self._tops())[members]
-        allowed = self.there[members]
+        relative = jnp.where(self.there, self.rows - self._tops(), _NEVER)[members]
         free = {space.names[k] for k in space.free}
         inner = [f for f in self.factors if not free.intersection(f.groups)]
         over: Callable = jnp.max if self.product == "max" else log_sum
@@ -245,8 +246,7 @@ class Table(eqx.Module):
                 out = out - factor.energy(layers)
             for found in self._free_scores(states).values():
                 out = out + over(found, axis=-1).sum(-1)
-            there = (allowed[None] | ~own).all((-2, -1)) & (numbers < space.total)
-            return jnp.where(there, out, jnp.full_like(out, _NEVER))
+            return jnp.where(numbers < space.total, out, jnp.full_like(out, _NEVER))
 
         return jax.lax.map(some, self._parts()).reshape(-1)[: space.total]
 

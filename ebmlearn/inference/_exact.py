@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from dataclasses import KW_ONLY
 from typing import Any, get_args, Literal, NamedTuple
@@ -102,12 +103,12 @@ class Exact(AbstractInference):
     def _method(self, problem: Any) -> tuple[Any, Any]:
         """What finds beliefs, and what finds statistics."""
         model = problem.model
-        kind, name = model.kind, type(model).__name__
+        kind, name = model.kind, _checks.article(type(model).__name__)
         if kind in _REAL:
             if self.method == "elimination":
-                raise ValueError(f'`method="elimination"` needs tables, got a {name}.')
+                raise ValueError(f'`method="elimination"` needs tables, got {name}.')
             if self.product != "sum":
-                raise ValueError(f'`product` must be "sum" for a {name}, got {self.product!r}.')
+                raise ValueError(f'`product` must be "sum" for {name}, got {self.product!r}.')
             self._allow(sum(units.size for units in model.layers[1:]), model)
             return _REAL[kind]
         way = self._way(problem)
@@ -115,17 +116,18 @@ class Exact(AbstractInference):
 
     def _way(self, problem: Any) -> "Way":
         """How log Z is found."""
-        model, name = problem.model, type(problem.model).__name__
+        model = problem.model
+        name = _checks.article(type(model).__name__)
         outputs = problem.maximised() if self.product == "mixed" else None
         if self.product == "mixed" and outputs is None:
             raise ValueError(
-                f'`product="mixed"` on a {name} needs the variables over which it maximises, which'
+                f'`product="mixed"` on {name} needs the variables over which it maximises, which'
                 " `MSSVM` takes from the data, got none."
             )
         tables = _is_graph(model) and model.as_tables() is not None
         if self.method == "elimination" and not tables:
             raise ValueError(
-                f'`method="elimination"` needs a graph of tables, got a {name}: write it as a'
+                f'`method="elimination"` needs a graph of tables, got {name}: write it as a'
                 " `TableModel`."
             )
         space = _space(model, self.product, () if outputs is None else outputs)
@@ -148,7 +150,7 @@ class Exact(AbstractInference):
             sizes = ", ".join(str(units.size) for units in model.layers)
             raise TooLarge(
                 f"`model` must have at most `max_units` = {self.max_units} units to enumerate, got"
-                f" {bits} units in a {type(model).__name__} with layers of {sizes}."
+                f" {bits} units in {_checks.article(type(model).__name__)} with layers of {sizes}."
             )
 
 
@@ -182,7 +184,8 @@ MAXIMISES: dict[str, Literal["nothing", "visible", "all"]] = {
 }
 
 
-class Way(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Way:
     """How log Z is found: the configurations of a space are listed, or variables are eliminated
     with tables of at most `2**most` entries.
     """
@@ -272,26 +275,23 @@ class _Derived(AbstractDerived):
 
 
 def _beliefs(problem: Any, way: Way) -> Beliefs:
-    model, shape = problem.model, problem.shape
-    answer = _solved(problem, way)
-    states = None
-    if way.space is not None and not _is_graph(model):
-        parts = _cut(model, answer.states)
-        states = model.units(parts)
+    shape = problem.shape
+    log_odds, states, value = _solved(problem, way)
     return Beliefs(
         problem,
-        _Derived(answer.value, way),
-        log_odds=_named(model, answer),
+        _Derived(value, way),
+        log_odds=log_odds,
         # Evidence may leave no configuration.
-        converged=jnp.isfinite(answer.value),
+        converged=jnp.isfinite(value),
         iterations=jnp.zeros(shape, jnp.int32),
-        residual=jnp.zeros(shape, answer.value.dtype),
+        residual=jnp.zeros(shape, value.dtype),
         states=states,
     )
 
 
 @eqx.filter_jit
-def _solved(problem: Any, way: Way) -> Answer:
+def _solved(problem: Any, way: Way) -> tuple[PyTree, PyTree, Float[Array, "*batch"]]:
+    """The log-odds of all units and the most likely states by name, and log Z."""
     model = problem.model
     factors = model.factors(_reduced(way.product))
 
@@ -306,7 +306,12 @@ def _solved(problem: Any, way: Way) -> Answer:
         chosen = at.outputs if way.product == "mixed" else jnp.ones_like(at.outputs)
         return answer._replace(scores=jnp.where(chosen[:, None], hard, answer.scores))
 
-    return each(one, _instances(problem, way), problem.shape, way.chunk())
+    answer = each(one, _instances(problem, way), problem.shape, way.chunk())
+    if _is_graph(model):
+        return _named(model, answer), None, answer.value
+    ends = np.cumsum([units.size for units in model.layers])[:-1]
+    states = model.units(jnp.split(answer.states, ends, axis=-1))
+    return _named(model, answer), states, answer.value
 
 
 def _instances(problem: Any, way: Way) -> Any:
@@ -336,12 +341,6 @@ def _reduced(product: Product) -> str:
     return "max" if product == "max" else "sum"
 
 
-def _cut(model: Any, x: Array) -> list[Array]:
-    """An array of all units, by group."""
-    ends = np.cumsum([units.size for units in model.layers])[:-1]
-    return jnp.split(x, ends, axis=-1)
-
-
 def _named(model: Any, answer: Answer) -> PyTree:
     """The log-odds of binary units and the log-probabilities of others, by name."""
     scores = answer.scores
@@ -367,22 +366,29 @@ def _pairwise(problem: Any, way: Way) -> PyTree:
     def one(at: Any) -> PyTree:
         if way.product == "max" and not _is_graph(model):
             return _pair_maxima(model, _table(model.factors("max"), at, way))
-        return _gradient(model, at, way)
+        return _gradient(model, at, way)[2]
 
     return each(one, _instances(problem, way), problem.shape, way.chunk())
 
 
-def _gradient(model: Any, at: Any, way: Way) -> tuple[Float[Array, "..."], ...]:
-    """The gradient of log Z in all factors: their expected statistics."""
+def _gradient(
+    model: Any, at: Any, way: Way
+) -> tuple[Float[Array, ""], Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
+    """Log Z and its gradient: the probabilities of all states, and the expected statistics of all
+    factors. What is maximised over has the probability 1.
+    """
 
-    def value(factors: Any) -> Float[Array, ""]:
+    def value(parts: Any) -> Float[Array, ""]:
+        factors, unary = parts
         if way.space is None:
-            return _by_elimination(model, factors, at, way)[0]
-        return _table(factors, at, way).value()
+            return _by_elimination(model, factors, at._replace(unary=unary), way)[0]
+        return _table(factors, at._replace(rows=unary), way).value()
 
     factors = model.factors(_reduced(way.product))
-    gradients = eqx.filter_grad(value)(factors)
-    return sum((f.statistic(g) for f, g in zip(factors, gradients, strict=True)), ())
+    unary = at.unary if way.space is None else at.rows
+    log_z, (found, p) = eqx.filter_value_and_grad(value)((factors, unary))
+    pairs = sum((f.statistic(g) for f, g in zip(factors, found, strict=True)), ())
+    return log_z, model.padded(*p) if way.space is None else p, pairs
 
 
 def _pair_maxima(model: Any, table: Table) -> tuple[Float[Array, "_ _"], ...]:
@@ -406,18 +412,10 @@ def _pair_maxima(model: Any, table: Table) -> tuple[Float[Array, "_ _"], ...]:
 @eqx.filter_jit
 def _statistics(problem: Any, way: Way) -> Statistics:
     model = problem.model
-    factors = model.factors(_reduced(way.product))
-
-    hard_all = way.product == "max"
 
     def one(at: Any) -> tuple[Any, Any]:
-        found = _eliminated(model, at, way) if way.space is None else None
-        answer = _table(factors, at, way).answer() if found is None else found
-        outputs = jnp.zeros(answer.states.shape, bool) if found is not None else at.outputs
-        p = jax.nn.softmax(answer.scores, axis=-1)
-        hard = jax.nn.one_hot(answer.states, p.shape[-1], dtype=p.dtype)
-        hard_at = outputs if way.product == "mixed" else jnp.full_like(outputs, hard_all)
-        return (jnp.where(hard_at[:, None], hard, p), answer.value), _gradient(model, at, way)
+        value, p, pairs = _gradient(model, at, way)
+        return (p, value), pairs
 
     (p, value), pairs = each_and_mean(one, _instances(problem, way), problem.shape, way.chunk())
     return Statistics(

@@ -222,7 +222,7 @@ def real_beliefs(
     return Beliefs(
         problem,
         # There is one block, or none.
-        Found(log_partition, model.factors(tuple(products for _ in model.blocks())), name),
+        Found(log_partition, model.by_factor(tuple(products for _ in model.blocks())), name),
         log_odds=model.units([None]),
         normal=Normal(mean, variance),
         covariance=covariance,

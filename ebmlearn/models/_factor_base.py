@@ -138,7 +138,7 @@ class AbstractFactorModel(AbstractGraphModel):
             field = jnp.zeros((rows.shape[0], units.width), self.dtype)
             for factor in self.factors():
                 if name in factor.groups:
-                    field = field + factor.given(own, name)
+                    field = field + jnp.broadcast_to(factor.given(own, name), field.shape)
             found = units.scores(field)  # pyright: ignore
             out.append(jnp.pad(found, ((0, 0), (0, 0), (0, most - found.shape[-1]))))
         return jnp.concatenate(out, 1)

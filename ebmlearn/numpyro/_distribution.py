@@ -16,6 +16,7 @@ from numpyro.distributions.util import validate_sample
 from .. import _checks
 from .._types import AnyArray
 from ..inference import Exact
+from ..messages import MAKERS
 from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler, Gibbs, sample
 from ..samplers._base import require_beta
@@ -252,14 +253,14 @@ def _log_prob(model: Any, log_partition: Any, value: Num[Array, "..."]) -> Float
 
 def _log_z(model: Any) -> Float[Array, "*batch"]:
     """The exact log Z: by listing the events, where `Exact` does not take the model."""
-    if model.kind in Exact().takes:
+    if Exact().accepts(model):
         return Exact()(model).log_partition
     return jax.nn.logsumexp(_events.log_potential(model, _events.listed(model)), 0)
 
 
 def _exact_moments(model: Any) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n"]]:
-    """Means and variances of the units of an event."""
-    if model.kind in Exact().takes:
+    """Means and variances of the units of an event, of categorical ones those of integers."""
+    if model.kind in (*MAKERS, "nonnegative"):
         return _events.moments(model, Exact()(model))
     events = _events.listed(model)
     p = jax.nn.softmax(_events.log_potential(model, events), 0)[..., None]
