@@ -372,7 +372,10 @@ class Layered:
     def features(self, x: dict[int, np.ndarray], found: Sums) -> list[Feature]:
         """Those of a `LayeredModel`."""
         out = []
-        for n, (a, b, _) in enumerate(self.blocks):
+        # Blocks in both directions between two layers are one, as the first of them is.
+        pairs = [(a, b) for a, b, _ in self.blocks]
+        pairs = [pair for k, pair in enumerate(pairs) if pair[::-1] not in pairs[:k]]
+        for n, (a, b) in enumerate(pairs):
             values = self.products(x, found, a, b)
             if a == b:
                 values = values * _apart(self.parts[a])

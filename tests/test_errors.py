@@ -186,10 +186,6 @@ CASES = {
         lambda: ebm.BP(1, product="mixed")(ebm.BoltzmannMachine(J, B)),
         ValueError, "`product", "bipartite", "BoltzmannMachine",
     ),
-    "exact mixed": (
-        lambda: ebm.Exact("mixed")(ebm.SemiRestrictedBM(W, J, B, C)),
-        ValueError, "`product", "bipartite", "SemiRestrictedBM",
-    ),
     "layers of a dense model": (
         lambda: ebm.BP(1, schedule="layers")(ebm.BoltzmannMachine(J, B)),
         ValueError, "`schedule", "bipartite", "BoltzmannMachine",

@@ -15,6 +15,7 @@ from ..factors import AbstractFactor
 from ..messages import Product
 from ..models import AbstractModel, Statistics
 from ..models._problem import each, each_and_mean
+from ..models._require import refuse
 from ..units import AbstractNumberedUnits
 from ._base import AbstractInference, TooLarge
 from ._beliefs import AbstractDerived, Beliefs
@@ -98,6 +99,8 @@ class Exact(AbstractInference):
         return self._method(problem)[0](problem)
 
     def _statistics(self, problem: Any) -> Statistics:
+        if not problem.model.exact:
+            refuse(problem.model, "have an energy that is linear in its parameters for statistics")
         return self._method(problem)[1](problem)
 
     def _method(self, problem: Any) -> tuple[Any, Any]:
@@ -415,6 +418,11 @@ def _statistics(problem: Any, way: Way) -> Statistics:
 
     def one(at: Any) -> tuple[Any, Any]:
         value, p, pairs = _gradient(model, at, way)
+        if way.product != "sum":
+            # Without the rounding of sums.
+            every = jnp.full(p.shape[0], way.product == "max")
+            hard = every if at.outputs is None or way.product == "max" else at.outputs
+            p = jnp.where(hard[:, None], jnp.round(p), p)
         return (p, value), pairs
 
     (p, value), pairs = each_and_mean(one, _instances(problem, way), problem.shape, way.chunk())

@@ -390,8 +390,7 @@ class AbstractGraphModel(AbstractTurns):
         if known and np.asarray(clamped)[:, np.asarray(found)].any():
             raise ValueError(
                 "`clamped` must not hold variables that OR, AND or pool factors determine, got"
-                " some: chains move them with the variables that determine them. Hold those, or"
-                " take `PMP`."
+                " some: hold the variables that determine them, or take `PMP`."
             )
         return self._started(num_chains, start) >= 0
 

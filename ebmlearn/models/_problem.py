@@ -204,10 +204,14 @@ class Problem(AbstractSampled):
         return x.reshape(math.prod(self.shape), x.shape[-1])
 
     def means(self, log_odds: PyTree) -> PyTree:
-        """Probabilities from log-odds, by name."""
+        """Probabilities from log-odds, by name; of categorical units a row of them for each."""
         layers = jax.tree.leaves(log_odds, is_leaf=lambda x: x is None)
         pairs = zip(self.model.layers, layers, strict=True)
-        return self.model.units([x if x is None else units.mean(x) for units, x in pairs])
+        found = [
+            x if x is None else units.mean(x).reshape(*x.shape[:-1], *units.shape)
+            for units, x in pairs
+        ]
+        return self.model.units(found)
 
     def decode(self, log_odds: PyTree) -> PyTree:
         """The likeliest states from log-odds, by name, as users see them."""
