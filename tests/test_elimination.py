@@ -373,3 +373,17 @@ def test_the_width_of_marginal_maxima_is_checked_before():
     outputs = jnp.arange(2 * n) >= n
     with pytest.raises(ValueError, match="narrow enough"):
         ebm.Exact("mixed", max_units=10).beliefs_of(model.problem(None, None).with_outputs(outputs))
+
+
+@pytest.mark.parametrize("method", ["enumeration", "elimination"])
+def test_mixed_product_of_variables_that_are_not_joined(method):
+    """All are maximised over, though they are independent of each other."""
+    table = np.array([-0.33, -1.74, 0.33], np.float32)
+    model = ebm.TableModel([2, 3], [(1,)], [table])
+    _, seen, _ = model.observe({"x": jnp.array([[1, 1], [0, 2]])})
+    problem = model.with_cost(seen, ebm.hamming)
+    found = ebm.Exact("mixed", method=method).beliefs_of(problem)
+    # Another state of the first costs 1, and so does state 2 of the second where 1 is true.
+    np.testing.assert_allclose(
+        found.log_partition, [1 + 1 + 0.33, 1 + max(-0.33 + 1, 0.33)], rtol=1e-6
+    )

@@ -219,7 +219,10 @@ def _space(model: Any, product: Product, outputs: tuple[int, ...]) -> Space:
         ends = np.cumsum([u.size for u in units])[:-1]
         numbers = [tuple(x.tolist()) for x in np.split(np.asarray(model.num_states), ends)]
     bits = tuple(math.fsum(math.log2(n) for n in own) for own in numbers)
-    listed = outputs if product == "mixed" else ()
+    listed = ()
+    if product == "mixed":
+        # Of a graph any variable may be maximised over.
+        listed = tuple(range(len(units))) if _is_graph(model) else outputs
     # What is differentiated does not matter here, and weights may be traced.
     names = model.group_names if _is_graph(model) else model.names
     return Space(names, units, tuple(numbers), *sides(names, bits, model.factors(), listed))
