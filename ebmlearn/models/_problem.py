@@ -207,11 +207,7 @@ class Problem(AbstractSampled):
         """Probabilities from log-odds, by name; of categorical units a row of them for each."""
         layers = jax.tree.leaves(log_odds, is_leaf=lambda x: x is None)
         pairs = zip(self.model.layers, layers, strict=True)
-        found = [
-            x if x is None else units.mean(x).reshape(*x.shape[:-1], *units.shape)
-            for units, x in pairs
-        ]
-        return self.model.units(found)
+        return self.model.units([x if x is None else _by_state(units, x) for units, x in pairs])
 
     def decode(self, log_odds: PyTree) -> PyTree:
         """The likeliest states from log-odds, by name, as users see them."""
@@ -351,6 +347,14 @@ class Problem(AbstractSampled):
                 for p, x, mask in zip(means, layers, held, strict=True)
             ]
         return model.units(means)
+
+
+def _by_state(units: Any, field: Float[Array, "... _"]) -> Float[Array, "..."]:
+    """Means in a field, of one-hot units with the states along the last axis."""
+    p = units.mean(field)
+    if units.width == units.size:
+        return p
+    return p.reshape(*p.shape[:-1], p.shape[-1] // units.number, units.number)
 
 
 def whole(x: Any) -> int | None:
