@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import ebmlearn as ebm
+from ebmlearn.factors import Function
 from ebmlearn.numpyro import EnergyDistribution, SamplerKernel
 
 
@@ -300,6 +301,11 @@ WRONG = {
         lambda: ebm.FactorModel({"a": ebm.Gaussian(2)}, []),
         TypeError,
         "`variables['a']` must be binary or categorical units, got Gaussian",
+    ),
+    "function": (
+        lambda: ebm.FactorModel({"a": ebm.Binary(2)}, [Function(lambda x: x["a"].sum(), ("a",))]),
+        TypeError,
+        "`factors` must hold `Dense` or `Tables`, got a Function: take `EnergyModel`.",
     ),
     "factors": (
         lambda: ebm.FactorModel({"a": ebm.Binary(2)}, [jnp.zeros((2, 2))]),  # pyright: ignore

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
@@ -27,8 +27,11 @@ class Function(AbstractFactor):
     def parameters(self) -> tuple[Any, ...]:
         return tuple(jax.tree.leaves(eqx.filter(self.function, eqx.is_inexact_array)))
 
-    def bound(self, units: Mapping[str, AbstractUnits]) -> "Function":
-        return self
+    def bound(self, units: Mapping[str, AbstractUnits]) -> NoReturn:
+        """Raises `TypeError`: it has no tables and no messages."""
+        raise TypeError(
+            "`factors` must hold `Dense` or `Tables`, got a Function: take `EnergyModel`."
+        )
 
     def energy(self, states: States) -> Float[Array, "..."]:
         return self.function(states)
