@@ -21,7 +21,6 @@ from ..inference import (
 )
 from ..inference._base import TooLarge
 from ..inference._exact import affordable, MAXIMISES
-from ..messages import graph_kinds
 from ..models import AbstractModel, Statistics
 from ..models._require import refuse, Refused
 from ._chains import apart, ENOUGH, Sampled, sampled
@@ -97,7 +96,7 @@ class Auto(AbstractInference):
         began = time.perf_counter()
         found = self._exact(problem) if self.exact else None
         if found is None:
-            if problem.model.kind not in ("binary", *graph_kinds()):
+            if not BP(1).accepts(problem.model):
                 refuse(problem.model, "be small enough for exact inference in the time of `Auto`")
             ask = _summed if self.product == "sum" else maximised
             found = ask(problem, began + self.seconds, _checks.as_key(self.key))

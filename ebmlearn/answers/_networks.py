@@ -11,7 +11,7 @@ from jaxtyping import Float, PyTree
 from .._sentinels import EXCLUDED
 from ..elimination import Network, Reduced
 from ..inference import Beliefs
-from ..messages import MAKERS
+from .. import messages
 from ..models import TableModel
 from ..models._require import Refused
 
@@ -21,7 +21,7 @@ def shapes_and_tables(problem: Any) -> tuple[int, int] | None:
     factors are not tables.
     """
     try:
-        stacks = MAKERS[problem.model.kind].tables(problem.model)
+        stacks = problem.model.as_tables()
     except Refused:
         return None
     return len(stacks), sum(len(members) for members, _ in stacks)
@@ -29,16 +29,16 @@ def shapes_and_tables(problem: Any) -> tuple[int, int] | None:
 
 def networks_of(problem: Any) -> list[Network]:
     """A network for each instance. Evidence is in the tables of single variables."""
-    model, maker = problem.model, MAKERS[problem.model.kind]
-    unary, there = jax.vmap(lambda x: maker.rows(model, x))(maker.instances(problem))
+    model = problem.model
+    unary, there = messages.rows_of(problem)
     rows = np.where(np.asarray(there), np.asarray(unary, np.float64), -np.inf)
-    if maker.of_graphs:
+    if hasattr(model, "group_names"):
         rows = np.where(rows < EXCLUDED / 2, -np.inf, rows)
     # Without evidence variables have all their states.
-    _, every = jax.vmap(lambda x: maker.rows(model, x))(maker.instances(model.problem(None, None)))
+    _, every = messages.rows_of(model.problem(None, None))
     counts = tuple(np.asarray(every[0]).sum(-1).tolist())
     scopes, tables = [], []
-    for members, stack in maker.tables(model):
+    for members, stack in model.as_tables():
         stack = np.asarray(stack, np.float64)
         scopes += map(tuple, np.asarray(members).tolist())
         tables += list(np.where(stack < EXCLUDED / 2, -np.inf, stack))
@@ -49,13 +49,11 @@ def networks_of(problem: Any) -> list[Network]:
 
 def beliefs_of(problem: Any, marginals: Sequence[Sequence[Float[np.ndarray, " _"]]]) -> PyTree:
     """The log-odds by name, from the probabilities of the states of all variables, by instance."""
-    maker, shape = MAKERS[problem.model.kind], problem.shape
     most = max(map(len, marginals[0]))
     p = np.array([[np.pad(x, (0, most - len(x))) for x in own] for own in marginals])
     scores = jnp.log(jnp.asarray(p, problem.model.dtype))
-    beliefs = jax.vmap(maker.scored)(scores, maker.instances(problem))
-    beliefs = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), beliefs)
-    return maker.told(problem, beliefs, jnp.ones((), problem.model.dtype)).log_odds
+    scores = scores.reshape(*problem.shape, *scores.shape[1:])
+    return problem.told(messages.by_group(problem.model.layers, scores))
 
 
 def tabled(network: Network) -> tuple[TableModel, float]:

@@ -7,7 +7,6 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ..messages import graph_kinds
 from ..models import AbstractNamedModel, AbstractPlainModel
 from ..models._named_base import states_of
 from ..models._require import (
@@ -93,7 +92,7 @@ def require_conditionals(model: Any, what: str) -> Any:
     probabilities given all other visible units are known by formula.
     """
     require_model(model)
-    if model.kind in graph_kinds():
+    if not model.layerwise and model.exact:
         return require_possible(model, what)
     layered = require_fields(model, what)
     if not all(layered.layers[k].numbered for k in layered.seen):

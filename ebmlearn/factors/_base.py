@@ -73,6 +73,14 @@ class AbstractFactor(eqx.Module):
         """The expected statistic of each parameter, from the gradient of log Z in this factor."""
         return gradient.parameters
 
+    def with_own(
+        self, statistic: tuple[Float[Array, "..."], ...], means: Mapping[str, Float[Array, " _"]]
+    ) -> tuple[Float[Array, "..."], ...]:
+        """The expected statistics of pairs of units, with those of units with themselves, from the
+        means of internal states.
+        """
+        return statistic
+
     def mean_energy(self, statistic: tuple[Float[Array, "..."], ...]) -> Float[Array, ""]:
         """The mean energy under expected statistics."""
         pairs = zip(self.parameters, statistic, strict=True)

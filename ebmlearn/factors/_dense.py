@@ -92,12 +92,22 @@ class Dense(AbstractFactor):
 
     def size(self, units: Mapping[str, AbstractUnits]) -> int:
         one, two = (units[group] for group in self.groups)
+        if one.width == one.size and two.width == two.size:
+            return one.size * two.size
         return one.width * two.size + one.size * two.width
 
     def statistic(self, gradient: Any) -> tuple[Float[Array, "m n"]]:
         """The mean of $x_a x_b^\\top$. Inside a group each edge stands twice."""
         twice = 2 if self.first == self.second else 1
         return (twice * gradient.weights,)
+
+    def with_own(
+        self, statistic: tuple[Float[Array, "..."], ...], means: Mapping[str, Float[Array, " _"]]
+    ) -> tuple[Float[Array, "..."], ...]:
+        if self.first != self.second:
+            return statistic
+        (both,), own = statistic, means[self.first]
+        return (jnp.where(jnp.eye(len(own), dtype=bool), own[:, None], both),)
 
     def mean_energy(self, statistic: tuple[Float[Array, "..."], ...]) -> Float[Array, ""]:
         """Inside a group an edge is one parameter, whose gradient stands whole at both its

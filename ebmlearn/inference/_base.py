@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
-from .. import _checks
+from .. import _checks, messages
 from .._types import AnyArray, Evidence, Observed
-from ..messages import Form, MAKERS, Schedule
+from ..messages import Form
 from ..models import AbstractModel, AbstractProblem, Statistics
 from ..models._require import refuse, require_model
 from ._beliefs import Beliefs
@@ -284,16 +284,16 @@ def undamped(old: Array, new: Array, damping: Float[AnyArray, ""]) -> Array:
     return old + (new - old) / jnp.asarray(1 - damping)
 
 
-def chunk_of(model: AbstractModel, schedule: Schedule = "layers") -> int:
+def chunk_of(model: AbstractModel) -> int:
     """The number of instances to process at once, so that their messages take no more memory than
     messages that are kept.
     """
-    return max(1, KEPT // max(1, MAKERS[model.kind].size(model, schedule)))
+    return max(1, KEPT // max(1, messages.size(model)))
 
 
-def swept_at_once(model: AbstractModel, schedule: Schedule) -> int:
+def swept_at_once(model: AbstractModel) -> int:
     """How many instances pass messages at once on the device at hand."""
-    return max(1, _numbers() // max(1, MAKERS[model.kind].size(model, schedule)))
+    return max(1, _numbers() // max(1, messages.size(model)))
 
 
 @functools.cache

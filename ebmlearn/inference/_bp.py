@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
 from .._types import AnyArray, Key
-from ..messages import AbstractView, Form, MAKERS, Product, Schedule, Start
+from ..messages import Engine, Form, Moments, Product, Schedule, Start
 from ..models import AbstractModel, Statistics
 from ..models._problem import each, each_and_mean
 from ._base import (
@@ -99,8 +99,12 @@ class BP(AbstractInference, AbstractFormed):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """All kinds of models with registered messages."""
-        return tuple(MAKERS)
+        """Models of binary, categorical and Gaussian units."""
+        return ("binary", "categorical", "gaussian binary", "a graph")
+
+    def accepts(self, model: AbstractModel) -> bool:
+        """Whether there are messages between all units that are joined."""
+        return messages.serves(model)
 
     @property
     def maximises(self) -> Literal["nothing", "visible", "all"]:
@@ -109,17 +113,20 @@ class BP(AbstractInference, AbstractFormed):
 
     def _beliefs(self, problem: Any) -> Beliefs:
         settings = settings_of(self, problem.model)
-        told, converged, ends = solved(settings, problem)
+        found, converged, ends = solved(settings, problem)
+        # Of real units the moments are told.
+        real = [x for x in found if isinstance(x, Moments)]
+        found = tuple(None if isinstance(x, Moments) else x for x in found)
         return Beliefs(
             problem,
             _Passed(settings, None if ends.state is None else ends),
-            log_odds=told.log_odds,
+            log_odds=problem.told(found),
             converged=converged,
             iterations=ends.iterations,
             residual=ends.residual,
             stable=ends.stable,
-            guarded=told.guarded,
-            normal=None if told.normal is None else Normal(*told.normal),
+            guarded=real[0].guarded if real else None,
+            normal=Normal(real[0].mean, real[0].variance) if real else None,
         )
 
     def _statistics(self, problem: Any) -> Statistics:
@@ -159,14 +166,14 @@ class Ends(NamedTuple):
 
         return jax.tree.map(mixed, jax.vmap(fn)(self.state))
 
-    def beliefs(self, view: AbstractView, instance: Any) -> tuple[Float[Array, "..."], ...]:
+    def beliefs(self, view: Engine, instance: Any) -> tuple[Float[Array, "..."], ...]:
         """What the messages say of all units."""
         if self.log_weights is None:
             return view.beliefs(self.state, instance)
         found = jax.vmap(lambda state: view.beliefs(state, instance))(self.state)
         return view.mixture(found, self.log_weights)
 
-    def is_possible(self, view: AbstractView, instance: Any) -> Bool[Array, ""]:
+    def is_possible(self, view: Engine, instance: Any) -> Bool[Array, ""]:
         """Whether messages leave a configuration."""
         if self.log_weights is None:
             return view.is_possible(self.state, instance)
@@ -201,10 +208,10 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
     # Functions rather than methods: Equinox wraps each method in a new module, which costs as much
     # as a small inference. `type(model)` is used below for the same reason.
     kind, dtype = _checks.article(type(model).__name__), model.dtype
-    maker, automatic = MAKERS[model.kind], _is_automatic(bp)
+    automatic = _is_automatic(bp)
     temperature = traced(bp.temperature, dtype)
-    maker.check(model, bp.product, temperature)
-    turns = maker.takes_turns(model)
+    messages.check_settings(model, bp.product, temperature)
+    turns = messages.sides_of(model) is not None
     for setting, is_set in (
         ("product", bp.product == "mixed"),
         ("schedule", bp.schedule == "layers"),
@@ -220,7 +227,7 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         ('schedule="residual"', bp.schedule == "residual"),
     ):
         if is_set:
-            maker.check_mixed(model, written)
+            messages.check_mixed(model, written)
     schedule: Schedule = "layers" if bp.schedule is None and turns else "flooding"
     if bp.schedule is not None and bp.schedule != "residual":
         schedule = bp.schedule
@@ -237,7 +244,7 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         unroll=bp.unroll,
         automatic=automatic,
         hottest=bp.schedule == "residual",
-        chunk=bp.chunk or max(1, swept_at_once(model, schedule) // bp.starts),
+        chunk=bp.chunk or max(1, swept_at_once(model) // bp.starts),
     )
 
 
@@ -256,7 +263,7 @@ def _fits(bp: BP, model: AbstractModel) -> bool | Bool[AnyArray, ""]:
     if bp.product == "max":
         return False
     temperature = traced(bp.temperature, model.dtype)
-    return MAKERS[model.kind].fits(model, temperature, not _is_undamped(bp))
+    return messages.fits(model, temperature, not _is_undamped(bp))
 
 
 def _chosen_form(bp: BP, model: AbstractModel) -> Form | None:
@@ -295,11 +302,17 @@ class Settings:
     hottest: bool
     chunk: int
 
-    def view(self, model: Any, form: Form) -> messages.AbstractView:
+    def engine(self, model: Any, form: Form) -> Engine:
+        """The messages of a model."""
         # BP at temperature T is T times BP at 1 on the parameters divided by T.
-        beta = jnp.asarray(1 / self.temperature)
-        parts = self.product, form, self.schedule, self.damping, beta
-        return MAKERS[model.kind].view(model, *parts)
+        return messages.engine(
+            model,
+            product=self.product,
+            form=form,
+            schedule=self.schedule,
+            damping=self.damping,
+            temperature=self.temperature,
+        )
 
     def fits(self, model: Any) -> bool | Bool[AnyArray, ""]:
         """Whether messages are sent in the fast form. While the weights are traced that is found at
@@ -307,14 +320,14 @@ class Settings:
         """
         if self.form is not None:
             return self.form == "odds"
-        return MAKERS[model.kind].fits(model, self.temperature, self.damping is not None)
+        return messages.fits(model, self.temperature, self.damping is not None)
 
     def rows(self, shape: tuple[int, ...]) -> int:
         """How many instances of a batch are treated at once."""
         return min(math.prod(shape), self.chunk)
 
     def run(
-        self, view: messages.AbstractView, instance: Any, rows: int, begin: Any = None
+        self, view: Engine, instance: Any, rows: int, begin: Any = None
     ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
         """Passes messages, from those of another state on if it is given. `rows` is how many
         instances do so together.
@@ -323,7 +336,7 @@ class Settings:
         return self._passed(view, instance, start, rows)
 
     def _passed(
-        self, view: messages.AbstractView, instance: Any, start: Any, rows: int
+        self, view: Engine, instance: Any, start: Any, rows: int
     ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
         if self.automatic or self.hottest:
             how: Any = {"damped": self.automatic, "hottest": self.hottest}
@@ -332,15 +345,15 @@ class Settings:
 
     def ends(self, model: Any, form: Form, instance: Any, rows: int) -> Ends:
         """Passes messages from all starts."""
-        view = self.view(model, form)
+        view = self.engine(model, form)
         if self.key is None:
             return Ends(*self.run(view, instance, rows))
         start = begun(view, instance, self.start, self.starts, self.key)
         ended = jax.vmap(lambda x: self._passed(view, instance, x, rows * self.starts))(start)
-        last = self.view(model, "log-odds")
+        last = self.engine(model, "log-odds")
 
         def value(state: Any) -> Float[Array, ""]:
-            state = in_log_odds(state, form == "odds")
+            state = last.as_logs(state, form == "odds")
             if self.product == "max":
                 return last.score(last.decode(last.beliefs(state, instance)), instance)
             return last.log_partition(state, instance)
@@ -350,7 +363,7 @@ class Settings:
 
 
 def passed(
-    view: messages.AbstractView,
+    view: Engine,
     instance: Any,
     start: Any,
     limits: Limits,
@@ -396,17 +409,6 @@ def in_form(fits: bool | Bool[AnyArray, ""], run: Callable[[Form], PyTree]) -> P
     return jax.lax.cond(fits, lambda: run("odds"), lambda: run("log-odds"))
 
 
-def in_log_odds(state: Any, odds: bool | Bool[AnyArray, ""]) -> Any:
-    """The messages of a state as log-odds, if they are odds."""
-    if odds is False:
-        return state
-
-    def convert(x: Array) -> Array:
-        return jnp.where(odds, jnp.log(jnp.where(odds, x, jnp.ones_like(x))), x)
-
-    return state._replace(messages=jax.tree.map(convert, state.messages))
-
-
 # All leaves are arrays. `eqx.filter_jit` would take longer to see that than a small inference.
 @jax.jit
 def solved(settings: Settings, problem: Any) -> tuple[Any, Array, Ends]:
@@ -414,37 +416,31 @@ def solved(settings: Settings, problem: Any) -> tuple[Any, Array, Ends]:
     there if they may be kept.
     """
     model, shape = problem.model, problem.shape
-    maker = MAKERS[model.kind]
-    size = settings.starts * maker.size(model, settings.schedule)
-    keep = math.prod(shape) * size <= KEPT
+    keep = math.prod(shape) * settings.starts * messages.size(model) <= KEPT
 
     def run(form: Form) -> PyTree:
-        view = settings.view(model, form)
+        view = settings.engine(model, form)
 
         def one(instance: Any) -> PyTree:
-            instance = instance.tempered(settings.temperature)
+            instance = view.posed(instance)
             ends = settings.ends(model, form, instance, settings.rows(shape))
             found = ends.beliefs(view, instance)
             possible = ends.is_possible(view, instance)
             return found, possible, ends if keep else ends._replace(state=None)
 
-        return each(one, maker.instances(problem), shape, settings.chunk)
+        return each(one, problem.instances(), shape, settings.chunk)
 
     found, possible, ends = in_form(settings.fits(model), run)
-    told = maker.told(problem, found, settings.temperature)
-    return told, possible & (ends.residual <= settings.limits.tol), ends
+    found = jax.tree.map(lambda x: settings.temperature * x, found)
+    return found, possible & (ends.residual <= settings.limits.tol), ends
 
 
 @eqx.filter_jit
 def _derived(passed: _Passed, problem: Any, what: Literal["pairwise", "log_partition"]) -> PyTree:
     """`pairwise` or `log_partition` from the kept messages, or from a second run if none were."""
     settings = passed.settings
-    model, batch, shape = (
-        problem.model,
-        MAKERS[problem.model.kind].instances(problem),
-        problem.shape,
-    )
-    view = settings.view(model, "log-odds")
+    model, batch, shape = problem.model, problem.instances(), problem.shape
+    view = settings.engine(model, "log-odds")
 
     def finish(ends: Ends, instance: Any) -> PyTree:
         if what == "pairwise":
@@ -461,8 +457,8 @@ def _derived(passed: _Passed, problem: Any, what: Literal["pairwise", "log_parti
 
         def one(kept: tuple[Any, Ends]) -> PyTree:
             instance, ends = kept
-            ends = ends._replace(state=in_log_odds(ends.state, settings.fits(model)))
-            return finish(ends, instance.tempered(settings.temperature))
+            ends = ends._replace(state=view.as_logs(ends.state, settings.fits(model)))
+            return finish(ends, view.posed(instance))
 
         size = math.prod(shape)
         flat = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(shape) :]), passed.kept)
@@ -470,9 +466,9 @@ def _derived(passed: _Passed, problem: Any, what: Literal["pairwise", "log_parti
 
     def run(form: Form) -> PyTree:
         def one(instance: Any) -> PyTree:
-            instance = instance.tempered(settings.temperature)
+            instance = view.posed(instance)
             ends = settings.ends(model, form, instance, settings.rows(shape))
-            ends = ends._replace(state=in_log_odds(ends.state, form == "odds"))
+            ends = ends._replace(state=view.as_logs(ends.state, form == "odds"))
             return finish(ends, instance)
 
         return each(one, batch, shape, settings.chunk)
@@ -485,28 +481,26 @@ def _statistics(settings: Settings, problem: Any) -> Statistics:
     model = problem.model
 
     def run(form: Form) -> PyTree:
-        view = last = settings.view(model, form)
+        view = last = settings.engine(model, form)
         if not view.tells_statistics:
-            last = settings.view(model, "log-odds")
+            last = settings.engine(model, "log-odds")
 
         def one(instance: Any) -> PyTree:
-            instance = instance.tempered(settings.temperature)
+            instance = view.posed(instance)
             rows = settings.rows(problem.shape)
             ends = settings.ends(model, form, instance, rows)
-            ends = ends._replace(state=in_log_odds(ends.state, last is not view))
+            ends = ends._replace(state=last.as_logs(ends.state, last is not view))
             found = ends.mean(lambda state: last.statistics(state, instance))
             converged = ends.is_possible(last, instance) & (ends.residual <= settings.limits.tol)
             how = converged, ends.iterations, ends.residual
             return (found.units, found.squares, how), found.pairs
 
-        return each_and_mean(
-            one, MAKERS[problem.model.kind].instances(problem), problem.shape, settings.chunk
-        )
+        return each_and_mean(one, problem.instances(), problem.shape, settings.chunk)
 
     (units, squares, how), pairs = in_form(settings.fits(model), run)
     converged, iterations, residual = how
     return Statistics(
-        units=model.units(units),
+        units=problem.expected(units),
         pairwise=model.by_factor(pairs),
         squares=squares,
         converged=converged,

@@ -6,12 +6,14 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .. import _checks
+from .. import _checks, messages
 from .._sentinels import LEAST
-from ..messages import Expected, graph_kinds, MAKERS, Stacks
-from ..models import Statistics
+from ..factors import Stacks
+from ..messages import Expected
+from ..models import AbstractModel, Statistics
 from ..models._problem import each
 from ..models._require import refuse
 from ._base import AbstractInference, check_limits, KEPT, limited, Limits
@@ -37,8 +39,12 @@ class AbstractDual(AbstractInference):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Binary units, and graphs."""
-        return ("binary", *graph_kinds())
+        """Models of binary and categorical units."""
+        return ("binary", "categorical", "a graph")
+
+    def accepts(self, model: AbstractModel) -> bool:
+        """Whether units have a few states each."""
+        return messages.serves(model) and model.numbered  # pyright: ignore
 
     @property
     def maximises(self) -> Literal["nothing"]:
@@ -51,17 +57,16 @@ class AbstractDual(AbstractInference):
     def _beliefs(self, problem: Any) -> Beliefs:
         model = problem.model
         limits = limited(self.iterations, self.tol, model.dtype)
-        listed = MAKERS[model.kind].tables(model)
+        listed = _listed(model)
         if not _checks.is_concrete([members for members, _ in listed]):
             hint = "use it as a constant there, and its log-potentials as the argument"
             refuse(model, "not be an argument of a compiled function", hint)
         pieces = pieces_of(_shape(problem), listed)
         best, beliefs = _solved(limits, problem, listed, pieces, self._search())
-        told = MAKERS[model.kind].told(problem, beliefs, jnp.ones((), model.dtype))
         return Beliefs(
             problem,
             _Found(best, listed, pieces),
-            log_odds=told.log_odds,
+            log_odds=problem.told(beliefs),
             converged=best.residual <= limits.tol,
             iterations=best.iterations,
             residual=best.residual,
@@ -74,7 +79,7 @@ class AbstractDual(AbstractInference):
         size = math.prod(problem.shape)
         pairs = tuple(x.reshape(size, *x.shape[len(problem.shape) :]).mean(0) for x in found.pairs)
         return Statistics(
-            units=model.units(found.units),
+            units=problem.expected(found.units),
             pairwise=model.by_factor(pairs),
             squares=found.squares,
             converged=beliefs.converged,
@@ -103,11 +108,32 @@ class _Found(AbstractDerived):
 
 def _shape(problem: Any) -> tuple[int, int]:
     """The number of variables, and of the states of the one that has most."""
-    maker = MAKERS[problem.model.kind]
-    instances = jax.eval_shape(lambda: maker.instances(problem))
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), instances)
-    rows, _ = jax.eval_shape(lambda x: maker.rows(problem.model, x), one)
-    return rows.shape
+    rows, _ = jax.eval_shape(lambda: messages.rows_of(problem))
+    return rows.shape[1:]
+
+
+def _stacks(model: Any, factors: Any) -> list[Stacks]:
+    """The tables of each factor."""
+    units = dict(zip(messages.names_of(model), model.layers, strict=True))
+    starts = np.cumsum([0, *(own.size for own in model.layers)])[:-1].tolist()
+    places = dict(zip(units, starts, strict=True))
+    return [factor.stacks(units, places) for factor in factors]
+
+
+def _kept(table: Array) -> np.ndarray | slice:
+    """Tables that join something: not those that are known to be zero."""
+    if not _checks.is_concrete(table):
+        return slice(None)
+    return np.flatnonzero(np.asarray(table).reshape(len(table), -1).any(-1))
+
+
+def _listed(model: Any) -> Stacks:
+    """All tables that join something."""
+    out = []
+    for members, table in sum(_stacks(model, model.factors()), ()):
+        kept = _kept(table)
+        out.append((members[kept], table[kept]))
+    return tuple(out)
 
 
 @eqx.filter_jit
@@ -119,31 +145,48 @@ def _solved(
     search: Search,
 ) -> tuple[Best, tuple[Array, ...]]:
     """What was found, and beliefs in the form of messages."""
-    model, maker = problem.model, MAKERS[problem.model.kind]
+    model = problem.model
     tables = decomposed(_shape(problem), listed, pieces, model.dtype)
 
     def one(instance: Any) -> tuple[Best, tuple[Array, ...]]:
-        rows, there = maker.rows(model, instance)
+        rows, there = instance
         best = search(tables, rows, there, limits)
         floor = jnp.asarray(jnp.finfo(rows.dtype).tiny, rows.dtype)
         scores = jnp.log(jnp.maximum(best.p, floor))
         scores = jnp.where(there, scores, jnp.asarray(LEAST, rows.dtype))
-        return best, maker.scored(scores, instance)
+        return best, messages.by_group(model.layers, scores)
 
     # The entries of all tables are kept some twenty times.
     size = 20 * sum(table.size for _, table in listed)
-    return each(one, maker.instances(problem), problem.shape, max(1, KEPT // max(1, size)))
+    return each(one, messages.rows_of(problem), problem.shape, max(1, KEPT // max(1, size)))
 
 
 def _expected(
     problem: Any, best: Best, listed: Stacks, pieces: tuple[tuple[Piece, ...], ...]
 ) -> Expected:
     """Expected statistics of each instance."""
-    model, members = problem.model, tuple(own for own, _ in listed)
+    model = problem.model
+    factors = model.factors()
 
     def one(p: Array, joint: tuple[Array, ...]) -> Expected:
-        tables = restored(pieces, listed, joint, p)
-        return MAKERS[model.kind].expected(model, members, p, tables)
+        found, out = iter(restored(pieces, listed, joint, p)), []
+        units = messages.probabilities(model.layers, p)
+        named = zip(messages.names_of(model), units, strict=True)
+        means = {name: x.reshape(-1) for name, x in named}
+        for factor, stacks in zip(factors, _stacks(model, factors), strict=True):
+            tables = []
+            for members, table in stacks:
+                # Variables that nothing joins are independent.
+                own = jnp.ones((len(table), *(1,) * (table.ndim - 1)), p.dtype)
+                for axis, size in enumerate(table.shape[1:]):
+                    shape = (len(table), *(size if k == axis else 1 for k in range(table.ndim - 1)))
+                    own = own * p[members[:, axis], :size].reshape(shape)
+                tables.append(own.at[_kept(table)].set(next(found)))
+            # Tables are linear in the log-potentials, which several of them may share.
+            again = eqx.filter_vjp(lambda f: [x for _, x in _stacks(model, (f,))[0]], factor)[1]
+            (gradient,) = again(tables)
+            out += factor.with_own(factor.statistic(gradient), means)
+        return Expected(units, tuple(out), (None,) * len(units))
 
     for _ in problem.shape:
         one = jax.vmap(one)

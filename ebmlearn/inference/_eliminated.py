@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, Int
 from .. import _checks, elimination
 from .._sentinels import EXCLUDED
 from ..factors import Stacks
-from ..messages import GraphInstance
 from ._base import TooLarge
 
 
@@ -24,7 +23,7 @@ class _Settings(NamedTuple):
 
 
 def eliminated(
-    stacks: Stacks, counts: tuple[int, ...], instance: GraphInstance, product: str, most: int
+    stacks: Stacks, counts: tuple[int, ...], instance: Any, product: str, most: int
 ) -> tuple[Float[Array, ""], Float[Array, " states"]]:
     """Log Z of one instance, or its largest log-potential, and the probabilities of states. The
     gradient of log Z is the probability of each state and of each entry of a table. Probabilities
@@ -32,10 +31,7 @@ def eliminated(
     """
     members = tuple(jnp.asarray(own, jnp.int32) for own, _ in stacks)
     tables = tuple(table for _, table in stacks)
-    (unary,) = instance.unary
-    clamp, outputs = instance.clamp, instance.outputs
-    clamp = jnp.full(len(counts), -1, jnp.int32) if clamp is None else clamp.astype(jnp.int32)
-    outputs = jnp.full(len(counts), product == "max") if outputs is None else outputs
+    unary, clamp, outputs = instance
     settings = _Settings(counts, product, most)
     value, (_, p) = _log_z((tables, unary), members, (clamp, outputs), settings)
     return value, eqx.internal.nondifferentiable_backward(p, name="beliefs of `Exact`")

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks, messages
 from .._sentinels import CLAMPED, EXCLUDED
@@ -165,7 +165,7 @@ _REAL: dict[str, Any] = {
 
 
 def _is_graph(model: Any) -> bool:
-    return model.kind in messages.graph_kinds()
+    return hasattr(model, "group_names")
 
 
 def affordable(problem: Any, seconds: float | int) -> int:
@@ -231,34 +231,13 @@ def _space(model: Any, product: Product, outputs: tuple[int, ...]) -> Space:
 def _posed(problem: Any) -> Posed:
     """The instances of a problem along one leading axis."""
     model = problem.model
+    both = messages.rows_of(problem)
     if _is_graph(model):
-        maker = messages.MAKERS[model.kind]
-        instances = maker.instances(problem)
-        rows, there = jax.vmap(lambda x: maker.rows(model, x))(instances)
-        outputs = instances.outputs
+        outputs = None if problem.outputs is None else problem.flat(problem.outputs)
         if outputs is None:
-            outputs = jnp.zeros(rows.shape[:-1], bool)
-        return Posed(rows, there & (rows > EXCLUDED / 2), outputs)
-    unary, given, masks = list(model.unary()), problem.given(), []
-    if given is not None:
-        evidence, observed = given
-        sure = observed & ((evidence == 0) | (evidence == 1))
-        likely = jnp.where(observed & ~sure, evidence, jnp.full_like(evidence, 0.5))
-        first = jnp.broadcast_to(unary[0], evidence.shape)
-        unary[0] = first + jax.scipy.special.logit(likely)
-        states = jnp.stack([evidence == 0, evidence == 1], -1)
-        shape = (math.prod(problem.shape), *states.shape[-2:])
-        masks.append((states | ~sure[..., None]).reshape(shape))
-    most = max(units.number for units in model.layers)
-    rows, there = [], []
-    for units, bias in zip(model.layers, unary, strict=True):
-        own = units.scores(problem.flat(bias))
-        wide = ((0, 0), (0, 0), (0, most - units.number))
-        rows.append(jnp.pad(own, wide))
-        has = masks.pop() if masks else jnp.ones(own.shape, bool)
-        there.append(jnp.pad(has, wide))
+            outputs = jnp.zeros(both[0].shape[:-1], bool)
+        return Posed(both[0], both[1] & (both[0] > EXCLUDED / 2), outputs)
     seen = [jnp.full(u.size, k in model.seen) for k, u in enumerate(model.layers)]
-    both = jnp.concatenate(rows, 1), jnp.concatenate(there, 1)
     return Posed(*both, jnp.broadcast_to(jnp.concatenate(seen), both[0].shape[:-1]))
 
 
@@ -320,8 +299,25 @@ def _solved(problem: Any, way: Way) -> tuple[PyTree, PyTree, Float[Array, "*batc
     return _named(model, answer), states, answer.value
 
 
+class _Flat(NamedTuple):
+    """What elimination needs of an instance: the unary scores of all states, one after the other,
+    the states at which variables are held, -1 where free, and over which it maximises.
+    """
+
+    unary: Float[Array, "*batch states"]
+    clamp: Int[Array, "*batch variables"]
+    outputs: Bool[Array, "*batch variables"]
+
+
 def _instances(problem: Any, way: Way) -> Any:
-    return _posed(problem) if way.space is not None else messages.instances(problem)
+    if way.space is not None:
+        return _posed(problem)
+    unary, clamp = problem.flat(problem.model.unary()[0]), problem.flat(problem.rows)
+    if problem.log_likelihood is not None:
+        unary = unary + problem.flat(problem.log_likelihood.astype(unary.dtype))
+    outputs = problem.outputs
+    outputs = jnp.full(clamp.shape[1:], way.product == "max") if outputs is None else outputs
+    return _Flat(unary, clamp, problem.flat(outputs))
 
 
 def _eliminated(model: Any, instance: Any, way: Way) -> Answer:
@@ -394,7 +390,7 @@ def _gradient(
     unary = at.unary if way.space is None else at.rows
     log_z, (found, p) = eqx.filter_value_and_grad(value)((factors, unary))
     pairs = sum((f.statistic(g) for f, g in zip(factors, found, strict=True)), ())
-    return log_z, model.padded(*p) if way.space is None else p, pairs
+    return log_z, model.padded(p) if way.space is None else p, pairs
 
 
 def _pair_maxima(model: Any, table: Table) -> tuple[Float[Array, "_ _"], ...]:

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import KW_ONLY
 from typing import Any, Literal
 
@@ -5,18 +6,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from .. import messages
-from .._sentinels import CLAMPED
-from .._types import AnyArray
-from ..messages import graph_kinds, Instance
-from ..models import Statistics
-from ..models._edges import edges_of
-from ..models._problem import each
+from .._sentinels import EXCLUDED
+from ..messages import Engine, State
+from ..models import AbstractModel, Statistics
+from ..models._problem import each, each_and_mean, Instance
 from ._base import AbstractInference, check_limits, chunk_of, limited, Limits
 from ._beliefs import AbstractDerived, Beliefs
-from ._graph_mplp import graph_beliefs, graph_statistics
 
 
 class MPLP(AbstractInference):
@@ -27,10 +25,9 @@ class MPLP(AbstractInference):
     the largest log-potential, which no sweep raises. If the relaxation is not tight, beliefs are
     ties and `decode` may be poor.
 
-    In layers of units, edges are updated one after another, which is slow; use it to check other
-    solvers. In graphs, all variables are updated at once, each a part of the way: one divided by
-    the number of variables in its largest factor. A sweep costs as much as one of max-product, and
-    OR, AND or pool factors of many variables need many sweeps.
+    All units are updated at once, each a part of the way: one divided by the number of units in its
+    largest factor. A sweep costs as much as one of max-product, and OR, AND or pool factors of many
+    variables need many sweeps.
 
     !!! example
 
@@ -49,8 +46,12 @@ class MPLP(AbstractInference):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Binary units, and graphs."""
-        return ("binary", *graph_kinds())
+        """Models of binary and categorical units."""
+        return ("binary", "categorical", "a graph")
+
+    def accepts(self, model: AbstractModel) -> bool:
+        """Whether there are messages, of units with a few states each."""
+        return messages.serves(model) and model.numbered  # pyright: ignore
 
     @property
     def maximises(self) -> Literal["all"]:
@@ -58,132 +59,181 @@ class MPLP(AbstractInference):
         return "all"
 
     def _beliefs(self, problem: Any) -> Beliefs:
-        model = problem.model
-        limits = limited(self.iterations, self.tol, model.dtype)
-        if model.kind != "binary":
-            return graph_beliefs(limits, problem)
-        edges, weights = edges_of(model)
-        log_odds, bound, iterations, residual = _solved(problem, edges, weights, limits)
+        limits = limited(self.iterations, self.tol, problem.model.dtype)
+        found, bound, converged, iterations, residual = _solved(limits, problem)
         return Beliefs(
             problem,
-            _Dual(bound),
-            log_odds=model.units(log_odds),
-            converged=residual <= limits.tol,
+            _Dual(bound, limits),
+            log_odds=problem.told(found),
+            converged=converged,
             iterations=iterations,
             residual=residual,
         )
 
     def _statistics(self, problem: Any) -> Statistics:
-        model = problem.model
-        if model.kind != "binary":
-            return graph_statistics(limited(self.iterations, self.tol, model.dtype), problem)
-        beliefs = self._beliefs(problem)
-        pairs = tuple(
-            x.reshape(-1, *x.shape[-2:]).mean(0) for x in jax.tree.leaves(beliefs.pairwise)
-        )
-        return Statistics(
-            units=model.units(model.encode(beliefs.decode())),
-            pairwise=model.by_factor(pairs),
-            squares=(None,) * len(model.names),
-            converged=beliefs.converged,
-            iterations=beliefs.iterations,
-            residual=beliefs.residual,
-        )
+        return _statistics(limited(self.iterations, self.tol, problem.model.dtype), problem)
 
 
 class _Dual(AbstractDerived):
-    """Whether both ends of an edge are decoded as 1, and the value of the dual: an upper bound of
-    the largest log-potential.
+    """What the decoded configuration meets of each factor, and the value of the dual: an upper
+    bound of the largest log-potential.
     """
 
     bound: Float[Array, "*batch"]
+    limits: Limits
 
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        model = problem.model
-        states = model.encode(problem.decode(log_odds))
-        blocks = ((states[b.first], states[b.second]) for b in model.blocks())
-        return model.by_factor(
-            tuple(first[..., :, None] * second[..., None, :] for first, second in blocks)
-        )
+        return problem.model.by_factor(_met(self.limits, problem))
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
         return self.bound
 
 
-@eqx.filter_jit
-def _solved(
-    problem: Any,
-    edges: Int[AnyArray, "edges 2"],
-    weights: Float[Array, " edges"],
-    limits: Limits,
-) -> tuple[tuple[Array, ...], Array, Array, Array]:
-    """Log-odds, the dual bound, sweeps, and the last change."""
-    ends = np.cumsum([bias.shape[-1] for bias in problem.model.unary()])[:-1]
-    edges = jnp.asarray(edges)
-
-    def one(instance: Instance) -> tuple[tuple[Array, ...], Array, Array, Array]:
-        unary, own, held, constant = _given(instance, edges, weights)
-        if not edges.shape[0]:
-            alone = constant + jnp.maximum(unary, 0).sum()
-            fields = jnp.where(held == 0, unary, CLAMPED * held)
-            none = jnp.zeros((), jnp.int32), jnp.zeros((), unary.dtype)
-            return tuple(jnp.split(fields, ends)), alone, *none
-
-        def update(e: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            messages, fields, change = carry
-            pair, w, old = edges[e], own[e], messages[e]
-            without = fields[pair] - old
-            # What each end would be told by max-product, the other end first.
-            told = jnp.maximum(w + without[::-1], 0) - jnp.maximum(without[::-1], 0)
-            # An edge without weight, at a unit that is held for instance, has nothing to tell.
-            new = jnp.where(w == 0, jnp.zeros_like(old), (told - without) / 2)
-            moved = jnp.abs(new - old) / jnp.maximum(jnp.abs(new), 1)
-            change = jnp.maximum(change, moved.max())
-            return messages.at[e].set(new), fields.at[pair].set(without + new), change
-
-        def sweep(state: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
-            start = *state, jnp.zeros((), unary.dtype)
-            messages, fields, change = jax.lax.fori_loop(0, edges.shape[0], update, start)
-            return (messages, fields), change
-
-        start = jnp.zeros((edges.shape[0], 2), unary.dtype), unary
-        (messages, _), iterations, residual = limits.iterate(sweep, start)
-        # Added up again: differences accumulate rounding errors.
-        fields = unary.at[edges.reshape(-1)].add(messages.reshape(-1))
-        to_first, to_second = messages[:, 0], messages[:, 1]
-        edge = jnp.maximum(jnp.maximum(-to_first, -to_second), own - to_first - to_second)
-        bound = constant + jnp.maximum(fields, 0).sum() + jnp.maximum(edge, 0).sum()
-        fields = jnp.where(held == 0, fields, CLAMPED * held)
-        return tuple(jnp.split(fields, ends)), bound, iterations, residual
-
-    return each(one, messages.instances(problem), problem.shape, chunk_of(problem.model))
+def _run(
+    limits: Limits, engine: Engine, instance: Instance
+) -> tuple[State, Int[Array, ""], Float[Array, ""]]:
+    start = engine.start(instance, "plain")
+    shares, _ = _shares(engine, start.fields, instance)
+    edges = _less(start.messages, [part.spread(shares) for part in engine.parts])
+    begin = _even(engine, edges, instance)
+    return limits.iterate(lambda state: _relaxed(engine, state, instance), begin)
 
 
-def _given(
-    instance: Instance, edges: Int[Array, "edges 2"], weights: Float[Array, " edges"]
-) -> tuple[Float[Array, " n"], Float[Array, " edges"], Float[Array, " n"], Float[Array, ""]]:
-    """The problem that is left to the free units: unary terms, weights, which units are held at 1
-    or 0 as 1 or -1, and the log-potential of these.
+def _relaxed(
+    engine: Engine, state: State, instance: Instance
+) -> tuple[State, Float[Array, ""]]:
+    """One sweep of coordinate descent on the dual of the relaxation, from messages that are evened,
+    and how far they were from where it leads.
+
+    Messages are evened if an equal share of what they and the unary scores of a unit add up to is
+    taken from each: all its states then have the same score, but for excluded ones, and the log Z
+    of max-product is a value of the dual. New messages to one unit, evened, minimise the dual while
+    all others stay. All units do that at once, each a part of the way: one divided by the number of
+    units in its largest factor. The new dual is at most a mean of those that each unit would reach
+    by itself, because it is convex, so that it never rises.
     """
-    unary = jnp.concatenate(instance.unary)
-    held = jnp.concatenate(
-        [
-            jnp.zeros_like(u) if c is None else c
-            for u, c in zip(instance.unary, instance.clamp, strict=True)
-        ]
+    heard = engine.update(state, instance)
+    shares, excluded = _shares(engine, heard.fields, instance)
+    steps = []
+    for group, (share, out) in enumerate(zip(shares, excluded, strict=True)):
+        width = _counts(engine, group, len(share))[1].astype(share.dtype)
+        # What is excluded is said at once.
+        step = jnp.where(out, 1.0, jnp.broadcast_to(1 / width[:, None], out.shape))
+        steps.append(step if share.ndim > 1 else step.max(-1))
+    new = _less(heard.messages, [part.spread(shares) for part in engine.parts])
+    step = tuple(part.spread(steps) for part in engine.parts)
+    moved = jax.tree.map(lambda a, b, part: (1 - part) * a + part * b, state.messages, new, step)
+    far = jax.tree.map(
+        lambda a, b: (jnp.abs(b - a) / jnp.maximum(jnp.abs(b), 1)).max(initial=0),
+        state.messages,
+        new,
     )
-    free, on = held == 0, (held > 0).astype(unary.dtype)
-    first, second = edges[:, 0], edges[:, 1]
-    constant = unary @ on + weights @ (on[first] * on[second])
-    told = unary.at[first].add(weights * on[second]).at[second].add(weights * on[first])
-    left = jnp.where(free, told, jnp.zeros_like(told))
-    own = jnp.where(free[first] & free[second], weights, jnp.zeros_like(weights))
-    return left, own, held, constant
+    change = jnp.stack([jnp.zeros((), shares[0].dtype), *jax.tree.leaves(far)]).max()
+    return _even(engine, moved, instance), change
+
+
+def _less(messages: Any, share: Any) -> Any:
+    return jax.tree.map(jnp.subtract, tuple(messages), tuple(share))
+
+
+def _even(engine: Engine, edges: Any, instance: Instance) -> State:
+    """A state with messages that are evened: scores are equal without rounding errors."""
+    state = engine.resume(State(tuple(edges), instance.unary), instance)
+    fields = []
+    for form, *own in zip(engine.forms, state.fields, instance.clamp, strict=True):
+        rows = form.shifted(*own)[0].rows
+        even = jnp.where(rows < EXCLUDED / 2, rows, jnp.zeros_like(rows))
+        fields.append(form.message(even))
+    return state._replace(fields=tuple(fields))
+
+
+def _counts(engine: Engine, group: int, size: int) -> tuple[Array, Array]:
+    """How many factors each unit of a group is in, and the number of units of the largest."""
+    degree, width = jnp.zeros(size, jnp.int32), jnp.ones(size, jnp.int32)
+    for part in engine.parts:
+        if group in part.ends:
+            found = part.counts(group, size)
+            degree, width = degree + found[0], jnp.maximum(width, found[1])
+    return jnp.maximum(degree, 1), width
+
+
+def _shares(
+    engine: Engine, fields: Sequence[Any], instance: Instance
+) -> tuple[list[Float[Array, "..."]], list[Bool[Array, "n states"]]]:
+    """Scores less the largest of each unit, divided by the number of its factors, zero for states
+    that are excluded; and which are. By group.
+    """
+    shares, excluded = [], []
+    for group, (form, *own) in enumerate(zip(engine.forms, fields, instance.clamp, strict=True)):
+        rows = form.shifted(*own)[0].rows
+        degree = _counts(engine, group, len(rows))[0].astype(rows.dtype)
+        out = rows < EXCLUDED / 2
+        shares.append(form.message(jnp.where(out, jnp.zeros_like(rows), rows / degree[:, None])))
+        excluded.append(out)
+    return shares, excluded
+
+
+def _engine(model: Any) -> Engine:
+    one = np.ones((), model.dtype)
+    return messages.engine(model, product="max", temperature=one, leaves=False)
+
+
+@eqx.filter_jit
+def _solved(limits: Limits, problem: Any) -> tuple[Any, Array, Array, Array, Array]:
+    """What is known of all units, the dual bound, whether converged, sweeps, and the last
+    change.
+    """
+    model, engine = problem.model, _engine(problem.model)
+
+    def one(instance: Instance) -> Any:
+        state, iterations, residual = _run(limits, engine, instance)
+        bound = engine.log_partition(state, instance)
+        # The messages of `state` leave no preference: what they are answered with has one.
+        found = engine.beliefs(engine.update(state, instance), instance)
+        converged = (bound > -jnp.inf) & (residual <= limits.tol)
+        return found, bound, converged, iterations, residual
+
+    return each(one, problem.instances(), problem.shape, chunk_of(model))
+
+
+@eqx.filter_jit
+def _statistics(limits: Limits, problem: Any) -> Statistics:
+    """The statistics of the decoded configurations."""
+    model, engine = problem.model, _engine(problem.model)
+
+    def one(instance: Instance) -> Any:
+        state, iterations, residual = _run(limits, engine, instance)
+        found = engine.statistics(engine.update(state, instance), instance)
+        converged = engine.is_possible(state, instance) & (residual <= limits.tol)
+        return (found.units, converged, iterations, residual), found.pairs
+
+    out = each_and_mean(one, problem.instances(), problem.shape, chunk_of(model))
+    (units, converged, iterations, residual), pairs = out
+    return Statistics(
+        units=problem.expected(units),
+        pairwise=model.by_factor(pairs),
+        squares=(None,) * len(model.layers),
+        converged=converged,
+        iterations=iterations,
+        residual=residual,
+    )
+
+
+@eqx.filter_jit
+def _met(limits: Limits, problem: Any) -> Any:
+    """How often the decoded configuration of each instance meets each parameter."""
+    engine = _engine(problem.model)
+
+    def one(instance: Instance) -> Any:
+        state, _, _ = _run(limits, engine, instance)
+        return engine.statistics(engine.update(state, instance), instance).pairs
+
+    return each(one, problem.instances(), problem.shape, chunk_of(problem.model))
 
 
 MPLP.__init__.__doc__ = """**Arguments:**
 
-- `iterations`: the largest number of sweeps over all edges.
-- `tol`: stop when no message changes by more than this in a sweep, relative to its size if that is
-  above 1; in graphs, when none is further than this from where it moves. None makes all sweeps.
+- `iterations`: the largest number of sweeps.
+- `tol`: stop when no message is further than this from where it moves, relative to its size if that
+  is above 1. None makes all sweeps.
 """

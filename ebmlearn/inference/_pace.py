@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from ..messages import AbstractView
+from ..messages import Engine
 from ._base import Limits
 
 
@@ -30,7 +30,7 @@ class _Pace(NamedTuple):
 
 
 def paced(
-    view: AbstractView, instance: Any, start: Any, limits: Limits, *, damped: bool, hottest: bool
+    view: Engine, instance: Any, start: Any, limits: Limits, *, damped: bool, hottest: bool
 ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
     """Passes messages from a state on: the last state, the number of sweeps, and the change that
     another sweep without damping would bring.

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from .._sentinels import EXCLUDED
 from .._types import AnyArray
-from ..messages import Stacks
+from ..factors import Stacks
 from ._base import Limits
 from ._minimise import minimise
 

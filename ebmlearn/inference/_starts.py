@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from ..messages import AbstractView, Product, Start
+from ..messages import Engine, Product, Start
 
 
 # Answers are the same if no probability differs by more than this.
@@ -15,7 +15,7 @@ _SAME = 0.01
 
 
 def begun(
-    view: AbstractView, instance: Any, start: Start, starts: int, key: PRNGKeyArray
+    view: Engine, instance: Any, start: Start, starts: int, key: PRNGKeyArray
 ) -> PyTree:
     """The first messages of all starts: the usual ones, then random ones in pairs of which the
     second say the opposite of the first. If the model is symmetric, so are the answers of a pair.
@@ -29,7 +29,7 @@ def begun(
 
 
 def judged(
-    view: AbstractView,
+    view: Engine,
     instance: Any,
     product: Product,
     ended: tuple[Any, Int[Array, " starts"], Float[Array, " starts"]],

@@ -1,7 +1,7 @@
-"""Message passing: one view for each kind of model, and the registry of them.
+"""Message passing: one engine for all groups of units and all factors.
 
-A model has a `kind`; `view(model, ...)` passes messages on it. Adaptors `register` kinds of their
-own.
+`engine(model, ...)` passes messages on a model. What is known of a group has a form
+(`_forms.py`), and each factor has messages (`_sent.py`), which hosts add to `MAKERS`.
 """
 
 from ._edge import (
@@ -13,49 +13,36 @@ from ._edge import (
     soft as soft,
     total as total,
 )
-from ._factor_view import FactorMaker, FactorView as FactorView
-from ._gaussian import (
-    GaussianInstance as GaussianInstance,
-    GaussianMaker,
-    GaussianView as GaussianView,
-    in_blocks as in_blocks,
-    standard as standard,
-    told as told,
-)
-from ._graph import (
-    AbstractGraphMaker as AbstractGraphMaker,
-    AbstractGraphView as AbstractGraphView,
-    GraphInstance as GraphInstance,
-    GraphState as GraphState,
-)
-from ._grid import GridMaker, GridView as GridView
-from ._pairwise import (
-    change as change,
-    Instance as Instance,
-    PairwiseView as PairwiseView,
-    State as State,
-)
-from ._pairwise_maker import PairwiseMaker
-from ._registry import (
-    AbstractMaker as AbstractMaker,
-    graph_kinds as graph_kinds,
-    instances as instances,
-    maker as maker,
+from ._engine import Engine as Engine, Expected as Expected, State as State
+from ._expectation import Given as Given, Moments as Moments
+from ._assembly import (
+    by_group as by_group,
+    check_mixed as check_mixed,
+    check_settings as check_settings,
+    engine as engine,
+    fits as fits,
+    form_of as form_of,
     MAKERS as MAKERS,
-    register as register,
-    Stacks as Stacks,
-    view as view,
+    names_of as names_of,
+    probabilities as probabilities,
+    rows_of as rows_of,
+    serves as serves,
+    sides_of as sides_of,
+    size as size,
 )
 from ._types import Form as Form, Product as Product, Schedule as Schedule, Start as Start
-from ._view import (
-    AbstractView as AbstractView,
-    cannot as cannot,
-    Expected as Expected,
-    Told as Told,
-)
 
 
-register("binary", PairwiseMaker())
-register("gaussian binary", GaussianMaker())
-register("grid", GridMaker())
-register("tables", FactorMaker())
+# TEMPORARY
+def graph_kinds():
+    return ("tables", "grid", "factors")
+
+
+from ..models._problem import Instance
+GraphInstance = Instance
+def instances(problem):
+    return problem.instances()
+def change(old, new):
+    import jax, jax.numpy as jnp
+    gaps = [jnp.abs(jax.nn.sigmoid(b) - jax.nn.sigmoid(a)) for a, b in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True)]
+    return jax.lax.stop_gradient(jnp.concatenate(gaps).max(initial=0))

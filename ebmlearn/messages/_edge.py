@@ -24,7 +24,6 @@ from jaxtyping import Array, Bool, Float, PyTree
 from .._checks import is_concrete
 from .._sentinels import HUGE
 from .._types import AnyArray
-from ..models._block import Block
 
 
 # Products of 16 odds between exp(-W / 2) and exp(W / 2) stay inside the range of float32, that is
@@ -43,12 +42,11 @@ _QUANTUM = 64.0
 
 
 def odds_serve(
-    blocks: tuple[Block, ...], temperature: Float[AnyArray, ""]
+    weights: tuple[Float[Array, "_ _"], ...], temperature: Float[AnyArray, ""]
 ) -> bool | Bool[AnyArray, ""]:
     """Whether messages as odds are exact enough for the weights, as an array: a plain False says
     that there is no choice, since there are no weights.
     """
-    weights = tuple(block.weights for block in blocks)
     if not weights:
         return False
     if not _is_small((weights, temperature)):

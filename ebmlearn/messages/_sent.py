@@ -1,216 +1,386 @@
-"""What factors send to variables, and what they add to the Bethe approximation of log Z.
-
-All variables of a model are rows of scores, one for each state. `held` says whose state is known:
-nothing is taken from their scores.
-"""
+"""What factors send to units, and what they add to the Bethe approximation of log Z."""
 
 import abc
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .._sentinels import LEAST
+from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
-from ..factors import Dense, Tables
+from ._forms import AbstractNumbered, Heard, reduced, Sums
+from ._types import Product, Rule, Start
 
 
-Rows = Float[Array, "variables most"]
-# The sum of exponentials over an axis, as a logarithm, or the maximum.
-Reduce = Callable[[Array, int], Array]
+# Messages that are damped, from old and new ones.
+Damp = Callable[[Array, Array], Array]
+Singles = Sequence[Float[Array, " _"]]
 
 
 class AbstractSent(eqx.Module):
-    """The messages of a factor, for one instance."""
+    """The messages of a factor, for one instance. `ends` are the numbers of the groups that it
+    joins, one for each of its axes. What is known of all groups comes as a list. `leaf` is a group
+    that is joined to nothing else, a unit to a part: it sends before the first sweep, and hears
+    after the last.
+    """
+
+    ends: eqx.AbstractVar[tuple[int, ...]]
+    leaf: eqx.AbstractVar[int | None]
+
+    @property
+    def excludes(self) -> bool:
+        """Whether it may exclude configurations."""
+        return False
+
+    def posed(self, instance: Any) -> Any:
+        """An instance as these messages take it."""
+        return instance
 
     @abc.abstractmethod
-    def spread(self, rows: Rows) -> PyTree:
-        """Messages to each variable that say what its row does."""
+    def start(self, start: Start, heard: Sequence[Heard]) -> PyTree:
+        """Messages before any sweep."""
+
+    def is_silent(self, start: Start) -> bool:
+        """Whether these add nothing to what is known."""
+        return True
+
+    def begun(self, messages: PyTree, fields: Sequence[Any]) -> PyTree:
+        """First messages as they are kept."""
+        return messages
+
+    def inward(self, messages: PyTree, heard: Sequence[Heard]) -> PyTree:
+        """The messages that are kept as they add up."""
+        return messages
+
+    def both(self, inward: PyTree, sent: PyTree) -> PyTree:
+        """The messages in both directions, from those that were kept and what was sent since."""
+        return sent
+
+    def shifted(self, sums: Sums, group: int) -> Sums:
+        """What is known of a group without messages, as these take it."""
+        return sums
 
     @abc.abstractmethod
-    def update(
-        self, edges: PyTree, rows: Rows, held: Bool[Array, "variables most"], reduce: Reduce
-    ) -> PyTree:
-        """What is sent if variables have these scores, given what was sent to them before."""
+    def spread(self, fields: Sequence[Any]) -> PyTree:
+        """Messages to each unit that say what its field does."""
 
     @abc.abstractmethod
-    def added(self, rows: Rows, edges: PyTree) -> Rows:
-        """Scores with all messages added to them."""
+    def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
+        """New messages to all units."""
 
     @abc.abstractmethod
-    def joint(
-        self, edges: PyTree, rows: Rows, held: Bool[Array, "variables most"]
-    ) -> Float[Array, "factors *states"]:
-        """The scores of all configurations of each part of the factor."""
+    def turn(
+        self, messages: PyTree, heard: Sequence[Heard], sender: int, damp: Damp
+    ) -> tuple[PyTree, PyTree]:
+        """New messages from one group to the other: what is kept, and what was sent."""
 
     @abc.abstractmethod
-    def statistic(self, p: Float[Array, "factors *states"]) -> Float[Array, "..."]:
-        """The expected statistic of the parameters, from the probabilities of configurations."""
+    def added(self, sums: Sums, sent: PyTree, group: int) -> Sums:
+        """What is known of a group with these messages."""
 
     @abc.abstractmethod
-    def counts(self, variables: int) -> tuple[Int[Array, " variables"], Int[Array, " variables"]]:
-        """The number of parts that each variable is in, and the number of variables of these."""
+    def normalisers(
+        self, messages: PyTree, heard: Sequence[Heard], singles: Singles
+    ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+        """The sum of log Z of all parts of the factor, each less those of its units; and whether
+        each part has a configuration left.
+        """
+
+    @abc.abstractmethod
+    def statistic(
+        self, messages: PyTree, heard: Sequence[Heard], temperature: Float[Array, ""]
+    ) -> tuple[Float[Array, "..."], ...]:
+        """The expected statistic of each parameter."""
+
+    @abc.abstractmethod
+    def left(self, messages: PyTree, group: int, possible: Bool[Array, "n states"]) -> Any:
+        """Those of the states of units which no message excludes by itself."""
+
+    @abc.abstractmethod
+    def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
+        """The number of parts that each unit is in, and the most units of one of these."""
 
 
-class TablesSent(AbstractSent):
-    """Tables of one shape."""
+class AbstractListed(AbstractSent):
+    """Messages of tables: `[..., states]` towards each axis."""
+
+    forms: eqx.AbstractVar[tuple[AbstractNumbered, ...]]
+    product: eqx.AbstractVar[Product]
+    rules: eqx.AbstractVar[tuple[Rule, ...]]
+
+    @abc.abstractmethod
+    def _joint(self, messages: PyTree, heard: Sequence[Heard]) -> Float[Array, "parts ..."]:
+        """The scores of all configurations of each part."""
+
+    @abc.abstractmethod
+    def _singles(self, singles: Singles) -> Float[Array, ""]:
+        """The sum of those of all units of all parts."""
+
+    @abc.abstractmethod
+    def _gathered(
+        self, p: Float[Array, "parts ..."], alone: Sequence[Any]
+    ) -> tuple[Float[Array, "..."], ...]:
+        """The expected statistic, from the probabilities of configurations and of states."""
+
+    def turn(
+        self, messages: PyTree, heard: Sequence[Heard], sender: int, damp: Damp
+    ) -> tuple[PyTree, PyTree]:
+        new = self.update(messages, heard, damp)
+        both = zip(new, messages, self.ends, strict=True)
+        kept = [b if end == sender else a for a, b, end in both]
+        return tuple(kept), tuple(kept)
+
+    def normalisers(
+        self, messages: PyTree, heard: Sequence[Heard], singles: Singles
+    ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+        joint = _flat(self._joint(messages, heard))
+        found = reduced(joint, -1, self.product)
+        return found.sum() - self._singles(singles), (found > EXCLUDED / 2).all()
+
+    def statistic(
+        self, messages: PyTree, heard: Sequence[Heard], temperature: Float[Array, ""]
+    ) -> tuple[Float[Array, "..."], ...]:
+        joint = self._joint(messages, heard)
+        p = jax.nn.softmax(temperature * _flat(joint), axis=-1)
+        alone = [
+            None if x.rows is None else jax.nn.softmax(temperature * x.rows, axis=-1) for x in heard
+        ]
+        return self._gathered(p.reshape(joint.shape), alone)
+
+
+class TablesSent(AbstractListed):
+    """Tables of one shape. Messages towards an axis are `[tables, states]`."""
 
     tables: Float[Array, "tables ..."]
     members: Int[AnyArray, "tables _"]
+    forms: tuple[AbstractNumbered, ...]
+    ends: tuple[int, ...] = eqx.field(static=True)
+    product: Product = eqx.field(static=True)
+    rules: tuple[Rule, ...] = eqx.field(static=True)
+    leaf: int | None = eqx.field(static=True, default=None)
 
-    def spread(self, rows: Rows) -> tuple[Float[Array, "tables _"], ...]:
+    @property
+    def excludes(self) -> bool:
+        return True
+
+    def start(self, start: Start, heard: Sequence[Heard]) -> PyTree:
+        zeros = (jnp.zeros((len(self.members), n), self.tables.dtype) for n in self._sizes)
+        return tuple(form.message(x) for form, x in zip(self.forms, zeros, strict=True))
+
+    def spread(self, fields: Sequence[Any]) -> PyTree:
         return tuple(
-            rows[self.members[:, axis], :size] for axis, size in enumerate(self.tables.shape[1:])
+            form.message(form.rows(fields[end])[self.members[:, axis], :size])
+            for axis, (form, end, size) in enumerate(
+                zip(self.forms, self.ends, self._sizes, strict=True)
+            )
         )
 
-    def update(self, edges: Any, rows: Rows, held: Array, reduce: Reduce) -> PyTree:
-        cavities = self._cavities(edges, rows, held)
-        return tuple(self._sent(cavities, axis, reduce) for axis in range(len(edges)))
+    def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
+        cavities = self._cavities(messages, heard)
+        new = [self._sent(cavities, heard, axis) for axis in range(len(messages))]
+        return tuple(damp(a, b) for a, b in zip(messages, new, strict=True))
 
-    def added(self, rows: Rows, edges: Any) -> Rows:
-        for axis, message in enumerate(edges):
-            rows = rows.at[self.members[:, axis], : message.shape[1]].add(message)
-        return rows
+    def added(self, sums: Sums, sent: PyTree, group: int) -> Sums:
+        for axis, (form, end, message) in enumerate(zip(self.forms, self.ends, sent, strict=True)):
+            if end == group:
+                sums = form.told(sums, message, self.members[:, axis])
+        return sums
 
-    def joint(self, edges: Any, rows: Rows, held: Array) -> Float[Array, "tables ..."]:
+    def left(self, messages: PyTree, group: int, possible: Bool[Array, "n states"]) -> Any:
+        for axis, (form, end, message) in enumerate(
+            zip(self.forms, self.ends, messages, strict=True)
+        ):
+            if end == group:
+                fine = less_the_largest(form.rows(message)) > EXCLUDED / 2
+                possible = possible.at[self.members[:, axis], : fine.shape[-1]].min(fine)
+        return possible
+
+    def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
+        degree = width = jnp.zeros(size, jnp.int32)
+        for axis, end in enumerate(self.ends):
+            if end == group:
+                degree = degree.at[self.members[:, axis]].add(1)
+                width = width.at[self.members[:, axis]].max(len(self.ends))
+        return degree, width
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return self.tables.shape[1:]
+
+    def _joint(self, messages: PyTree, heard: Sequence[Heard]) -> Float[Array, "tables ..."]:
         table = self.tables
-        for axis, cavity in enumerate(self._cavities(edges, rows, held)):
+        for axis, cavity in enumerate(self._cavities(messages, heard)):
             table = table + jnp.broadcast_to(_along(cavity, axis, table.ndim), table.shape)
         return table
 
-    def statistic(self, p: Float[Array, "tables ..."]) -> Float[Array, "tables ..."]:
-        return p
+    def _singles(self, singles: Singles) -> Float[Array, ""]:
+        met = [singles[end][self.members[:, axis]].sum() for axis, end in enumerate(self.ends)]
+        return jnp.stack([jnp.zeros((), self.tables.dtype), *met]).sum()
 
-    def counts(self, variables: int) -> tuple[Int[Array, " variables"], Int[Array, " variables"]]:
-        none, flat = jnp.zeros(variables, jnp.int32), self.members.reshape(-1)
-        return none.at[flat].add(1), none.at[flat].max(self.members.shape[1])
+    def _gathered(
+        self, p: Float[Array, "tables ..."], alone: Sequence[Any]
+    ) -> tuple[Float[Array, "tables ..."]]:
+        return (p,)
 
-    def _cavities(self, edges: Any, rows: Rows, held: Array) -> list[Float[Array, "tables _"]]:
-        """The scores of variables without what these tables sent to them."""
+    def _cavities(self, messages: PyTree, heard: Sequence[Heard]) -> list[Float[Array, "tables _"]]:
+        """The scores of units without what these tables sent to them."""
         out = []
-        for axis, message in enumerate(edges):
-            members, size = self.members[:, axis], message.shape[1]
-            field = rows[members, :size]
-            out.append(jnp.where(held[members, :size], field, field - message))
+        for axis, (form, end, message) in enumerate(
+            zip(self.forms, self.ends, messages, strict=True)
+        ):
+            at = self.members[:, axis], slice(self._sizes[axis])
+            out.append(without(heard[end].rows[at], heard[end].open[at], form.rows(message)))
         return out
 
-    def _sent(self, cavities: list[Array], axis: int, reduce: Reduce) -> Float[Array, "tables _"]:
+    def _sent(
+        self, cavities: list[Array], heard: Sequence[Heard], axis: int
+    ) -> Float[Array, "tables ..."]:
         table = self.tables
         for other, cavity in enumerate(cavities):
             if other != axis:
+                if self.rules[other] == "plug":
+                    own = heard[self.ends[other]].rows[self.members[:, other]]
+                    cavity = _decided(own[:, : cavity.shape[-1]])
                 table = table + jnp.broadcast_to(_along(cavity, other, table.ndim), table.shape)
-        rows = jnp.moveaxis(table, axis + 1, 1).reshape(*table.shape[:1], table.shape[axis + 1], -1)
-        return _less_the_largest(reduce(rows, -1))
+        rows = jnp.moveaxis(table, axis + 1, 1).reshape(*table.shape[:1], self._sizes[axis], -1)
+        maximised = "max" in (rule for k, rule in enumerate(self.rules) if k != axis)
+        found = reduced(rows, -1, "max" if maximised else "sum")
+        return self.forms[axis].message(less_the_largest(found))
 
 
-class DenseSent(AbstractSent):
+class DenseSent(AbstractListed):
     """All pairs of units of two groups, or of one. Messages towards the second unit of a pair are
     `[m, n, states]`, and so are those towards the first; inside a group these are the same ones.
     """
 
     tables: Float[Array, "m n _ _"]
     inside: tuple[Float[Array, "_ _"], Float[Array, "_ _"]]
-    starts: tuple[int, int] = eqx.field(static=True)
-    is_one: bool = eqx.field(static=True)
+    forms: tuple[AbstractNumbered, ...]
+    ends: tuple[int, ...] = eqx.field(static=True)
+    product: Product = eqx.field(static=True)
+    rules: tuple[Rule, ...] = eqx.field(static=True)
+    leaf: int | None = eqx.field(static=True, default=None)
 
-    def spread(self, rows: Rows) -> tuple[Float[Array, "m n _"], ...]:
+    def start(self, start: Start, heard: Sequence[Heard]) -> PyTree:
+        m, n, *sizes = self.tables.shape
+        zeros = [jnp.zeros((m, n, size), self.tables.dtype) for size in sizes]
+        found = [form.message(x) for form, x in zip(self.forms, zeros, strict=True)]
+        return tuple(found[1:] if self._is_one else found)
+
+    def spread(self, fields: Sequence[Any]) -> PyTree:
         m, n, a, b = self.tables.shape
-        one, two = self._ends(rows)
-        to_second = jnp.broadcast_to(two[None, :, :b], (m, n, b))
-        if self.is_one:
+        one, two = (form.rows(fields[e]) for form, e in zip(self.forms, self.ends, strict=True))
+        to_second = jnp.broadcast_to(two[None], (m, n, b))
+        if self._is_one:
             # A unit sends nothing to itself.
             own = jnp.eye(m, dtype=bool)[..., None]
-            return (jnp.where(own, jnp.zeros_like(to_second), to_second),)
-        return jnp.broadcast_to(one[:, None, :a], (m, n, a)), to_second
+            return (self.forms[1].message(jnp.where(own, jnp.zeros_like(to_second), to_second)),)
+        to_first = jnp.broadcast_to(one[:, None], (m, n, a))
+        return self.forms[0].message(to_first), self.forms[1].message(to_second)
 
-    def update(self, edges: Any, rows: Rows, held: Array, reduce: Reduce) -> PyTree:
-        one, two = self._cavities(edges, rows, held)
-        to_second = _less_the_largest(reduce(self.tables + one[..., :, None], 2))
-        if self.is_one:
-            return (to_second,)
-        return _less_the_largest(reduce(self.tables + two[..., None, :], 3)), to_second
+    def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
+        one, two = self._cavities(messages, heard)
+        to_second = self._sent(one, 0, heard)
+        new = (to_second,) if self._is_one else (self._sent(two, 1, heard), to_second)
+        return tuple(damp(a, b) for a, b in zip(messages, new, strict=True))
 
-    def added(self, rows: Rows, edges: Any) -> Rows:
-        m, n, a, b = self.tables.shape
-        first, second = self.starts
-        rows = rows.at[second : second + n, :b].add(edges[-1].sum(0))
-        return rows if self.is_one else rows.at[first : first + m, :a].add(edges[0].sum(1))
+    def added(self, sums: Sums, sent: PyTree, group: int) -> Sums:
+        first, second = self.ends
+        if group == second:
+            sums = _plus(sums, sent[-1].sum(0))
+        if group == first and not self._is_one:
+            sums = _plus(sums, sent[0].sum(1))
+        return sums
 
-    def joint(self, edges: Any, rows: Rows, held: Array) -> Float[Array, "pairs _ _"]:
-        one, two = self._cavities(edges, rows, held)
+    def left(self, messages: PyTree, group: int, possible: Any) -> Any:
+        """All of them: products exclude nothing."""
+        return possible
+
+    def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
+        m, n, _, _ = self.tables.shape
+        others = (m - 1) if self._is_one else (n if group == self.ends[0] else m)
+        return jnp.full(size, others, jnp.int32), jnp.full(size, 2 if others > 0 else 0, jnp.int32)
+
+    @property
+    def _is_one(self) -> bool:
+        return self.ends[0] == self.ends[1]
+
+    def _joint(self, messages: PyTree, heard: Sequence[Heard]) -> Float[Array, "pairs _ _"]:
+        one, two = self._cavities(messages, heard)
         found = self.tables + one[..., :, None] + two[..., None, :]
-        if self.is_one:
+        if self._is_one:
             # Each pair once.
             first, second = jnp.triu_indices(found.shape[0], 1)
             return found[first, second]
-        return found.reshape(-1, *found.shape[2:])
+        return found.reshape(math.prod(found.shape[:2]), *found.shape[2:])
 
-    def statistic(self, p: Float[Array, "pairs _ _"]) -> Float[Array, "_ _"]:
+    def _singles(self, singles: Singles) -> Float[Array, ""]:
+        (m, n, _, _), (first, second) = self.tables.shape, self.ends
+        if self._is_one:
+            return (m - 1) * singles[first].sum()
+        return n * singles[first].sum() + m * singles[second].sum()
+
+    def _gathered(
+        self, p: Float[Array, "pairs _ _"], alone: Sequence[Any]
+    ) -> tuple[Float[Array, "_ _"]]:
         m, n, a, b = self.tables.shape
-        if self.is_one:
+        if self._is_one:
             first, second = jnp.triu_indices(m, 1)
             both = jnp.zeros((m, m, a, a), p.dtype).at[first, second].set(p)
             p = both + both.transpose(1, 0, 3, 2)
+            # A unit has the same state as itself.
+            own = jnp.arange(m)
+            p = p.at[own, own].set(jax.vmap(jnp.diag)(alone[self.ends[0]]))
         one, two = self.inside
         found = jnp.einsum("mnab,ax,by->mxny", p.reshape(m, n, a, b), one, two, precision="highest")
-        return found.reshape(m * one.shape[1], n * two.shape[1])
+        return (found.reshape(m * one.shape[1], n * two.shape[1]),)
 
-    def counts(self, variables: int) -> tuple[Int[Array, " variables"], Int[Array, " variables"]]:
-        m, n, _, _ = self.tables.shape
-        degree = width = jnp.zeros(variables, jnp.int32)
-        ends = [(self.starts[1], n, m - 1)] if self.is_one else []
-        if not self.is_one:
-            ends = [(self.starts[0], m, n), (self.starts[1], n, m)]
-        for start, size, others in ends:
-            degree = degree.at[start : start + size].add(others)
-            width = width.at[start : start + size].max(2 if others > 0 else 0)
-        return degree, width
-
-    def _ends(self, rows: Array) -> tuple[Array, Array]:
-        m, n, _, _ = self.tables.shape
-        first, second = self.starts
-        return rows[first : first + m], rows[second : second + n]
-
-    def _cavities(self, edges: Any, rows: Rows, held: Array) -> tuple[Array, Array]:
+    def _cavities(self, messages: PyTree, heard: Sequence[Heard]) -> tuple[Array, Array]:
         """The scores of the units of each pair without what the other one sent."""
-        (one, two), (held_one, held_two) = self._ends(rows), self._ends(held)
-        to_second = edges[-1]
-        to_first = to_second.transpose(1, 0, 2) if self.is_one else edges[0]
-        a, b = to_first.shape[-1], to_second.shape[-1]
-        first = jnp.broadcast_to(one[:, None, :a], to_first.shape)
-        second = jnp.broadcast_to(two[None, :, :b], to_second.shape)
+        to_second = self.forms[1].rows(messages[-1])
+        to_first = to_second.transpose(1, 0, 2) if self._is_one else self.forms[0].rows(messages[0])
+        one, two = (heard[end] for end in self.ends)
         return (
-            jnp.where(held_one[:, None, :a], first, first - to_first),
-            jnp.where(held_two[None, :, :b], second, second - to_second),
+            without(one.rows[:, None], one.open[:, None], to_first),
+            without(two.rows[None], two.open[None], to_second),
         )
 
-
-def sent_by(factor: Any, units: dict[str, Any], starts: dict[str, int], beta: Any) -> AbstractSent:
-    """The messages of a factor with its log-potentials times `beta`. Groups start at some rows."""
-    return _KINDS[type(factor)](factor, units, starts, beta)
-
-
-def _tables(factor: Tables, units: Any, starts: dict[str, int], beta: Any) -> TablesSent:
-    first = jnp.asarray([starts[group] for group in factor.axes], jnp.int32)
-    members = jnp.asarray(factor.members) + first[None]
-    return TablesSent(factor.tempered(beta).log_potentials, members)
+    def _sent(self, cavity: Array, axis: int, heard: Sequence[Heard]) -> Float[Array, "..."]:
+        """What one end of all pairs sends to the other."""
+        if self.rules[axis] == "plug":
+            own = _decided(heard[self.ends[axis]].rows)
+            cavity = jnp.broadcast_to(own[None] if axis else own[:, None], cavity.shape)
+        wide = cavity[..., None, :] if axis else cavity[..., :, None]
+        found = reduced(self.tables + wide, axis + 2, "max" if self.rules[axis] == "max" else "sum")
+        return self.forms[1 - axis].message(less_the_largest(found))
 
 
-def _dense(factor: Dense, units: Any, starts: dict[str, int], beta: Any) -> DenseSent:
-    ends = factor.first, factor.second
-    inside = tuple(units[group].states_inside(factor.weights.dtype) for group in ends)
-    pairs = factor.tempered(beta).pairs(units)
-    return DenseSent(pairs, inside, (starts[ends[0]], starts[ends[1]]), ends[0] == ends[1])  # pyright: ignore
+def without(rows: Array, is_open: Array, message: Array) -> Array:
+    rows = jnp.broadcast_to(rows, message.shape)
+    return jnp.where(jnp.broadcast_to(is_open, message.shape), rows - message, rows)
 
 
-_KINDS: dict[type, Callable[..., AbstractSent]] = {Tables: _tables, Dense: _dense}
+def _decided(rows: Float[Array, "... states"]) -> Float[Array, "... states"]:
+    """Scores that hold units at their likeliest states."""
+    best = rows == rows.max(-1, keepdims=True)
+    return jnp.where(best, jnp.zeros_like(rows), jnp.asarray(EXCLUDED, rows.dtype))
 
 
-def _less_the_largest(sent: Float[Array, "... _"]) -> Float[Array, "... _"]:
+def less_the_largest(sent: Float[Array, "... _"]) -> Float[Array, "... _"]:
     sent = sent - sent.max(-1, keepdims=True)
     return jnp.maximum(sent, jnp.asarray(LEAST, sent.dtype))
+
+
+def _plus(sums: Sums, more: Array) -> Sums:
+    return sums[0], sums[1] + more
+
+
+def _flat(joint: Float[Array, "parts ..."]) -> Float[Array, "parts _"]:
+    return joint.reshape(joint.shape[0], math.prod(joint.shape[1:]))
 
 
 def _along(cavity: Float[Array, "tables _"], axis: int, rank: int) -> Float[Array, "tables ..."]:

@@ -10,3 +10,7 @@ Form = Literal["odds", "log-odds"]
 Schedule = Literal["layers", "flooding"]
 # The first messages: none in ±1 form, or none in {0, 1} form.
 Start = Literal["centred", "plain"]
+# How one end of a factor sends: it sums over its states, takes the best, or sends as if it were
+# held at its likeliest state (the visible units of mixed-product to the hidden ones, Ping & Ihler
+# 2017, eq. (15)).
+Rule = Literal["sum", "max", "plug"]

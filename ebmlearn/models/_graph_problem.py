@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._sentinels import LEAST
 from .._types import AnyArray, Targets
-from ._problem import AbstractSampled, Chained, whole
+from ._groups import cut_states, cut_units
+from ._problem import AbstractSampled, Chained, Instance, whole
 
 
 # Where a variable stands among all, its group and its index there.
@@ -93,6 +95,49 @@ class GraphProblem(AbstractSampled):
         size = len(self.model.num_states)
         held = jnp.full(size, -1, jnp.int32) if self.held is None else jnp.asarray(self.held)
         return jnp.broadcast_to(held, (*self.shape, size))
+
+    def instances(self) -> Instance:
+        """All instances. Likelihoods are added to the unary scores."""
+        model, (unary,) = self.model, self.model.unary()
+        flat = self.flat(unary)
+        if self.log_likelihood is not None:
+            flat = flat + self.flat(self.log_likelihood.astype(flat.dtype))
+        there = model.padded(jnp.ones_like(unary)) > 0
+        rows = model.padded(flat)
+        rows = jnp.where(jnp.broadcast_to(there, rows.shape), rows, jnp.asarray(LEAST, rows.dtype))
+        sizes = tuple(((u.size,), u.number) for u in model.layers)
+        parts, clamp = list(cut_units(rows, sizes)), [None] * len(sizes)
+        if self.held is not None:
+            held = self.flat(jnp.asarray(self.held).astype(jnp.int32))
+            clamp = list(cut_states(held, sizes))
+        for k, units in enumerate(model.layers):
+            if units.width == units.size:
+                own = clamp[k]
+                parts[k] = parts[k][..., 1] - parts[k][..., 0]
+                if own is not None:
+                    clamp[k] = jnp.where(own < 0, 0, 2 * own - 1).astype(rows.dtype)
+        return Instance(tuple(parts), tuple(clamp))
+
+    def told(self, beliefs: tuple[Any, ...]) -> PyTree:
+        """Scores of the states of variables, by group."""
+        return self._joined(beliefs, jnp.zeros_like, LEAST)
+
+    def expected(self, units: tuple[Any, ...]) -> PyTree:
+        """Probabilities of the states of variables, by group."""
+        return self._joined(units, lambda p: 1 - p, 0.0)
+
+    def _joined(self, parts: tuple[Any, ...], other: Any, nothing: float) -> PyTree:
+        """One number for each state of each variable, by group. Binary units have one for 1."""
+        rows = [
+            jnp.stack([other(x), x], -1) if units.width == units.size else x
+            for units, x in zip(self.model.layers, parts, strict=True)
+        ]
+        most = max(x.shape[-1] for x in rows)
+        wide = [
+            jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])], constant_values=nothing)
+            for x in rows
+        ]
+        return self.model.units((jnp.concatenate(wide, -2),))
 
     def flat(self, x: Array) -> Array:
         """An array of all variables, with one leading axis of instances."""

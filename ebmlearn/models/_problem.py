@@ -62,6 +62,20 @@ def has_nan(x: Any) -> bool:
     return _checks.is_concrete(x) and bool(np.isnan(x).any())
 
 
+class Instance(NamedTuple):
+    """What may differ between instances of one model, by group. Instances have one leading axis.
+
+    - `unary`: the log-odds of binary units, the scores `[units, states]` of categorical ones, the
+      fields of real ones.
+    - `clamp`: which units are held. None, or for binary units an array that is 1 or -1 where a unit
+      is held at 1 or 0, else 0; for categorical ones the states, -1 where a unit is free; for real
+      ones the pair of evidence and what of it counts.
+    """
+
+    unary: tuple[Any, ...]
+    clamp: tuple[Any, ...]
+
+
 class Chained(NamedTuple):
     """A model with an instance for each chain, states to start from, and which of them are held."""
 
@@ -197,6 +211,38 @@ class Problem(AbstractSampled):
             message = f"`evidence` must {_wanted(units.evidence)} where observed."
             evidence = eqx.error_if(evidence, wrong, message)
         return evidence, observed
+
+    def instances(self) -> Instance:
+        """All instances. Units known for sure are held, those known by a likelihood have it added
+        to their unary terms.
+        """
+        model, given = self.model, self.given()
+        unary, clamp = list(model.unary()), [None] * len(model.layers)
+        if given is not None:
+            evidence, observed = given
+            if model.layers[0].finite:
+                sure = observed & ((evidence == 0) | (evidence == 1))
+                clamp[0] = self.flat(jnp.where(sure, 2 * evidence - 1, jnp.zeros_like(evidence)))
+                likely = jnp.where(observed & ~sure, evidence, jnp.full_like(evidence, 0.5))
+                first = jnp.broadcast_to(unary[0], evidence.shape)
+                unary[0] = first + jax.scipy.special.logit(likely)
+            else:
+                clamp[0] = self.flat(evidence), self.flat(observed)
+        rows = [self.flat(x) for x in unary]
+        shapes = [units.shape if units.numbered else (units.size,) for units in model.layers]
+        pairs = zip(rows, shapes, strict=True)
+        return Instance(tuple(x.reshape(len(x), *shape) for x, shape in pairs), tuple(clamp))
+
+    def told(self, beliefs: tuple[Any, ...]) -> PyTree:
+        """Log-odds of units, or scores of their states, by name."""
+        return self.expected(beliefs)
+
+    def expected(self, units: tuple[Any, ...]) -> PyTree:
+        """The means of units, by name."""
+        pairs = zip(self.model.layers, units, strict=True)
+        return self.model.units(
+            [x if x is None else x.reshape(*self.shape, own.width) for own, x in pairs]
+        )
 
     def flat(self, x: Array) -> Array:
         """An array of the units of a layer, with one leading axis of instances."""

@@ -16,7 +16,6 @@ from numpyro.distributions.util import validate_sample
 from .. import _checks
 from .._types import AnyArray
 from ..inference import Exact
-from ..messages import MAKERS
 from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler, Gibbs, sample
 from ..samplers._base import require_beta
@@ -260,7 +259,7 @@ def _log_z(model: Any) -> Float[Array, "*batch"]:
 
 def _exact_moments(model: Any) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n"]]:
     """Means and variances of the units of an event, of categorical ones those of integers."""
-    if model.kind in (*MAKERS, "nonnegative"):
+    if Exact().accepts(model):
         return _events.moments(model, Exact()(model))
     events = _events.listed(model)
     p = jax.nn.softmax(_events.log_potential(model, events), 0)[..., None]

@@ -1,0 +1,310 @@
+"""The engine of a model: the forms of its groups, and the messages of its factors."""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .. import _checks
+from .._sentinels import LEAST, LIMIT
+from .._types import AnyArray
+from ..factors import AbstractFactor, Dense, Lattice, Tables
+from ..models._sides import two_sides
+from ..units import AbstractUnits, Binary
+from ._edge import odds_serve
+from ._engine import Engine
+from ._forms import AbstractForm, AbstractNumbered, LogOdds, Scores
+from ._expectation import Gaussians, GaussianSent
+from ._neighbours import is_narrow, LatticeSent
+from ._odds import OddsSent
+from ._sent import AbstractSent, DenseSent, TablesSent
+from ._types import Form, Product, Rule, Schedule
+
+
+class Site(NamedTuple):
+    """Where a factor stands: what its messages need to know of a model and of an inference."""
+
+    units: Mapping[str, AbstractUnits]
+    numbers: Mapping[str, int]
+    forms: tuple[AbstractForm, ...]
+    sides: tuple[int, ...] | None
+    maximised: tuple[int, ...]
+    product: Product
+    form: Form
+    schedule: Schedule
+    is_damped: bool
+    beta: Float[AnyArray, ""]
+    leaves: frozenset[str]
+
+    def ends(self, factor: AbstractFactor) -> tuple[int, ...]:
+        """The numbers of the groups that a factor joins."""
+        return tuple(self.numbers[group] for group in factor.groups)
+
+    def rules(self, factor: AbstractFactor) -> tuple[Rule, ...]:
+        """How each end of a factor sends."""
+        ends = self.ends(factor)
+        if self.product != "mixed":
+            return (self.product,) * len(ends)
+        return tuple(
+            "sum"
+            if end not in self.maximised
+            else ("max" if all(other in self.maximised for other in ends) else "plug")
+            for end in ends
+        )
+
+
+Maker: TypeAlias = Callable[[Any, Site], AbstractSent]
+
+
+def _tables(factor: Tables, site: Site) -> TablesSent:
+    ends = site.ends(factor)
+    return TablesSent(
+        tables=jnp.clip(factor.tempered(site.beta).log_potentials, -LIMIT, LIMIT),
+        members=factor.members,
+        forms=tuple(site.forms[end] for end in ends),  # pyright: ignore
+        ends=ends,
+        product=site.product,
+        rules=site.rules(factor),
+    )
+
+
+def _dense(factor: Dense, site: Site) -> AbstractSent:
+    ends, rules = site.ends(factor), site.rules(factor)
+    units: list[Any] = [site.units[group] for group in factor.groups]
+    families = [u.family for u in units]
+    if families == ["binary", "binary"]:
+        in_place = site.schedule == "layers" and not site.is_damped
+        leader = site.sides[ends[0]] if in_place and site.sides is not None else None
+        how = site.form, site.product, rules, leader
+        return OddsSent(factor.weights, site.beta, ends, *how)  # pyright: ignore
+    if set(families) == {"gaussian", "binary"}:
+        real = families.index("gaussian")
+        form: Any = site.forms[ends[real]]
+        return GaussianSent(
+            weights=form.standard(factor.weights.T if real else factor.weights),
+            sigma=form.sigma,
+            least=form.least,
+            ends=(ends[real], ends[1 - real]),
+            takes_turns=site.schedule == "layers",
+            is_turned=real == 1,
+        )
+    return DenseSent(
+        tables=factor.tempered(site.beta).pairs(site.units),
+        inside=tuple(u.states_inside(factor.weights.dtype) for u in units),  # pyright: ignore
+        forms=tuple(site.forms[end] for end in ends),  # pyright: ignore
+        ends=ends,
+        product=site.product,
+        rules=rules,
+    )
+
+
+def _lattice(factor: Lattice, site: Site) -> LatticeSent:
+    alone = [group for group in factor.groups if group in site.leaves and not any(factor.offset)]
+    leaf = site.numbers[alone[-1]] if alone else None
+    return LatticeSent(factor, site.ends(factor), site.form, site.product, leaf, site.beta)
+
+
+# From the class of a factor to what makes its messages. Hosts add those of their own factors.
+MAKERS: dict[type, Maker] = {Tables: _tables, Dense: _dense, Lattice: _lattice}
+
+
+def names_of(model: Any) -> tuple[str, ...]:
+    return getattr(model, "group_names", None) or model.names
+
+
+def engine(
+    model: Any,
+    *,
+    product: Product = "sum",
+    form: Form = "log-odds",
+    schedule: Schedule = "flooding",
+    damping: Float[AnyArray, ""] | None = None,
+    temperature: Float[AnyArray, ""],
+    leaves: bool = True,
+) -> Engine:
+    """The messages of a model at a temperature. With `leaves`, groups that hear nothing before the
+    end are left alone until then.
+    """
+    names, sides = names_of(model), sides_of(model)
+    factors = model.factors("max" if product == "max" else "sum")
+    beta = jnp.asarray(1 / temperature)
+    units = dict(zip(names, model.layers, strict=True))
+    forms = tuple(_form(name, units, factors) for name in names)
+    maximised = tuple(model.seen) if product == "mixed" else ()
+    numbers = {name: k for k, name in enumerate(names)}
+    joined = Counter(group for factor in factors for group in set(factor.groups))
+    alone = {name for name in names if leaves and schedule == "flooding" and joined[name] == 1}
+    how = product, form, schedule, damping is not None, beta, frozenset(alone)
+    site = Site(units, numbers, forms, sides, maximised, *how)
+    return Engine(
+        parts=tuple(MAKERS[type(factor)](factor, site) for factor in factors),
+        forms=forms,
+        factors=tuple(factor.tempered(beta) for factor in factors),
+        damping=None if damping is None else jnp.asarray(damping),
+        temperature=temperature,
+        names=names,
+        sides=sides,
+        maximised=maximised,
+        product=product,
+        schedule=schedule,
+    )
+
+
+def _form(
+    name: str, units: Mapping[str, Any], factors: tuple[AbstractFactor, ...]
+) -> AbstractForm:
+    own = units[name]
+    if own.numbered:
+        return form_of(own)
+    joined = [f for f in factors if name in f.groups]
+    weights: Any = [f.weights.T if f.first != name else f.weights for f in joined]  # pyright: ignore
+    return Gaussians(jnp.exp(own.log_scale), weights)
+
+
+def form_of(units: AbstractUnits) -> AbstractNumbered:
+    """The form of what is known of binary or categorical units."""
+    return LogOdds() if isinstance(units, Binary) else Scores()
+
+
+def serves(model: Any) -> bool:
+    """Whether there are messages between all units of a model that are joined."""
+    if not hasattr(model, "layers") or not hasattr(model, "factors"):
+        return False
+    units = dict(zip(names_of(model), model.layers, strict=True))
+    for factor in model.factors():
+        real = [group for group in factor.groups if not units[group].numbered]
+        families = {units[group].family for group in factor.groups}
+        if type(factor) not in MAKERS or (real and families != {"gaussian", "binary"}):
+            return False
+    return all(own.numbered or own.family == "gaussian" for own in model.layers)
+
+
+def sides_of(model: Any) -> tuple[int, ...] | None:
+    """The side of each group, 0 or 1, if no two units of a side are joined. None if there are no
+    such sides.
+    """
+    names = names_of(model)
+    joined = [tuple(names.index(group) for group in f.groups) for f in model.factors()]
+    if any(len(ends) > 2 or (len(ends) == 2 and ends[0] == ends[1]) for ends in joined):
+        return None
+    pairs = [ends for ends in joined if len(ends) == 2]
+    sides = two_sides(len(names), pairs)
+    return None if any(sides[a] == sides[b] for a, b in pairs) else tuple(sides)
+
+
+def size(model: Any) -> int:
+    """How many numbers the messages of an instance are."""
+    units = dict(zip(names_of(model), model.layers, strict=True))
+    return sum(factor.size(units) for factor in model.factors())
+
+
+def fits(
+    model: Any, temperature: Float[AnyArray, ""], damped: bool
+) -> bool | Bool[AnyArray, ""]:
+    """Whether the fast form of messages is accurate enough for sum-product. A plain False says that
+    there is none.
+    """
+    units = dict(zip(names_of(model), model.layers, strict=True))
+    edges = [
+        factor.weights
+        for factor in model.factors()
+        if isinstance(factor, Dense)
+        and all(units[group].family == "binary" for group in factor.groups)
+    ]
+    found = [] if damped or not edges else [odds_serve(tuple(edges), temperature)]
+    if edges and damped:
+        return False
+    for factor in model.factors():
+        if isinstance(factor, Lattice) and any(factor.offset):
+            found.append(is_narrow(factor, temperature))
+    return functools.reduce(jnp.logical_and, found) if found else False
+
+
+def check_settings(model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
+    """Raises `ValueError` for settings that the messages of a model do not support."""
+    name, known = _checks.article(type(model).__name__), _checks.is_concrete(temperature)
+    if not all(units.numbered for units in model.layers):
+        if product != "sum":
+            raise ValueError(f'`product` must be "sum" for {name}, got {product!r}.')
+        if not known or float(temperature) != 1:
+            raise ValueError(f"`temperature` must be 1 for {name}, got {temperature}.")
+    tables = [f for f in model.factors() if not isinstance(f, Dense)]
+    if not tables:
+        return
+    if product == "mixed":
+        raise ValueError(
+            f'`product` must be "sum" or "max" for messages of {name}, got "mixed": take'
+            ' `Exact(product="mixed")`, or `LSSVM` to train it.'
+        )
+    arrays = [x for factor in tables for x in factor.parameters if x.size]
+    if not known or not _checks.is_concrete(arrays) or float(temperature) >= 1:
+        return
+    # Log-potentials divided by it must remain small against what stands for minus infinity.
+    peaks = [float(np.where(np.abs(x) < LIMIT / 2, np.abs(x), 0).max()) for x in arrays]
+    least = max([1e-4, *(4 * peak / LIMIT for peak in peaks)])
+    if float(temperature) < least:
+        raise ValueError(
+            f"`temperature` must be at least {least:.3g} for log-potentials as large as"
+            f' {max(peaks, default=0):.3g}, or `product="max"` for 0, got'
+            f" {float(temperature):.3g}."
+        )
+
+
+def check_mixed(model: Any, argument: str) -> None:
+    """Raises `ValueError` if messages cannot be mixed, which this argument of `BP` asks for."""
+    if not all(units.numbered for units in model.layers):
+        name = _checks.article(type(model).__name__)
+        raise ValueError(
+            f"`{argument}` must be left out for {name}: its messages are Gaussians, which cannot"
+            " be mixed."
+        )
+
+
+def rows_of(
+    problem: Any,
+) -> tuple[Float[Array, "rows variables most"], Bool[Array, "rows variables most"]]:
+    """The unary scores of all instances, a row of states for each unit, and which states it has and
+    may have.
+    """
+    units, parts = problem.model.layers, []
+    most = max(own.number for own in units)
+    for own, unary, clamp in zip(units, *problem.instances(), strict=True):
+        form = form_of(own)
+        scores = form.rows(unary)
+        left = scores > LEAST / 2
+        if clamp is not None:
+            left = left & jax.vmap(form.left)(scores, clamp)
+        wide = ((0, 0), (0, 0), (0, most - own.number))
+        parts.append((jnp.pad(jnp.where(left, scores, 0), wide), jnp.pad(left, wide)))
+    rows, there = zip(*parts, strict=True)
+    return jnp.concatenate(rows, 1), jnp.concatenate(there, 1)
+
+
+def probabilities(
+    units: tuple[Any, ...], p: Float[Array, "*batch variables most"]
+) -> tuple[Float[Array, "..."], ...]:
+    """Probabilities of all states as means, by group."""
+    parts = zip(units, _split(units, p), strict=True)
+    return tuple(
+        x[..., 1] if isinstance(own, Binary) else x[..., : own.number] for own, x in parts
+    )
+
+
+def by_group(
+    units: tuple[Any, ...], scores: Float[Array, "*batch variables most"]
+) -> tuple[Float[Array, "..."], ...]:
+    """Scores of all states as fields, by group."""
+    parts = zip(units, _split(units, scores), strict=True)
+    return tuple(
+        x[..., 1] - x[..., 0] if isinstance(own, Binary) else x[..., : own.number]
+        for own, x in parts
+    )
+
+
+def _split(units: tuple[Any, ...], x: Array) -> list[Array]:
+    return jnp.split(x, np.cumsum([own.size for own in units])[:-1], axis=-2)
