@@ -108,7 +108,7 @@ class AbstractFactorModel(AbstractGraphModel):
     def log_potential(
         self, states: Int[Array, "*batch variables"], product: Literal["sum", "max"] = "max"
     ) -> Float[Array, "*batch"]:
-        own = self._by_group(states)
+        own = self.by_group(states)
         out = jnp.zeros(states.shape[:-1], self.dtype)
         for factor in self.factors():
             out = out - factor.energy(own)
@@ -118,21 +118,25 @@ class AbstractFactorModel(AbstractGraphModel):
         self, states: Int[Array, " variables"]
     ) -> tuple[Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
         units = jax.nn.one_hot(states, max(self.counts), dtype=self.dtype)
-        return units, self._statistics(self._by_group(states))
+        return units, self._statistics(self.by_group(states))
 
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
         out = jnp.zeros((), self.dtype)
-        (unary,) = self.unary()
+        # No gradient reaches what is not trained.
+        model = jax.tree.map(
+            lambda x, trained: x if trained else jax.lax.stop_gradient(x), self, self.trained()
+        )
+        (unary,) = model.unary()
         means = cut_units(self.padded(unary), self.sizes)
         for own, x in zip(means, statistics.units.values, strict=True):
             out = out - (own * x.reshape(-1, *own.shape).mean(0)).sum()
-        for factor, x in zip(self.factors(), statistics.pairwise.values, strict=True):
+        for factor, x in zip(model.factors(), statistics.pairwise.values, strict=True):
             out = out + factor.mean_energy((x,))
         return out
 
     def pulled(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
         """What all factors say of every state of every variable given all others."""
-        own, most = self._by_group(rows), max(self.counts)
+        own, most = self.by_group(rows), max(self.counts)
         out = []
         for name, units in zip(self.group_names, self.layers, strict=True):
             field = jnp.zeros((rows.shape[0], units.width), self.dtype)
@@ -161,7 +165,8 @@ class AbstractFactorModel(AbstractGraphModel):
         parts, own = cut_units(q, self.sizes), {}
         for name, units, p in zip(self.group_names, self.layers, parts, strict=True):
             inside = units.states_inside(q.dtype)  # pyright: ignore
-            own[name] = jnp.einsum("uk,ks->us", p, inside, precision="highest").reshape(-1)
+            flat = p.reshape(units.size, inside.shape[0])
+            own[name] = jnp.einsum("uk,ks->us", flat, inside, precision="highest").reshape(-1)
         out = jnp.zeros((), q.dtype)
         for factor in self.factors():
             out = out - factor.energy(own)
@@ -229,9 +234,10 @@ class AbstractFactorModel(AbstractGraphModel):
         """Which states variables have, of as many as the one that has most."""
         return np.arange(max(self.counts))[None] < np.asarray(self.counts)[:, None]
 
-    def _by_group(self, rows: Int[Array, "*batch variables"]) -> dict[str, Any]:
-        parts = cut_states(rows, self.sizes)
-        return dict(zip(self.group_names, parts, strict=True))
+    def by_group(self, rows: Int[Array, "*batch variables"]) -> dict[str, Any]:
+        """The states of each group by name, as factors take them."""
+        ends = np.cumsum([u.size for u in self.layers])[:-1]
+        return dict(zip(self.group_names, jnp.split(rows, ends, axis=-1), strict=True))
 
     def _statistics(self, states: Any) -> tuple[Float[Array, "..."], ...]:
         """What configurations meet of each log-potential."""

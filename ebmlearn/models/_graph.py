@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._sentinels import EXCLUDED
 from .._types import AnyArray, Batch, Evidence, Observed
-from ..factors import AbstractFactor
+from ..factors import AbstractFactor, scaled_potentials as scaled_potentials
 from ..units import _random
 from ._alone import by_state
 from ._base import no_features, States
@@ -612,11 +612,6 @@ class _Energy(eqx.Module):
         there = graph.padded(jnp.ones_like(unary))
         scores = graph.padded(unary) + (1 - there) * jnp.asarray(EXCLUDED, unary.dtype)
         return -graph.expected_potential(q) - (scores * q).sum()
-
-
-def scaled_potentials(x: Float[Array, "..."], beta: Any) -> Float[Array, "..."]:
-    """Log-potentials times `beta`; what they exclude stays excluded."""
-    return jnp.where(x < EXCLUDED / 2, x, jnp.asarray(beta, x.dtype) * x)
 
 
 def excludes(x: Float[AnyArray, "..."]) -> bool:

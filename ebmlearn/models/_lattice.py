@@ -4,24 +4,11 @@ channels: which edges there are, and what a configuration meets of the tables.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from .._sentinels import EXCLUDED
+from ..factors import ends as ends, moved as moved, OFFSETS as OFFSETS
 from ._groups import cut_states, Sizes
-
-
-# From the first end of an edge to its second, in the order of the tables: down, right, along the
-# diagonal, along the antidiagonal.
-OFFSETS = ((1, 0), (0, 1), (1, 1), (1, -1))
-
-
-def ends(shape: tuple[int, int], offset: tuple[int, int]) -> tuple[tuple, tuple]:
-    """Where the first and the second ends of all edges of an offset are."""
-    (height, width), (down, across) = shape, offset
-    left, right = slice(0, max(width - 1, 0)), slice(1, width)
-    columns = {0: (slice(None), slice(None)), 1: (left, right), -1: (right, left)}[across]
-    return (slice(0, height - down), columns[0]), (slice(down, height), columns[1])
 
 
 def sizes_of(
@@ -78,24 +65,3 @@ def around(
         parts.append(moved(table[x], (down, across)))
         parts.append(moved(table.T[x], (-down, -across)))
     return jnp.stack(parts).sum(0)
-
-
-def moved(
-    x: Float[Array, "height width states"], offset: tuple[int, int]
-) -> Float[Array, "height width states"]:
-    """An array moved by an offset, zero where nothing comes from."""
-    padding = [(step, -step, 0) for step in offset]
-    return jax.lax.pad(x, jnp.zeros((), x.dtype), [*padding, (0, 0, 0)])
-
-
-def colours(shape: tuple[int, int]) -> Int[np.ndarray, "colours _"]:
-    """Pixels in four classes of which no two are neighbours, those of odd and even rows and
-    columns. Short rows are filled up with the number of pixels.
-    """
-    row, column = np.indices(shape)
-    colour = (row % 2 * 2 + column % 2).reshape(-1)
-    classes = [np.flatnonzero(colour == k) for k in np.unique(colour)]
-    out = np.full((len(classes), max(map(len, classes))), len(colour), np.int32)
-    for k, pixels in enumerate(classes):
-        out[k, : len(pixels)] = pixels
-    return out
