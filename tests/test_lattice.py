@@ -93,7 +93,7 @@ def test_tables_and_statistics_of_all_pairs(shape, offset, same):
     stacks = factor.stacks(units, {"a": 0, "b": pixels})
     if listed:
         ((members, tables),) = stacks
-        wanted = np.array(listed) + [0, 0 if same else pixels]
+        wanted = np.array(listed) + np.array([0, 0 if same else pixels])
         np.testing.assert_array_equal(members, wanted)
         np.testing.assert_array_equal(tables, np.tile(factor.table, (len(listed), 1, 1)))
     else:
@@ -112,7 +112,7 @@ def test_tables_and_statistics_of_all_pairs(shape, offset, same):
 
 
 def test_probabilities_stand_for_states():
-    factor, units, _ = drawn((2, 2), (1, 0), 2, True)
+    factor, _, _ = drawn((2, 2), (1, 0), 2, True)
     factor = eqx.tree_at(lambda f: f.table, factor, jnp.arange(9.0).reshape(3, 3))
     p = jax.nn.softmax(jax.random.normal(jax.random.key(0), (4, 3)))
     mean = 0.0

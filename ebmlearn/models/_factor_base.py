@@ -81,6 +81,9 @@ class AbstractFactorModel(AbstractGraphModel):
         return rows_of(data, name, self.sizes, self.num_states, self._index)
 
     def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
+        """Takes what is no state but a likelihood of each from evidence: the rest of it, and the
+        logarithms of the likelihoods.
+        """
         data, parts = likelihoods_of(data, self.sizes, self.num_states, self._index)
         if parts is None:
             return data, None
@@ -108,7 +111,7 @@ class AbstractFactorModel(AbstractGraphModel):
     def log_potential(
         self, states: Int[Array, "*batch variables"], product: Literal["sum", "max"] = "max"
     ) -> Float[Array, "*batch"]:
-        own = self.by_group(states)
+        own = self._by_group(states)
         out = jnp.zeros(states.shape[:-1], self.dtype)
         for factor in self.factors():
             out = out - factor.energy(own)
@@ -118,7 +121,7 @@ class AbstractFactorModel(AbstractGraphModel):
         self, states: Int[Array, " variables"]
     ) -> tuple[Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
         units = jax.nn.one_hot(states, max(self.counts), dtype=self.dtype)
-        return units, self._statistics(self.by_group(states))
+        return units, self._statistics(self._by_group(states))
 
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
         out = jnp.zeros((), self.dtype)
@@ -136,7 +139,7 @@ class AbstractFactorModel(AbstractGraphModel):
 
     def pulled(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
         """What all factors say of every state of every variable given all others."""
-        own, most = self.by_group(rows), max(self.counts)
+        own, most = self._by_group(rows), max(self.counts)
         out = []
         for name, units in zip(self.group_names, self.layers, strict=True):
             field = jnp.zeros((rows.shape[0], units.width), self.dtype)
@@ -159,14 +162,16 @@ class AbstractFactorModel(AbstractGraphModel):
         return sum((x for x in out if x is not None), ())
 
     def classes(self) -> Int[AnyArray, "colours width"]:
+        """Variables in classes of which no two share a factor. Short rows are filled up with the
+        number of variables.
+        """
         return self.colours
 
     def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
         parts, own = cut_units(q, self.sizes), {}
         for name, units, p in zip(self.group_names, self.layers, parts, strict=True):
-            inside = units.states_inside(q.dtype)  # pyright: ignore
-            flat = p.reshape(units.size, inside.shape[0])
-            own[name] = jnp.einsum("uk,ks->us", flat, inside, precision="highest").reshape(-1)
+            inside, p = units.states_inside(q.dtype), p.reshape(units.size, -1)  # pyright: ignore
+            own[name] = jnp.einsum("uk,ks->us", p, inside, precision="highest").reshape(-1)
         out = jnp.zeros((), q.dtype)
         for factor in self.factors():
             out = out - factor.energy(own)
@@ -234,10 +239,9 @@ class AbstractFactorModel(AbstractGraphModel):
         """Which states variables have, of as many as the one that has most."""
         return np.arange(max(self.counts))[None] < np.asarray(self.counts)[:, None]
 
-    def by_group(self, rows: Int[Array, "*batch variables"]) -> dict[str, Any]:
-        """The states of each group by name, as factors take them."""
-        ends = np.cumsum([u.size for u in self.layers])[:-1]
-        return dict(zip(self.group_names, jnp.split(rows, ends, axis=-1), strict=True))
+    def _by_group(self, rows: Int[Array, "*batch variables"]) -> dict[str, Any]:
+        parts = [x.reshape(*rows.shape[:-1], -1) for x in cut_states(rows, self.sizes)]
+        return dict(zip(self.group_names, parts, strict=True))
 
     def _statistics(self, states: Any) -> tuple[Float[Array, "..."], ...]:
         """What configurations meet of each log-potential."""

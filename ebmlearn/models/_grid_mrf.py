@@ -11,14 +11,15 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 from .. import _checks
 from .._sentinels import EXCLUDED
 from .._types import AnyArray, Key
-from ..factors import Lattice, OFFSETS, scaled_potentials
+from ..factors import Lattice, scaled_potentials
 from ..units import Categorical
 from ._arrays import gaussian
 from ._factor_base import AbstractFactorModel
 from ._graph import excludes
 from ._groups import Groups, Sizes
+from ._lattice import lattices, sizes_of
 from ._require import refuse
-from ._turns import put, taken, unless_held
+from ._turns import by_colour, put, taken, unless_held
 
 
 _STATE = "state"
@@ -209,8 +210,7 @@ class GridMRF(AbstractFactorModel):
     @property
     def sizes(self) -> Sizes:
         """The shape of each group of variables, and the number of their states."""
-        tables = (self.down, *self.channel_tables)
-        return tuple((self.shape, table.shape[1]) for table in tables)
+        return sizes_of(self.shape, self.tables, self.channel_tables)
 
     @property
     def kind(self) -> str:
@@ -254,14 +254,7 @@ class GridMRF(AbstractFactorModel):
 
     def factors(self, product: str = "sum") -> tuple[Lattice, ...]:
         """The four tables between neighbours, then a table for each channel."""
-        seen = zip(self.channels, self.channel_tables, strict=True)
-        return (
-            *(
-                Lattice(_STATE, _STATE, table, self.shape, offset)
-                for table, offset in zip(self.tables, OFFSETS, strict=True)
-            ),
-            *(Lattice(_STATE, name, table, self.shape, (0, 0)) for name, table in seen),
-        )
+        return lattices(self.group_names, self.shape, self.tables, self.channel_tables)
 
     def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
         """One value for each log-potential: `factors["down"]`, and so on, and `factors[channel]`.
@@ -291,12 +284,7 @@ class GridMRF(AbstractFactorModel):
         columns.
         """
         row, column = np.indices(self.shape)
-        colour = (row % 2 * 2 + column % 2).reshape(-1)
-        classes = [np.flatnonzero(colour == k) for k in np.unique(colour)]
-        out = np.full((len(classes), max(map(len, classes))), len(colour), np.int32)
-        for k, pixels in enumerate(classes):
-            out[k, : len(pixels)] = pixels
-        return out
+        return by_colour((row % 2 * 2 + column % 2).reshape(-1))
 
     def scores(
         self,
@@ -304,7 +292,7 @@ class GridMRF(AbstractFactorModel):
         members: Int[Array, " width"],
         held: Bool[Array, "rows variables"] | None,
     ) -> Float[Array, "rows width most"]:
-        states = self.by_group(rows)
+        states = self._by_group(rows)
         around = [f.given(states, _STATE) for f in self.factors() if f.is_inside(_STATE)]
         fields = jnp.stack(around).sum(0).reshape(rows.shape[0], -1, self.bias.shape[0])
         fields = fields + jnp.broadcast_to(self.bias, fields.shape)
