@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
+from .._sentinels import EXCLUDED
 from .._types import AnyArray
 from ..units import AbstractUnits
 
@@ -85,3 +86,8 @@ class AbstractFactor(eqx.Module):
         """The mean energy under expected statistics."""
         pairs = zip(self.parameters, statistic, strict=True)
         return -jnp.stack([(own * x).sum() for own, x in pairs]).sum()
+
+
+def scaled_potentials(x: Float[Array, "..."], beta: Any) -> Float[Array, "..."]:
+    """Log-potentials times `beta`; what they exclude stays excluded."""
+    return jnp.where(x < EXCLUDED / 2, x, jnp.asarray(beta, x.dtype) * x)

@@ -11,7 +11,7 @@ from .. import _checks
 from .._sentinels import EXCLUDED
 from .._types import AnyArray
 from ..units import AbstractUnits
-from ._base import AbstractFactor, Stacks, States
+from ._base import AbstractFactor, scaled_potentials, Stacks, States
 
 
 class Tables(AbstractFactor):
@@ -112,8 +112,7 @@ class Tables(AbstractFactor):
         return out[..., 1] - out[..., 0]
 
     def tempered(self, beta: float | Float[AnyArray, ""]) -> "Tables":
-        x = self.log_potentials
-        scaled = jnp.where(x < EXCLUDED / 2, x, jnp.asarray(beta, x.dtype) * x)
+        scaled = scaled_potentials(self.log_potentials, beta)
         return Tables(self.axes, scaled, self.members, self.layout)
 
     def stacks(self, units: Mapping[str, AbstractUnits], starts: Mapping[str, int]) -> Stacks:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .._sentinels import EXCLUDED
 from ..factors import AbstractFactor
 from ..messages import Product
 from ..units import AbstractNumberedUnits
@@ -220,6 +221,7 @@ class Table(eqx.Module):
                 if name in factor.groups:
                     pull = pull + factor.given(layers, name)
             found = units.scores(pull)
+            found = jnp.where(found < EXCLUDED / 2, _NEVER, found)
             own = relative[place, : found.shape[-1]]
             found = found + jnp.broadcast_to(own, found.shape)
             there = jnp.broadcast_to(self.there[place, : found.shape[-1]], found.shape)

@@ -81,6 +81,9 @@ class AbstractFactorModel(AbstractGraphModel):
         return rows_of(data, name, self.sizes, self.num_states, self._index)
 
     def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
+        """Takes what is no state but a likelihood of each from evidence: the rest of it, and the
+        logarithms of the likelihoods.
+        """
         data, parts = likelihoods_of(data, self.sizes, self.num_states, self._index)
         if parts is None:
             return data, None
@@ -122,11 +125,15 @@ class AbstractFactorModel(AbstractGraphModel):
 
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
         out = jnp.zeros((), self.dtype)
-        (unary,) = self.unary()
+        # No gradient reaches what is not trained.
+        model = jax.tree.map(
+            lambda x, trained: x if trained else jax.lax.stop_gradient(x), self, self.trained()
+        )
+        (unary,) = model.unary()
         means = cut_units(self.padded(unary), self.sizes)
         for own, x in zip(means, statistics.units.values, strict=True):
             out = out - (own * x.reshape(-1, *own.shape).mean(0)).sum()
-        for factor, x in zip(self.factors(), statistics.pairwise.values, strict=True):
+        for factor, x in zip(model.factors(), statistics.pairwise.values, strict=True):
             out = out + factor.mean_energy((x,))
         return out
 
@@ -155,12 +162,15 @@ class AbstractFactorModel(AbstractGraphModel):
         return sum((x for x in out if x is not None), ())
 
     def classes(self) -> Int[AnyArray, "colours width"]:
+        """Variables in classes of which no two share a factor. Short rows are filled up with the
+        number of variables.
+        """
         return self.colours
 
     def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
         parts, own = cut_units(q, self.sizes), {}
         for name, units, p in zip(self.group_names, self.layers, parts, strict=True):
-            inside = units.states_inside(q.dtype)  # pyright: ignore
+            inside, p = units.states_inside(q.dtype), p.reshape(units.size, -1)  # pyright: ignore
             own[name] = jnp.einsum("uk,ks->us", p, inside, precision="highest").reshape(-1)
         out = jnp.zeros((), q.dtype)
         for factor in self.factors():
@@ -230,7 +240,7 @@ class AbstractFactorModel(AbstractGraphModel):
         return np.arange(max(self.counts))[None] < np.asarray(self.counts)[:, None]
 
     def _by_group(self, rows: Int[Array, "*batch variables"]) -> dict[str, Any]:
-        parts = cut_states(rows, self.sizes)
+        parts = [x.reshape(*rows.shape[:-1], -1) for x in cut_states(rows, self.sizes)]
         return dict(zip(self.group_names, parts, strict=True))
 
     def _statistics(self, states: Any) -> tuple[Float[Array, "..."], ...]:

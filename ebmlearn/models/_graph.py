@@ -11,11 +11,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._sentinels import EXCLUDED
 from .._types import AnyArray, Batch, Evidence, Observed
-from ..factors import AbstractFactor
+from ..factors import AbstractFactor, scaled_potentials as scaled_potentials
 from ..units import _random
 from ._alone import by_state
 from ._base import no_features, States
-from ._block import Block
 from ._chains import as_mask
 from ._energy import EnergyModel
 from ._graph_problem import GraphProblem, masked
@@ -71,20 +70,10 @@ class AbstractGraphModel(AbstractTurns):
         """
 
     @abc.abstractmethod
-    def classes(self) -> Int[AnyArray, "classes width"]:
-        """Variables in classes of which no two share a factor. Short rows are filled up with the
-        number of variables.
-        """
-
-    @abc.abstractmethod
     def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
         """The mean log-potential, without evidence, of independent variables with these
         probabilities of states. It is linear in the probabilities of each variable.
         """
-
-    @abc.abstractmethod
-    def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
-        """The logarithm of the number of configurations that are possible."""
 
     @abc.abstractmethod
     def completed(
@@ -98,36 +87,10 @@ class AbstractGraphModel(AbstractTurns):
         """The variables that others determine."""
 
     @abc.abstractmethod
-    def unary(self) -> tuple[Float[Array, " states"]]:
-        """The evidence of every state of every variable, one after the other."""
-
-    @abc.abstractmethod
-    def blocks(self) -> tuple[Block, ...]:
-        """The weights of dense blocks of binary variables."""
-
-    @abc.abstractmethod
     def rows(self, data: Batch, name: str) -> Int[AnyArray, "*batch variables"]:
         """Observed states as one array, -1 where a variable is not observed, from a dictionary of
         them; checked.
         """
-
-    @abc.abstractmethod
-    def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
-        """Takes what is no state but a likelihood of each from evidence: the rest of it, and the
-        logarithms of the likelihoods.
-        """
-
-    @abc.abstractmethod
-    def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> PyTree:
-        """One value for each state of each variable, by the groups of the graph."""
-
-    @abc.abstractmethod
-    def configuration(self, states: Int[AnyArray, "*batch variables"]) -> PyTree:
-        """One state for each variable, by the groups of the graph."""
-
-    @abc.abstractmethod
-    def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> PyTree:
-        """One value for each log-potential, by the groups of the graph."""
 
     @abc.abstractmethod
     def padded(self, flat: Float[Array, "*batch states"]) -> Float[Array, "*batch variables most"]:
@@ -172,12 +135,6 @@ class AbstractGraphModel(AbstractTurns):
     def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
         """All tables and rules as one factor."""
         return (_Potentials(self, product),)
-
-    @abc.abstractmethod
-    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
-        """The mean energy under expected statistics. Its gradient with the statistics held fixed is
-        what learning needs.
-        """
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -612,11 +569,6 @@ class _Energy(eqx.Module):
         there = graph.padded(jnp.ones_like(unary))
         scores = graph.padded(unary) + (1 - there) * jnp.asarray(EXCLUDED, unary.dtype)
         return -graph.expected_potential(q) - (scores * q).sum()
-
-
-def scaled_potentials(x: Float[Array, "..."], beta: Any) -> Float[Array, "..."]:
-    """Log-potentials times `beta`; what they exclude stays excluded."""
-    return jnp.where(x < EXCLUDED / 2, x, jnp.asarray(beta, x.dtype) * x)
 
 
 def excludes(x: Float[AnyArray, "..."]) -> bool:

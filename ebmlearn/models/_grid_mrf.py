@@ -1,7 +1,6 @@
-import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,32 +9,24 @@ import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
 from .. import _checks
-from .._sentinels import EXCLUDED, LEAST
-from .._types import AnyArray, Batch, Key
+from .._sentinels import EXCLUDED
+from .._types import AnyArray, Key
+from ..factors import Lattice, scaled_potentials
 from ..units import Categorical
 from ._arrays import gaussian
-from ._block import Block
-from ._graph import AbstractGraphModel, excludes, scaled_potentials
-from ._groups import (
-    cut_states,
-    cut_units,
-    Groups,
-    likelihoods_of,
-    place,
-    rows_of,
-    Sizes,
-)
-from ._lattice import around, colours, ends, features, log_potential, OFFSETS, sizes_of
+from ._factor_base import AbstractFactorModel
+from ._graph import excludes
+from ._groups import Groups, Sizes
+from ._lattice import lattices, sizes_of
 from ._require import refuse
-from ._statistics import Statistics
-from ._turns import put, taken, unless_held
+from ._turns import by_colour, put, taken, unless_held
 
 
 _STATE = "state"
 _TABLES = ("down", "right", "diagonal", "antidiagonal")
 
 
-class GridMRF(AbstractGraphModel):
+class GridMRF(AbstractFactorModel):
     """A Markov random field of hidden states on a grid of pixels, each joined to its eight
     neighbours by four tables that are the same everywhere, and seen through channels: the grid MRF
     of Lázaro-Gredilla et al. 2021 (appendix B). With pixel $p$ in state $x_p$,
@@ -200,7 +191,7 @@ class GridMRF(AbstractGraphModel):
 
     @property
     def tables(self) -> tuple[Float[Array, "states states"], ...]:
-        """The four tables that join pixels, in the order of `_lattice.OFFSETS`."""
+        """The four tables that join pixels, in the order of `OFFSETS`."""
         return self.down, self.right, self.diagonal, self.antidiagonal
 
     @property
@@ -227,17 +218,33 @@ class GridMRF(AbstractGraphModel):
         return "grid"
 
     @property
+    def group_names(self) -> tuple[str, ...]:
+        """`state`, and the names of the channels."""
+        return (_STATE, *self.channels)
+
+    @property
     def layers(self) -> tuple[Categorical, ...]:
         """The hidden states, then the channels."""
         return tuple(Categorical(math.prod(shape), states) for shape, states in self.sizes)
 
-    def project(self) -> "GridMRF":
-        """The model itself: its tables may be any numbers."""
-        return self
+    @property
+    def counts(self) -> tuple[int, ...]:  # pyright: ignore
+        return tuple(n for shape, n in self.sizes for _ in range(math.prod(shape)))
 
     @property
-    def num_states(self) -> Int[np.ndarray, " variables"]:
-        return np.repeat([n for _, n in self.sizes], math.prod(self.shape))
+    def colours(self) -> Int[np.ndarray, "colours _"]:  # pyright: ignore
+        """Pixels that are no neighbours, then each channel."""
+        own, pixels = self.turns(), math.prod(self.shape)
+        total = len(self.sizes) * pixels
+        out = np.full((len(own) + len(self.channels), pixels), total, np.int32)
+        out[: len(own), : own.shape[1]] = np.where(own < pixels, own, total)
+        out[len(own) :] = np.arange(pixels, total).reshape(-1, pixels)
+        return out
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the tables."""
+        return self.bias.dtype
 
     def unary(self) -> tuple[Float[Array, " states"]]:
         pixels = math.prod(self.shape)
@@ -245,84 +252,15 @@ class GridMRF(AbstractGraphModel):
         parts += [jnp.zeros(pixels * n, self.bias.dtype) for _, n in self.sizes[1:]]
         return (jnp.concatenate(parts),)
 
-    def blocks(self) -> tuple[Block, ...]:
-        return ()
-
-    def rows(self, data: Batch, name: str = "data") -> Int[AnyArray, "*batch variables"]:
-        """Observed states as one array: the hidden states, row by row, then each channel.
-
-        **Arguments:**
-
-        - `data`: from the names of groups to states, `[*batch, height, width]`, integers or
-          booleans, -1 where not known. An array as returned here works too.
-
-        **Returns:**
-
-        An array `[*batch, variables]`, -1 where a variable is not observed.
-        """
-        return rows_of(data, name, self.sizes, self.num_states, self._index)
-
-    def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
-        data, parts = likelihoods_of(data, self.sizes, self.num_states, self._index)
-        if parts is None:
-            return data, None
-        flat = [x.reshape(*x.shape[:-2], math.prod(x.shape[-2:])) for x in parts]
-        return data, jnp.concatenate(flat, -1)
-
-    def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Groups:
-        return Groups(cut_units(layers[0], self.sizes), self.group_names)
-
-    def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Groups:
-        return Groups(cut_states(states, self.sizes), self.group_names)
+    def factors(self, product: str = "sum") -> tuple[Lattice, ...]:
+        """The four tables between neighbours, then a table for each channel."""
+        return lattices(self.group_names, self.shape, self.tables, self.channel_tables)
 
     def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
         """One value for each log-potential: `factors["down"]`, and so on, and `factors[channel]`.
         Of beliefs they are sums over all pixels.
         """
         return Groups(tuple(blocks), (*_TABLES, *self.channels))
-
-    def padded(self, flat: Float[Array, "*batch states"]) -> Float[Array, "*batch variables most"]:
-        most = max(n for _, n in self.sizes)
-        parts, at = [], 0
-        for shape, n in self.sizes:
-            pixels = math.prod(shape)
-            part = flat[..., at : at + pixels * n].reshape(*flat.shape[:-1], pixels, n)
-            parts.append(jnp.pad(part, [(0, 0)] * (part.ndim - 1) + [(0, most - n)]))
-            at += pixels * n
-        return jnp.concatenate(parts, -2)
-
-    def flattened(
-        self, padded: Float[Array, "*batch variables most"]
-    ) -> Float[Array, "*batch states"]:
-        batch, pixels = padded.shape[:-2], math.prod(self.shape)
-        parts = [
-            padded[..., k * pixels : (k + 1) * pixels, :n].reshape(*batch, pixels * n)
-            for k, (_, n) in enumerate(self.sizes)
-        ]
-        return jnp.concatenate(parts, -1)
-
-    def log_potential(
-        self, states: Int[Array, "*batch variables"], product: Literal["sum", "max"] = "max"
-    ) -> Float[Array, "*batch"]:
-        # All tables as they are: `Exact` differentiates in those that are not trained, too.
-        met = functools.partial(log_potential, self.shape, self.tables, self.channel_tables)
-        flat = jax.vmap(met)(states.reshape(-1, states.shape[-1]))
-        return flat.reshape(states.shape[:-1])
-
-    def features(
-        self, states: Int[Array, " variables"]
-    ) -> tuple[Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
-        most = max(n for _, n in self.sizes)
-        units = jax.nn.one_hot(states, most, dtype=self.bias.dtype)
-        return units, features(self.shape, self.tables, self.channel_tables, states)
-
-    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
-        units, pairwise = statistics.units, statistics.pairwise
-        mean = units.values[0].reshape(-1, *self.shape, self.bias.shape[0]).mean(0)
-        out = -(self.bias * mean.sum((0, 1))).sum()
-        for table, x in zip((*self.tables, *self.trained_emissions), pairwise.values, strict=True):
-            out = out - (table * x).sum()
-        return out
 
     def trained(self) -> "GridMRF":
         """Booleans in the place of arrays: of the tables of channels that are not learned,
@@ -336,67 +274,17 @@ class GridMRF(AbstractGraphModel):
         """The model of $p(x)^\\beta$."""
         return jax.tree.map(lambda x: scaled_potentials(x, beta), self)
 
-    def given(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
-        x, *seen = cut_states(rows, self.sizes)
-        most = max(n for _, n in self.sizes)
-        fields = self._around(x)
-        out = []
-        for emission, y in zip(self.channel_tables, seen, strict=True):
-            fields = fields + emission.T[y]
-            out.append(emission[x])
-        parts = []
-        for part in (fields, *out):
-            flat = part.reshape(rows.shape[0], -1, part.shape[-1])
-            wide = ((0, 0), (0, 0), (0, most - part.shape[-1]))
-            parts.append(jnp.pad(flat, wide, constant_values=LEAST))
-        return jnp.concatenate(parts, 1)
-
-    def as_tables(
-        self,
-    ) -> tuple[tuple[Int[AnyArray, "_ _"], Float[Array, "..."]], ...]:
-        at = np.arange(math.prod(self.shape), dtype=np.int32).reshape(self.shape)
-        pairs = [np.stack([at[a].ravel(), at[b].ravel()], 1) for a, b in self._ends()]
-        seen = [
-            np.stack([at.ravel(), at.ravel() + (k + 1) * at.size], 1)
-            for k in range(len(self.channels))
-        ]
-        tables = (*self.tables, *self.channel_tables)
-        return tuple(
-            (own, jnp.broadcast_to(table, (len(own), *table.shape)))
-            for own, table in zip(pairs + seen, tables, strict=True)
-            if len(own)
-        )
-
-    def classes(self) -> Int[np.ndarray, "classes _"]:
-        """Pixels that are no neighbours, then each channel."""
-        own, pixels = colours(self.shape), math.prod(self.shape)
-        total = len(self.sizes) * pixels
-        out = np.full((len(own) + len(self.channels), pixels), total, np.int32)
-        out[: len(own), : own.shape[1]] = np.where(own < pixels, own, total)
-        for k in range(len(self.channels)):
-            out[len(own) + k] = np.arange(pixels) + (k + 1) * pixels
-        return out
-
-    def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
-        x, *seen = cut_units(q, self.sizes)
-        pairs = [(x[a], x[b]) for a, b in self._ends()]
-        pairs += [(x, y) for y in seen]
-        tables = (*self.tables, *self.channel_tables)
-        return jnp.stack(
-            [
-                jnp.einsum("ijs,st,ijt->", a, table, b, precision="highest")
-                for table, (a, b) in zip(tables, pairs, strict=True)
-            ]
-        ).sum()
-
     @property
     def site_states(self) -> Int[np.ndarray, " pixels"]:
         """A pixel moves with all that is seen of it: each combination of their states is one."""
         return np.full(math.prod(self.shape), math.prod(n for _, n in self.sizes))
 
     def turns(self) -> Int[np.ndarray, "colours _"]:
-        """Pixels that are no neighbours."""
-        return colours(self.shape)
+        """Pixels that are no neighbours, in four classes: those of odd and even rows and
+        columns.
+        """
+        row, column = np.indices(self.shape)
+        return by_colour((row % 2 * 2 + column % 2).reshape(-1))
 
     def scores(
         self,
@@ -404,8 +292,10 @@ class GridMRF(AbstractGraphModel):
         members: Int[Array, " width"],
         held: Bool[Array, "rows variables"] | None,
     ) -> Float[Array, "rows width most"]:
-        x, *_ = cut_states(rows, self.sizes)
-        fields = self._around(x).reshape(rows.shape[0], math.prod(self.shape), -1)
+        states = self._by_group(rows)
+        around = [f.given(states, _STATE) for f in self.factors() if f.is_inside(_STATE)]
+        fields = jnp.stack(around).sum(0).reshape(rows.shape[0], -1, self.bias.shape[0])
+        fields = fields + jnp.broadcast_to(self.bias, fields.shape)
         out = self._unless_held(fields.at[:, members].get(mode="clip"), rows, members, held, 0)
         # An axis more for each channel.
         for k, emission in enumerate(self.channel_tables, 1):
@@ -440,17 +330,6 @@ class GridMRF(AbstractGraphModel):
             states = states // number
         return rows
 
-    def completed(
-        self, rows: Int[Array, "rows variables"], fixed: Bool[Array, "rows variables"]
-    ) -> Int[Array, "rows variables"]:
-        """The same: a pixel is drawn with all that is seen of it."""
-        return rows
-
-    @property
-    def determined(self) -> Int[np.ndarray, " 0"]:
-        """None: a pixel moves with its channels."""
-        return np.zeros(0, np.int32)
-
     def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
         if any(excludes(x) for x in self.tables):
             refuse(
@@ -476,15 +355,6 @@ class GridMRF(AbstractGraphModel):
             )
         return None
 
-    def _ends(self) -> list[tuple[tuple, tuple]]:
-        """The first and the second ends of the edges of each table."""
-        return [ends(self.shape, offset) for offset in OFFSETS]
-
-    def _around(self, x: Int[AnyArray, "rows height width"]) -> Float[Array, "rows height width _"]:
-        """The scores of hidden states, without what the channels say."""
-        out = jax.vmap(lambda x: around(self.tables, x))(jnp.asarray(x))
-        return out + jnp.broadcast_to(self.bias, out.shape)
-
     def _variables(self, members: Int[Array, " width"], group: int) -> Int[Array, " width"]:
         """Where the variables of a group at some pixels stand among all; beyond the last for pixels
         beyond the last.
@@ -499,14 +369,6 @@ class GridMRF(AbstractGraphModel):
             return scores
         at = self._variables(members, group)
         return unless_held(scores, taken(rows, at), taken(held, at))
-
-    @property
-    def group_names(self) -> tuple[str, ...]:
-        """`state`, and the names of the channels."""
-        return (_STATE, *self.channels)
-
-    def _index(self, group: Any, what: str) -> int:
-        return place(self.group_names, group, what)
 
 
 def _converted(channel: Any, x: Any, dtype: Any) -> Float[Array, "..."]:

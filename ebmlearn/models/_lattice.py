@@ -1,101 +1,64 @@
-"""Pixels on a grid, each joined to its eight neighbours by the same four tables, and seen through
-channels: which edges there are, and what a configuration meets of the tables.
+"""The factors of pixels on a grid, each joined to its eight neighbours by the same four tables, and
+seen through channels; and what one configuration meets of the tables.
 """
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
-from .._sentinels import EXCLUDED
-from ._groups import cut_states, Sizes
+from ..factors import ends as ends, Lattice, moved as moved, OFFSETS as OFFSETS
+from ._groups import Sizes
 
 
-# From the first end of an edge to its second, in the order of the tables: down, right, along the
-# diagonal, along the antidiagonal.
-OFFSETS = ((1, 0), (0, 1), (1, 1), (1, -1))
+Tables = tuple[Float[Array, "states states"], ...] | Float[Array, "4 states states"]
+Emissions = tuple[Float[Array, "states _"], ...]
 
 
-def ends(shape: tuple[int, int], offset: tuple[int, int]) -> tuple[tuple, tuple]:
-    """Where the first and the second ends of all edges of an offset are."""
-    (height, width), (down, across) = shape, offset
-    left, right = slice(0, max(width - 1, 0)), slice(1, width)
-    columns = {0: (slice(None), slice(None)), 1: (left, right), -1: (right, left)}[across]
-    return (slice(0, height - down), columns[0]), (slice(down, height), columns[1])
+def lattices(
+    names: tuple[str, ...], shape: tuple[int, int], tables: Tables, emissions: Emissions
+) -> tuple[Lattice, ...]:
+    """The four tables between neighbours, then that of each channel. Groups are the hidden states,
+    then the channels.
+    """
+    own, *channels = names
+    pairs = zip(tables, OFFSETS, strict=True)
+    near = [Lattice(own, own, table, shape, offset) for table, offset in pairs]
+    seen = zip(channels, emissions, strict=True)
+    return (*near, *(Lattice(own, name, table, shape, (0, 0)) for name, table in seen))
 
 
-def sizes_of(
-    shape: tuple[int, int],
-    tables: tuple[Float[Array, "states states"], ...] | Float[Array, "4 states states"],
-    emissions: tuple[Float[Array, "states _"], ...],
-) -> Sizes:
+def sizes_of(shape: tuple[int, int], tables: Tables, emissions: Emissions) -> Sizes:
     """The groups of variables: hidden states, then channels."""
     return tuple((shape, x.shape[-1]) for x in (tables[0], *emissions))
 
 
 def log_potential(
-    shape: tuple[int, int],
-    tables: tuple[Float[Array, "states states"], ...] | Float[Array, "4 states states"],
-    emissions: tuple[Float[Array, "states _"], ...],
-    states: Int[Array, " variables"],
+    shape: tuple[int, int], tables: Tables, emissions: Emissions, states: Int[Array, " variables"]
 ) -> Float[Array, ""]:
     """The sum of the log-potentials that one configuration meets, minus infinity if one of them
     excludes it.
     """
-    x, *seen = cut_states(states, sizes_of(shape, tables, emissions))
-    met = []
-    for table, offset in zip(tables, OFFSETS, strict=True):
-        first, second = ends(shape, offset)
-        met.append(table[x[first], x[second]])
-    met += [emission[x, y] for emission, y in zip(emissions, seen, strict=True)]
-    return jnp.stack([jnp.where(x < EXCLUDED / 2, -jnp.inf, x).sum() for x in met]).sum()
+    factors, own = _posed(shape, tables, emissions, states)
+    return -jnp.stack([factor.energy(own) for factor in factors]).sum()
 
 
 def features(
-    shape: tuple[int, int],
-    tables: tuple[Float[Array, "states states"], ...] | Float[Array, "4 states states"],
-    emissions: tuple[Float[Array, "states _"], ...],
-    states: Int[Array, " variables"],
+    shape: tuple[int, int], tables: Tables, emissions: Emissions, states: Int[Array, " variables"]
 ) -> tuple[Float[Array, "..."], ...]:
     """How often one configuration meets each log-potential."""
-    sizes = sizes_of(shape, tables, emissions)
-    x, *seen = (
-        jax.nn.one_hot(x, n, dtype=tables[0].dtype)
-        for x, (_, n) in zip(cut_states(states, sizes), sizes, strict=True)
-    )
-    pairs = [(x[first], x[second]) for first, second in (ends(shape, at) for at in OFFSETS)]
-    pairs += [(x, y) for y in seen]
-    return tuple(jnp.einsum("ijs,ijt->st", a, b, precision="highest") for a, b in pairs)
+    factors, own = _posed(shape, tables, emissions, states)
+    return tuple(jax.grad(lambda factor: -factor.energy(own))(x).table for x in factors)
 
 
-def around(
-    tables: tuple[Float[Array, "states states"], ...] | Float[Array, "4 states states"],
-    x: Int[Array, "height width"],
-) -> Float[Array, "height width states"]:
+def around(tables: Tables, x: Int[Array, "height width"]) -> Float[Array, "height width states"]:
     """What its eight neighbours add to the score of each state of each pixel."""
-    parts = []
-    for table, (down, across) in zip(tables, OFFSETS, strict=True):
-        parts.append(moved(table[x], (down, across)))
-        parts.append(moved(table.T[x], (-down, -across)))
-    return jnp.stack(parts).sum(0)
+    factors, own = _posed(x.shape, tables, (), x.reshape(-1))
+    return jnp.stack([f.given(own, f.first) for f in factors]).sum(0).reshape(*x.shape, -1)
 
 
-def moved(
-    x: Float[Array, "height width states"], offset: tuple[int, int]
-) -> Float[Array, "height width states"]:
-    """An array moved by an offset, zero where nothing comes from."""
-    padding = [(step, -step, 0) for step in offset]
-    return jax.lax.pad(x, jnp.zeros((), x.dtype), [*padding, (0, 0, 0)])
-
-
-def colours(shape: tuple[int, int]) -> Int[np.ndarray, "colours _"]:
-    """Pixels in four classes of which no two are neighbours, those of odd and even rows and
-    columns. Short rows are filled up with the number of pixels.
-    """
-    row, column = np.indices(shape)
-    colour = (row % 2 * 2 + column % 2).reshape(-1)
-    classes = [np.flatnonzero(colour == k) for k in np.unique(colour)]
-    out = np.full((len(classes), max(map(len, classes))), len(colour), np.int32)
-    for k, pixels in enumerate(classes):
-        out[k, : len(pixels)] = pixels
-    return out
+def _posed(
+    shape: tuple[int, ...], tables: Tables, emissions: Emissions, states: Int[Array, " variables"]
+) -> tuple[tuple[Lattice, ...], dict[str, Int[Array, " pixels"]]]:
+    names = tuple(map(str, range(1 + len(emissions))))
+    own = dict(zip(names, jnp.split(states, len(names)), strict=True))
+    return lattices(names, shape, tables, emissions), own  # pyright: ignore

@@ -9,10 +9,9 @@ from jaxtyping import Array, Float, Int
 
 from .. import _checks
 from .._types import AnyArray
-from ..factors import Tables
+from ..factors import scaled_potentials, Tables
 from ..units import Categorical
 from ._factor_base import AbstractFactorModel, colours_of
-from ._graph import scaled_potentials
 from ._problem import whole
 
 

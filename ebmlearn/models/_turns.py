@@ -111,8 +111,13 @@ def coloured(joined: list[list[tuple[int, int]]]) -> Int[np.ndarray, "colours wi
         colour[v] = free.bit_length() - 1
         for own, _ in joined[v]:
             used[own] |= free
-    rows = [np.flatnonzero(colour == c) for c in range(colour.max(initial=-1) + 1)]
-    out = np.full((len(rows), max(map(len, rows), default=0)), number, np.int32)
+    return by_colour(colour)
+
+
+def by_colour(colour: Int[np.ndarray, " number"]) -> Int[np.ndarray, "colours width"]:
+    """The members of each colour. Short rows are filled up with their number."""
+    rows = [np.flatnonzero(colour == c) for c in np.unique(colour)]
+    out = np.full((len(rows), max(map(len, rows), default=0)), len(colour), np.int32)
     for k, row in enumerate(rows):
         out[k, : len(row)] = row
     return out

@@ -7,9 +7,9 @@ import numpy as np
 
 from .._sentinels import EXCLUDED
 from ..elimination import Network
+from ..factors import ends, OFFSETS
 from ..models import AbstractModel, GridMRF, RBM, TableModel
 from ..models._edges import edges_of
-from ..models._lattice import ends, OFFSETS
 from ..models._require import require, require_single
 from ..models._sides import two_sides
 

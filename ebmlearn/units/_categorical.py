@@ -62,6 +62,10 @@ class Categorical(AbstractNumberedUnits):
         """The numbers of the states."""
         return self._by_unit(x).argmax(-1).astype(jnp.int32)
 
+    def scores(self, field: Float[Array, "... _"]) -> Float[Array, "... n states"]:
+        """The field itself, a row for each unit."""
+        return self._by_unit(field)
+
     def noise(
         self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: DTypeLike
     ) -> Float[Array, "rows _"]:
