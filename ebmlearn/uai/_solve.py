@@ -15,8 +15,16 @@ from ..answers import Auto
 from ..answers._maximum import maximum
 from ..answers._networks import marginals_of, tabled
 from ..answers._propagated import propagated
-from ..elimination import find_order, Impossible, Network, Reduced, reduced, Solution
-from ..elimination._buckets import bucketed, HOPELESS
+from ..elimination import (
+    bucketed,
+    find_order,
+    HOPELESS,
+    Impossible,
+    Network,
+    Reduced,
+    reduced,
+    Solution,
+)
 from ..inference import Beliefs
 from ..models._problem import whole
 from ._answers import Answer, Task, TASKS
@@ -133,7 +141,7 @@ def _eliminated(
     width, work = order.width, order.work
     if width > memory or work > memory + 3 or 2.0**work * _PER_NUMBER > seconds:
         return None, width
-    return Solution(network, bucketed(network.scopes, order, maximised)), width
+    return Solution(network, bucketed(network.counts, network.scopes, order, maximised)), width
 
 
 def _exact(
