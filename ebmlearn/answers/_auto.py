@@ -27,7 +27,7 @@ from ..models._require import refuse, Refused
 from ._chains import apart, ENOUGH, Sampled, sampled
 from ._drawn import drawn
 from ._maximum import maximised
-from ._networks import shapes_and_tables
+from ._networks import tables_of
 from ._propagated import iterated, propagated
 
 
@@ -137,10 +137,11 @@ class _Candidates(NamedTuple):
 
 def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     """The best approximation of the marginals, and of log Z."""
-    began, compact = time.perf_counter(), _is_compact(problem)
+    began, stacks = time.perf_counter(), tables_of(problem.model)
+    compact = stacks is not None and len(stacks) <= _SHAPES
     # Draws compile nothing. Where all else compiles for long, they have all the time.
     end = began + (deadline - began) / 3 if compact else deadline
-    draws = drawn(problem, end, jax.random.fold_in(key, 1))
+    draws = drawn(problem, stacks, end, jax.random.fold_in(key, 1))
     judges = [] if draws is None else [draws.sampled]
     if draws is not None and not compact:
         told = _Candidates([], draws.value, jnp.full_like(draws.value, -jnp.inf), draws.bound)
@@ -208,9 +209,3 @@ def _asked(inference: AbstractInference, problem: Any, deadline: float) -> Belie
         return iterated(inference, problem, deadline)
     except Refused:
         return None
-
-
-def _is_compact(problem: Any) -> bool:
-    """Whether the factors of a model are tables of a few shapes."""
-    size = shapes_and_tables(problem)
-    return size is not None and size[0] <= _SHAPES

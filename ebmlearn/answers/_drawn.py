@@ -10,10 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..elimination import Estimate, estimated, find_order, Impossible, Network, reduced
+from ..factors import Stacks
 from ..inference import Beliefs
 from ..inference._beliefs import Found
+from ..models._listed import networks_of
 from ._chains import Sampled
-from ._networks import beliefs_of, networks_of, shapes_and_tables
+from ._networks import beliefs_of
 
 
 # Orders of more tables than these take too long to find.
@@ -32,14 +34,13 @@ class Drawn(NamedTuple):
     bound: Float[Array, "*batch"]
 
 
-def drawn(problem: Any, deadline: float, key: PRNGKeyArray) -> Drawn | None:
+def drawn(problem: Any, stacks: Stacks | None, deadline: float, key: PRNGKeyArray) -> Drawn | None:
     """Beliefs by draws from mini-buckets. None if the model is not made of few tables, if there was
     too little time, or if the answer would rest on a few of the draws.
     """
-    size = shapes_and_tables(problem)
-    if size is None or size[1] > _TABLES:
+    if stacks is None or sum(len(members) for members, _ in stacks) > _TABLES:
         return None
-    networks = networks_of(problem)
+    networks = networks_of(problem, stacks)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     found: list[Estimate] = []
     for k, network in enumerate(networks):

@@ -12,7 +12,9 @@ from jaxtyping import Int, PRNGKeyArray
 from ..elimination import Impossible, likely_states, Network, reduced
 from ..inference import Beliefs, MPLP, Report
 from ..inference._beliefs import Found
-from ._networks import beliefs_of, marginals_of, networks_of, tabled
+from ..models._listed import networks_of
+from ..models._require import refuse
+from ._networks import beliefs_of, marginals_of, tabled, tables_of
 from ._propagated import propagated
 
 
@@ -27,8 +29,11 @@ class Maximum(NamedTuple):
 def maximised(problem: Any, deadline: float, key: PRNGKeyArray) -> Beliefs:
     """Beliefs about the most likely configurations that a search finds."""
     model, shape = problem.model, problem.shape
-    networks = networks_of(problem)
-    found = []
+    stacks = tables_of(model)
+    if stacks is None:
+        hint = "write it as tables by `uai.to_tables`"
+        refuse(model, "let all factors list their configurations, or be dense", hint)
+    networks, found = networks_of(problem, stacks), []
     for k, network in enumerate(networks):
         now = time.perf_counter()
         end = now + (deadline - now) / (len(networks) - k)

@@ -3,59 +3,34 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from .._sentinels import EXCLUDED
 from ..elimination import Network, Reduced
+from ..factors import Stacks
 from ..inference import Beliefs
 from ..messages import MAKERS
 from ..models import TableModel
+from ..models._listed import stacks_of, told
 from ..models._require import Refused
 
 
-def shapes_and_tables(problem: Any) -> tuple[int, int] | None:
-    """How many shapes the tables of a model have, and how many tables there are; None if its
-    factors are not tables.
-    """
+def tables_of(model: Any) -> Stacks | None:
+    """The tables of a model; None if its factors are not tables."""
     try:
-        stacks = MAKERS[problem.model.kind].tables(problem.model)
+        found = stacks_of(model)
+        return told(MAKERS[model.kind].tables(model) if found is None else found)
     except Refused:
         return None
-    return len(stacks), sum(len(members) for members, _ in stacks)
-
-
-def networks_of(problem: Any) -> list[Network]:
-    """A network for each instance. Evidence is in the tables of single variables."""
-    model, maker = problem.model, MAKERS[problem.model.kind]
-    unary, there = jax.vmap(lambda x: maker.rows(model, x))(maker.instances(problem))
-    rows = np.where(np.asarray(there), np.asarray(unary, np.float64), -np.inf)
-    if maker.of_graphs:
-        rows = np.where(rows < EXCLUDED / 2, -np.inf, rows)
-    # Without evidence variables have all their states.
-    _, every = jax.vmap(lambda x: maker.rows(model, x))(maker.instances(model.problem(None, None)))
-    counts = tuple(np.asarray(every[0]).sum(-1).tolist())
-    scopes, tables = [], []
-    for members, stack in maker.tables(model):
-        stack = np.asarray(stack, np.float64)
-        scopes += map(tuple, np.asarray(members).tolist())
-        tables += list(np.where(stack < EXCLUDED / 2, -np.inf, stack))
-    scopes += [(v,) for v in range(len(counts))]
-    singles = [[x[:n] for x, n in zip(own, counts, strict=True)] for own in rows]
-    return [Network(counts, tuple(scopes), (*tables, *own)) for own in singles]
 
 
 def beliefs_of(problem: Any, marginals: Sequence[Sequence[Float[np.ndarray, " _"]]]) -> PyTree:
     """The log-odds by name, from the probabilities of the states of all variables, by instance."""
-    maker, shape = MAKERS[problem.model.kind], problem.shape
     most = max(map(len, marginals[0]))
     p = np.array([[np.pad(x, (0, most - len(x))) for x in own] for own in marginals])
     scores = jnp.log(jnp.asarray(p, problem.model.dtype))
-    beliefs = jax.vmap(maker.scored)(scores, maker.instances(problem))
-    beliefs = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), beliefs)
-    return maker.told(problem, beliefs, jnp.ones((), problem.model.dtype)).log_odds
+    return problem.named(scores.reshape(*problem.shape, *scores.shape[1:]))
 
 
 def tabled(network: Network) -> tuple[TableModel, float]:

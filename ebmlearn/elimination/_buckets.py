@@ -102,7 +102,7 @@ def bucketed(
                 best = {v}, [], []
                 groups.append(best)
             best[0].update(scope)
-            best[1 if is_table else 2].append(k)
+            (best[1] if is_table else best[2]).append(k)
         own = []
         for joint, tables, children in groups or [({v}, [], [])]:
             work += 2.0 ** sum(bits[u] for u in joint)

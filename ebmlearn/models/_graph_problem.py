@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._sentinels import EXCLUDED
 from .._types import AnyArray, Targets
 from ._problem import AbstractSampled, Chained, whole
 
@@ -167,6 +168,26 @@ class GraphProblem(AbstractSampled):
     def log_odds(self, means: PyTree) -> PyTree:
         """Logarithms of the probabilities, by group."""
         return each_group(jnp.log, means)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(np.asarray(self.model.num_states).tolist())
+
+    def scores(
+        self,
+    ) -> tuple[Float[Array, "instances variables most"], Bool[Array, "instances variables most"]]:
+        (unary,) = self.model.unary()
+        flat = self.flat(unary)
+        if self.log_likelihood is not None:
+            flat = flat + self.flat(self.log_likelihood.astype(flat.dtype))
+        rows = self.model.padded(flat)
+        there = (self.model.padded(jnp.ones_like(flat)) > 0) & (rows > EXCLUDED / 2)
+        held = jnp.broadcast_to(self.flat(self.rows)[..., None], rows.shape)
+        states = jnp.broadcast_to(jnp.arange(rows.shape[-1], dtype=held.dtype), rows.shape)
+        return rows, there & ((held < 0) | (held == states))
+
+    def named(self, scores: Float[Array, "*batch variables most"]) -> PyTree:
+        return self.model.units((jax.nn.log_softmax(scores, axis=-1),))
 
     def repeated(self, number: int, key: PRNGKeyArray) -> Chained | None:
         """The graph, and what is held of it in each chain; None if evidence has likelihoods."""

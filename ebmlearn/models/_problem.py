@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._sentinels import CLAMPED
 from .._types import AnyArray, Evidence, Observed, Targets
 
 
@@ -107,6 +108,23 @@ class AbstractSampled(AbstractProblem):
     @abc.abstractmethod
     def log_odds(self, means: PyTree) -> PyTree:
         """The reverse of `means`, up to a constant for the states of a variable."""
+
+    @property
+    @abc.abstractmethod
+    def counts(self) -> tuple[int, ...]:
+        """The number of states of each variable."""
+
+    @abc.abstractmethod
+    def scores(
+        self,
+    ) -> tuple[Float[Array, "instances variables most"], Bool[Array, "instances variables most"]]:
+        """What evidence and unary terms say of the states of each variable, and which states it has
+        and may have; the instances along one leading axis.
+        """
+
+    @abc.abstractmethod
+    def named(self, scores: Float[Array, "*batch variables most"]) -> PyTree:
+        """Log-odds, or log-probabilities of states, by name, from scores of all states."""
 
     @abc.abstractmethod
     def repeated(self, number: int, key: PRNGKeyArray) -> "Chained | None":
@@ -313,6 +331,44 @@ class Problem(AbstractSampled):
     def log_odds(self, means: PyTree) -> PyTree:
         """The log-odds of binary units, by name."""
         return jax.tree.map(lambda p: jnp.log(p) - jnp.log1p(-p), means)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(units.number for units in self.model.layers for _ in range(units.size))
+
+    def scores(
+        self,
+    ) -> tuple[Float[Array, "instances variables most"], Bool[Array, "instances variables most"]]:
+        unary, given, masks = list(self.model.unary()), self.given(), []
+        if given is not None:
+            evidence, observed = given
+            sure = observed & ((evidence == 0) | (evidence == 1))
+            likely = jnp.where(observed & ~sure, evidence, jnp.full_like(evidence, 0.5))
+            first = jnp.broadcast_to(unary[0], evidence.shape)
+            unary[0] = first + jax.scipy.special.logit(likely)
+            states = jnp.stack([evidence == 0, evidence == 1], -1)
+            shape = (math.prod(self.shape), *states.shape[-2:])
+            masks.append((states | ~sure[..., None]).reshape(shape))
+        most = max(units.number for units in self.model.layers)
+        rows, there = [], []
+        for units, bias in zip(self.model.layers, unary, strict=True):
+            own = units.scores(self.flat(bias))
+            wide = ((0, 0), (0, 0), (0, most - units.number))
+            rows.append(jnp.pad(own, wide))
+            has = masks.pop() if masks else jnp.ones(own.shape, bool)
+            there.append(jnp.pad(has, wide))
+        return jnp.concatenate(rows, 1), jnp.concatenate(there, 1)
+
+    def named(self, scores: Float[Array, "*batch variables most"]) -> PyTree:
+        ends = np.cumsum([units.size for units in self.model.layers])[:-1]
+        out = []
+        for units, own in zip(self.model.layers, jnp.split(scores, ends, axis=-2), strict=True):
+            if units.width == units.size:
+                out.append(jnp.clip(own[..., 1] - own[..., 0], -CLAMPED, CLAMPED))
+            else:
+                flat = jax.nn.log_softmax(own[..., : units.number], axis=-1)
+                out.append(flat.reshape(*flat.shape[:-2], units.width))
+        return self.model.units(out)
 
     def repeated(self, number: int, key: PRNGKeyArray) -> Chained:
         """The model with an instance for each chain. Evidence that is certain is held; likelihoods

@@ -1,6 +1,5 @@
 """Models as tables, and tables as models."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 import numpy as np
@@ -8,9 +7,9 @@ import numpy as np
 from .._sentinels import EXCLUDED
 from ..elimination import Network
 from ..models import AbstractModel, GridMRF, RBM, TableModel
-from ..models._edges import edges_of
 from ..models._lattice import ends, OFFSETS
-from ..models._require import require, require_single
+from ..models._listed import networks_of, stacks_of
+from ..models._require import refuse, require_model, require_single
 from ..models._sides import two_sides
 
 
@@ -21,16 +20,28 @@ if TYPE_CHECKING:
 def to_tables(model: AbstractModel) -> TableModel:
     """A model of discrete units as tables. Configurations have the same energy, and variables come
     in the order of the layers or groups: those of an RBM are the visible units, then the hidden
-    ones.
+    ones. Tables of zeros are left out.
 
     **Arguments:**
 
-    - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without
-      label units, a GridMRF, or a FactorGraphModel.
+    - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a GridMRF,
+      a FactorModel, a FactorGraphModel, or a LayeredModel of binary or categorical units.
     """
-    require(model, tuple(_MAKERS), "uai.to_tables")
+    require_model(model)
+    if isinstance(model, TableModel):
+        return model
     require_single(model)
-    return _MAKERS[model.kind](model)
+    stacks = stacks_of(model) if getattr(model, "numbered", False) else None
+    if stacks is None:
+        if model.kind == "factors":
+            from ..pgmax._networks import to_tables
+
+            return to_tables(model)
+        refuse(model, "have binary or categorical units joined by tables for uai.to_tables")
+    ((counts, scopes, tables),) = networks_of(model.problem(None, None), stacks)
+    kept = [k for k, table in enumerate(tables) if table.any()]
+    log_tables = [tables[k].astype(model.dtype) for k in kept]
+    return TableModel(counts, [scopes[k] for k in kept], log_tables)
 
 
 def to_network(model: AbstractModel | Network) -> Network:
@@ -161,52 +172,6 @@ def to_factor_graph(model: AbstractModel) -> "FactorGraphModel":
 
     graph, _, evidence = to_pgmax(to_tables(model))
     return FactorGraphModel(graph).with_evidence(evidence)
-
-
-def _binary(model: Any) -> TableModel:
-    """Layers of binary units."""
-    biases = [np.asarray(x) for x in model.unary()]
-    starts = np.cumsum([0, *(len(x) for x in biases)]).tolist()
-    scopes, tables = [], []
-    for start, bias in zip(starts, biases, strict=False):
-        scopes += [(start + k,) for k in range(len(bias))]
-        tables += list(np.stack([np.zeros_like(bias), bias], -1))
-    edges, weights = edges_of(model)
-    pairs = np.zeros((len(edges), 2, 2), weights.dtype)
-    pairs[:, 1, 1] = weights
-    scopes += map(tuple, edges.tolist())
-    tables += list(pairs)
-    return TableModel([2] * starts[-1], scopes, tables)
-
-
-def _graph(model: Any) -> TableModel:
-    """Graphs that list their tables, and what variables have of their own."""
-    scopes: list[tuple[int, ...]] = []
-    tables: list[np.ndarray] = []
-    (unary,) = model.unary()
-    for v, own in enumerate(np.split(np.asarray(unary), np.cumsum(model.num_states)[:-1])):
-        if own.any():
-            scopes.append((v,))
-            tables.append(own)
-    for members, stack in model.as_tables():
-        scopes += map(tuple, np.asarray(members).tolist())
-        tables += list(np.asarray(stack))
-    return TableModel(model.num_states, scopes, tables)
-
-
-def _factors(model: Any) -> TableModel:
-    from ..pgmax._networks import to_tables
-
-    return to_tables(model)
-
-
-# How each kind of model becomes tables.
-_MAKERS: dict[str, Callable[[Any], TableModel]] = {
-    "tables": lambda model: model,
-    "binary": _binary,
-    "grid": _graph,
-    "factors": _factors,
-}
 
 
 def _sides(network: Network) -> np.ndarray:
