@@ -34,6 +34,7 @@ from ._propagated import iterated, propagated
 _MEMORY = 28  # the logarithm to base 2 of the largest table
 # Tables of more shapes than these take a minute to compile with their derivatives.
 _SHAPES = 8
+_MINI_BUCKETS = "mini-buckets"
 
 
 class Auto(AbstractInference):
@@ -142,12 +143,14 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     # Draws compile nothing. Where all else compiles for long, they have all the time.
     end = began + (deadline - began) / 3 if compact else deadline
     draws = drawn(problem, stacks, end, jax.random.fold_in(key, 1))
-    judges = [] if draws is None else [draws.sampled]
+    judges = []
+    if draws is not None:
+        judges = [Sampled(_MINI_BUCKETS, draws.beliefs, draws.beliefs.residual)]
     if draws is not None and not compact:
         told = _Candidates([], draws.value, jnp.full_like(draws.value, -jnp.inf), draws.bound)
     else:
         told = _candidates(problem, deadline, compact, key)
-        if draws is None or float(draws.sampled.error.max()) > ENOUGH:
+        if not judges or float(judges[0].error.max()) > ENOUGH:
             chains = sampled(problem, key, deadline - time.perf_counter())
             judges += [] if chains is None else [chains]
     value, upper = told.value, told.upper
@@ -155,7 +158,7 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     name = best.name
     if draws is not None:
         value, upper = draws.value, jnp.minimum(upper, draws.bound)
-        name += "" if name == draws.sampled.name else ", log Z by mini-buckets"
+        name += "" if name == _MINI_BUCKETS else f", log Z by {_MINI_BUCKETS}"
     return best.beliefs.with_report(Report(name, False, error, told.lower, upper), value)
 
 

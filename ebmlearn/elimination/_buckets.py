@@ -92,9 +92,12 @@ def bucketed(
     buckets, number, work = [], 0, 0.0
     for step, v in enumerate(order.variables):
         groups: list[tuple[set[int], list[int], list[int]]] = []
-        for scope, k, is_table in sorted(arrived[step], key=lambda x: (-len(x[0]), x[1])):
-            best, least = None, math.inf
-            for group in groups:
+        here = arrived[step]
+        if most < math.inf:
+            here.sort(key=lambda x: (-len(x[0]), x[1]))
+        for scope, k, is_table in here:
+            best, least = groups[0] if groups and most == math.inf else None, math.inf
+            for group in groups if best is None else ():
                 more = sum(bits[u] for u in scope if u not in group[0])
                 if more < least and more + sum(bits[u] for u in group[0]) <= most:
                     best, least = group, more
@@ -103,12 +106,11 @@ def bucketed(
                 groups.append(best)
             best[0].update(scope)
             (best[1] if is_table else best[2]).append(k)
-        own = []
+        own, is_summed = [], maximised is not None and v not in maximised
         for joint, tables, children in groups or [({v}, [], [])]:
-            work += 2.0 ** sum(bits[u] for u in joint)
+            work += 2.0 ** sum(map(bits.__getitem__, joint))
             joint.discard(v)
             message = tuple(sorted(joint, key=at.__getitem__))
-            is_summed = maximised is not None and v not in maximised
             own.append(Bucket((v, *message), tuple(tables), tuple(children), is_summed))
             if message:
                 arrived[at[message[0]]].append((message, number, False))
@@ -132,15 +134,13 @@ class Solution:
     def __init__(self, network: Network, plan: Plan):
         self.network, self.plan = network, plan
         self._messages: list[Part] = []
-        # What made buckets of one variable agree.
-        self._matches: list[list[Part]] = []
+        # What made buckets of one variable agree, by the numbers of buckets.
+        self._matches: dict[int, Part] = {}
         pairs = zip(network.tables, network.scopes, strict=True)
         value = sum(float(table) for table, scope in pairs if not scope)
         for own in plan.buckets:
             joints = [self._joint(bucket) for bucket in own]
-            if len(own) == 1:
-                self._matches.append([])
-            else:
+            if len(own) > 1:
                 self._match([bucket.scope for bucket in own], joints)
             for bucket, joint in zip(own, joints, strict=True):
                 message = log_sum(joint) if bucket.is_summed else np.asarray(joint.max(0))
@@ -190,7 +190,7 @@ class Solution:
         states = np.full((1, len(self.network.counts)), -1, np.int64)
         for (bucket,) in reversed(self.plan.buckets):
             if not bucket.is_summed:
-                states[:, bucket.scope[0]] = self._scores(bucket, [], states).argmax(-1)
+                states[:, bucket.scope[0]] = self._scores(bucket, states).argmax(-1)
         return states[0]
 
     def draw(
@@ -210,16 +210,15 @@ class Solution:
         last = len(self._messages)
         for own in reversed(self.plan.buckets):
             last, v = last - len(own), own[0].scope[0]
-            told = [self._scores(x, self._matches[last + k], states) for k, x in enumerate(own)]
-            mixed = told[0]
+            told = [self._scores(x, states, self._matches.get(k)) for k, x in enumerate(own, last)]
+            if len(own) == 1:
+                states[:, v] = (told[0] + rng.gumbel(size=told[0].shape)).argmax(-1)
+                continue
+            told = [_normalised(len(own) * x) for x in told]
             with np.errstate(divide="ignore", invalid="ignore"):
-                if len(own) > 1:
-                    told = [_normalised(len(own) * x) for x in told]
-                    mixed = np.log(np.mean(np.exp(told), 0))
-                states[:, v] = (mixed + rng.gumbel(size=mixed.shape)).argmax(-1)
-                if len(own) == 1:
-                    continue
+                mixed = np.log(np.mean(np.exp(told), 0))
                 factors = np.mean(told, 0) - mixed
+            states[:, v] = (mixed + rng.gumbel(size=mixed.shape)).argmax(-1)
             factor = np.take_along_axis(factors, states[:, v, None], -1)[:, 0]
             log_weights += np.where(np.isfinite(factor), factor, -np.inf)
             top = log_weights.max()
@@ -266,18 +265,22 @@ class Solution:
         possible = np.all([np.isfinite(x) for x in sums], 0)
         sums = [np.where(possible, x, 0) for x in sums]
         mean = np.mean(sums, 0)
-        for scope, joint, x in zip(scopes, joints, sums, strict=True):
+        first = len(self._messages)
+        for k, (scope, joint, x) in enumerate(zip(scopes, joints, sums, strict=True), first):
             change = np.where(possible, mean - x, -np.inf)
             joint += aligned(change, shared, scope)
-            self._matches.append([(shared, change / len(scopes))])
+            self._matches[k] = shared, change / len(scopes)
 
     def _scores(
-        self, bucket: Bucket, match: list[Part], states: Int[np.ndarray, "number variables"]
+        self,
+        bucket: Bucket,
+        states: Int[np.ndarray, "number variables"],
+        match: Part | None = None,
     ) -> Float[np.ndarray, "number states"]:
         """What a bucket says of each state of its variable, given the states of the others."""
         v = bucket.scope[0]
         out = np.zeros((len(states), self.network.counts[v]))
-        for scope, table in self._parts(bucket) + match:
+        for scope, table in self._parts(bucket) + ([] if match is None else [match]):
             at = scope.index(v)
             # The axis of the variable and the last one change places.
             others = [states[:, u] for u in scope]

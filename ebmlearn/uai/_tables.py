@@ -92,15 +92,13 @@ def to_rbm(model: AbstractModel | Network) -> AsRBM:
     for v, states in enumerate(network.counts):
         if states != 2:
             _refuse("an RBM", f"two states of each variable, got {states} of variable {v}")
-    for k, (scope, table) in enumerate(zip(network.scopes, network.tables, strict=True)):
-        if len(scope) > 2:
-            _refuse("an RBM", f"tables of one or two variables, got {len(scope)} in table {k}")
+    for k, table in enumerate(network.tables):
         if not np.isfinite(table).all():
             _refuse("an RBM", f"tables that exclude nothing, got a zero in table {k}")
-    side = _sides(network)
-    number = len(network.counts)
+    joined, number = _joined(network, "an RBM"), len(network.counts)
+    side = _sides(number, [scope for scope in joined if len(scope) == 2])
     bias, weights, constant = np.zeros(number), np.zeros((number, number)), 0.0
-    for scope, table in zip(network.scopes, network.tables, strict=True):
+    for scope, table in joined.items():
         constant += float(table.flat[0])
         if len(scope) == 1:
             bias[scope[0]] += table[1] - table[0]
@@ -134,17 +132,8 @@ def to_grid_mrf(model: AbstractModel | Network, shape: tuple[int, int]) -> GridM
         _refuse("a GridMRF", f"as many variables as `shape` has pixels, got {pixels.size}")
     if set(network.counts) != {states}:
         _refuse("a GridMRF", f"one number of states, got {sorted(set(network.counts))}")
-    biases = np.zeros((pixels.size, states))
-    pairs: dict[tuple[int, int], np.ndarray] = {}
-    for k, (scope, table) in enumerate(zip(network.scopes, network.tables, strict=True)):
-        if len(scope) == 2:
-            ordered = (scope[0], scope[1]) if scope[0] < scope[1] else (scope[1], scope[0])
-            own = table if ordered == scope else table.T
-            pairs[ordered] = pairs.get(ordered, 0) + own
-        elif len(scope) == 1:
-            biases[scope[0]] += table
-        else:
-            _refuse("a GridMRF", f"tables of one or two variables, got {len(scope)} in table {k}")
+    pairs = _joined(network, "a GridMRF")
+    biases = np.stack([pairs.pop((v,), np.zeros(states)) for v in range(pixels.size)])
     if not _all_close(biases):
         _refuse("a GridMRF", "the same table for each variable alone, got different ones")
     grid, tables = pixels.reshape(shape), []
@@ -174,12 +163,22 @@ def to_factor_graph(model: AbstractModel) -> "FactorGraphModel":
     return FactorGraphModel(graph).with_evidence(evidence)
 
 
-def _sides(network: Network) -> np.ndarray:
+def _joined(network: Network, what: str) -> dict[tuple[int, ...], np.ndarray]:
+    """The sum of the tables of the same one or two variables, or of none, by these in order."""
+    out: dict[tuple[int, ...], np.ndarray] = {}
+    for k, (scope, table) in enumerate(zip(network.scopes, network.tables, strict=True)):
+        if len(scope) > 2:
+            _refuse(what, f"tables of one or two variables, got {len(scope)} in table {k}")
+        ordered = tuple(sorted(scope))
+        out[ordered] = out.get(ordered, 0) + (table if ordered == scope else table.T)
+    return out
+
+
+def _sides(number: int, pairs: list[tuple[int, ...]]) -> np.ndarray:
     """0 or 1 for each variable, different for those that a table joins. What is joined to nothing
     is on side 0.
     """
-    pairs = [scope for scope in network.scopes if len(scope) == 2]
-    side = np.array(two_sides(len(network.counts), pairs))
+    side = np.array(two_sides(number, pairs))
     for u, w in pairs:
         if side[u] == side[w]:
             _refuse("an RBM", f"two sides, got an odd cycle through variables {u} and {w}")
