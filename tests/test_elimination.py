@@ -103,7 +103,7 @@ def test_samples_are_independent_draws():
     p = np.exp(scores - scores.max())
     p /= p.sum()
     solution, small = solve(network, evidence)
-    drawn = small.restored(solution.samples(20_000, rng))
+    drawn = small.restored(solution.draw(20_000, rng)[0])
     number = {tuple(row): k for k, row in enumerate(rows.tolist())}
     counts = np.bincount([number[tuple(row)] for row in drawn.tolist()], minlength=len(rows))
     some = p * 20_000 > 5
@@ -242,7 +242,7 @@ def test_maximum_likelihood_learns_a_chain_exactly():
     n = 14
     pairs = tuple((i, i + 1) for i in range(n - 1))
     network = Network((2,) * n, pairs, tuple(rng.normal(size=(n - 1, 2, 2))))
-    rows = solve(network)[0].samples(200, rng)
+    rows = solve(network)[0].draw(200, rng)[0]
     model = ebm.TableModel(network.counts, network.scopes, [np.zeros((2, 2))] * (n - 1))
     learner = ebm.MLE(ebm.Exact())
     fitted = ebm.fit(

@@ -6,13 +6,14 @@ import pytest
 
 import ebmlearn as ebm
 from ebmlearn.elimination import (
-    _mini_buckets,
+    _estimates,
+    bucketed,
+    estimate,
     estimated,
     find_order,
     Impossible,
-    MiniBuckets,
     Network,
-    shared_out,
+    Solution,
     solve,
 )
 
@@ -41,7 +42,7 @@ def solved(number, zeros):
 
 
 def buckets_of(network, order, most):
-    return MiniBuckets(network, shared_out(network.counts, network.scopes, order, most))
+    return Solution(network, bucketed(network.counts, network.scopes, order, most=most))
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.15])
@@ -49,7 +50,7 @@ def test_bounds_hold_and_are_tight_for_large_tables(zeros):
     gaps = []
     for solution, order in solved(40, zeros):
         gap = [
-            buckets_of(solution.network, order, most).bound - solution.value for most in (5, 7, 30)
+            buckets_of(solution.network, order, most).value - solution.value for most in (5, 7, 30)
         ]
         assert min(gap) > -1e-9
         assert gap[-1] == pytest.approx(0, abs=1e-9)
@@ -65,7 +66,7 @@ def test_estimates_have_no_bias(zeros):
     off = []
     for solution, order in solved(8, zeros):
         buckets = buckets_of(solution.network, order, 5)
-        if buckets.bound - solution.value < 0.5:
+        if buckets.value - solution.value < 0.5:
             continue
         rng = np.random.default_rng(0)
         ratios = np.exp([buckets.draw(20, rng)[1] - solution.value for _ in range(150)])
@@ -78,7 +79,7 @@ def test_estimates_have_no_bias(zeros):
 def test_marginals_and_their_errors():
     for solution, order in solved(6, 0.15):
         buckets = buckets_of(solution.network, order, 6)
-        found = buckets.estimate(1.0, np.random.default_rng(1))
+        found = estimate(buckets, 1.0, np.random.default_rng(1))
         assert found is not None
         exact = np.concatenate(solution.marginals()[0])
         wrong = np.sqrt(np.mean((np.concatenate(found.marginals) - exact) ** 2))
@@ -91,11 +92,11 @@ def test_tables_stay_within_the_limit():
     for solution, order in solved(5, 0.0):
         network = solution.network
         for most in (5, 8):
-            shares = shared_out(network.counts, network.scopes, order, most)
-            minis = [mini for own in shares.buckets for mini in own]
+            plan = bucketed(network.counts, network.scopes, order, most=most)
+            minis = [mini for own in plan.buckets for mini in own]
             sizes = [np.prod([network.counts[v] for v in mini.scope]) for mini in minis]
             assert max(sizes) <= 2**most
-            assert np.log2(sum(sizes)) == pytest.approx(shares.work)
+            assert np.log2(sum(sizes)) == pytest.approx(plan.work)
             assert sorted(k for mini in minis for k in mini.tables) == [
                 k for k, scope in enumerate(network.scopes) if scope
             ]
@@ -112,13 +113,13 @@ def test_impossible_draws_give_no_answer():
     network = Network((2, 2, 2), ((0, 1), (1, 2), (0, 2)), (differ, differ, differ))
     order = find_order(network.counts, network.scopes)
     buckets = buckets_of(network, order, 2)
-    assert buckets.estimate(0.1, np.random.default_rng(0)) is None
+    assert estimate(buckets, 0.1, np.random.default_rng(0)) is None
 
 
 def test_auto_takes_log_z_from_them(monkeypatch):
     """A glass of 7 x 7 spins, where the free energy of messages is far off."""
-    monkeypatch.setattr(_mini_buckets, "_WIDEST", 4)
-    monkeypatch.setattr(_mini_buckets, "_NARROWEST", 4)
+    monkeypatch.setattr(_estimates, "_WIDEST", 4)
+    monkeypatch.setattr(_estimates, "_NARROWEST", 4)
     rng = np.random.default_rng(3)
     at = np.arange(49).reshape(7, 7)
     pairs = (at[:, :-1], at[:, 1:]), (at[:-1], at[1:])
@@ -141,6 +142,6 @@ def test_states_that_are_far_less_likely_stay_possible():
     b = np.array([[-2000.0, -2000.0], [0.0, 0.0]])
     network = Network((2, 2, 2), ((0, 1), (0, 2)), (a, b))
     order = find_order(network.counts, network.scopes)
-    buckets = MiniBuckets(network, shared_out(network.counts, network.scopes, order, 2))
+    buckets = buckets_of(network, order, 2)
     exact = solve(network)[0].value
-    assert buckets.bound >= exact - 1e-9 and np.isfinite(buckets.bound)
+    assert buckets.value >= exact - 1e-9 and np.isfinite(buckets.value)

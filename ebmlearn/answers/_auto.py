@@ -26,13 +26,14 @@ from ..models._require import refuse, Refused
 from ._chains import apart, ENOUGH, Sampled, sampled
 from ._drawn import drawn
 from ._maximum import maximised
-from ._networks import shapes_and_tables
+from ._networks import tables_of
 from ._propagated import iterated, propagated
 
 
 _MEMORY = 28  # the logarithm to base 2 of the largest table
 # Tables of more shapes than these take a minute to compile with their derivatives.
 _SHAPES = 8
+_MINI_BUCKETS = "mini-buckets"
 
 
 class Auto(AbstractInference):
@@ -136,16 +137,19 @@ class _Candidates(NamedTuple):
 
 def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     """The best approximation of the marginals, and of log Z."""
-    began, compact = time.perf_counter(), _is_compact(problem)
+    began, stacks = time.perf_counter(), tables_of(problem.model)
+    compact = stacks is not None and len(stacks) <= _SHAPES
     # Draws compile nothing. Where all else compiles for long, they have all the time.
     end = began + (deadline - began) / 3 if compact else deadline
-    draws = drawn(problem, end, jax.random.fold_in(key, 1))
-    judges = [] if draws is None else [draws.sampled]
+    draws = drawn(problem, stacks, end, jax.random.fold_in(key, 1))
+    judges = []
+    if draws is not None:
+        judges = [Sampled(_MINI_BUCKETS, draws.beliefs, draws.beliefs.residual)]
     if draws is not None and not compact:
         told = _Candidates([], draws.value, jnp.full_like(draws.value, -jnp.inf), draws.bound)
     else:
         told = _candidates(problem, deadline, compact, key)
-        if draws is None or float(draws.sampled.error.max()) > ENOUGH:
+        if not judges or float(judges[0].error.max()) > ENOUGH:
             chains = sampled(problem, key, deadline - time.perf_counter())
             judges += [] if chains is None else [chains]
     value, upper = told.value, told.upper
@@ -153,7 +157,7 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     name = best.name
     if draws is not None:
         value, upper = draws.value, jnp.minimum(upper, draws.bound)
-        name += "" if name == draws.sampled.name else ", log Z by mini-buckets"
+        name += "" if name == _MINI_BUCKETS else f", log Z by {_MINI_BUCKETS}"
     return best.beliefs.with_report(Report(name, False, error, told.lower, upper), value)
 
 
@@ -207,9 +211,3 @@ def _asked(inference: AbstractInference, problem: Any, deadline: float) -> Belie
         return iterated(inference, problem, deadline)
     except Refused:
         return None
-
-
-def _is_compact(problem: Any) -> bool:
-    """Whether the factors of a model are tables of a few shapes."""
-    size = shapes_and_tables(problem)
-    return size is not None and size[0] <= _SHAPES

@@ -2,18 +2,15 @@
 
 import math
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from ..elimination import Estimate, estimated, find_order, Impossible, Network, reduced
-from ..inference import Beliefs
-from ..inference._beliefs import Found
-from ._chains import Sampled
-from ._networks import beliefs_of, networks_of, shapes_and_tables
+from ..factors import Stacks
+from ._networks import Asked, asked
 
 
 # Orders of more tables than these take too long to find.
@@ -24,45 +21,19 @@ _LARGEST = 0.5
 _HOPELESS = 60
 
 
-class Drawn(NamedTuple):
-    """What draws say of all units; an estimate of log Z, and an upper bound."""
-
-    sampled: Sampled
-    value: Float[Array, "*batch"]
-    bound: Float[Array, "*batch"]
-
-
-def drawn(problem: Any, deadline: float, key: PRNGKeyArray) -> Drawn | None:
+def drawn(problem: Any, stacks: Stacks | None, deadline: float, key: PRNGKeyArray) -> Asked | None:
     """Beliefs by draws from mini-buckets. None if the model is not made of few tables, if there was
     too little time, or if the answer would rest on a few of the draws.
     """
-    size = shapes_and_tables(problem)
-    if size is None or size[1] > _TABLES:
+    if stacks is None or sum(len(members) for members, _ in stacks) > _TABLES:
         return None
-    networks = networks_of(problem)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    found: list[Estimate] = []
-    for k, network in enumerate(networks):
-        now = time.perf_counter()
-        own = _estimated(network, (deadline - now) / (len(networks) - k), rng)
-        if own is None or own.error > _LARGEST:
-            return None
-        found.append(own)
-    shape, dtype = problem.shape, problem.model.dtype
-    value, bound, spread = (
-        jnp.asarray([getattr(x, name) for x in found], dtype).reshape(shape)
-        for name in ("value", "bound", "spread")
-    )
-    beliefs = Beliefs(
-        problem,
-        Found(None, None, "Auto"),
-        log_odds=beliefs_of(problem, [x.marginals for x in found]),
-        # Evidence may leave no configuration.
-        converged=jnp.isfinite(value),
-        iterations=jnp.asarray([x.sets for x in found], jnp.int32).reshape(shape),
-        residual=spread,
-    )
-    return Drawn(Sampled("mini-buckets", beliefs, spread), value, bound)
+
+    def ask(network: Network, end: float, _: int) -> Estimate | None:
+        own = _estimated(network, end - time.perf_counter(), rng)
+        return None if own is None or own.error > _LARGEST else own
+
+    return asked(problem, stacks, deadline, ask)
 
 
 def _estimated(network: Network, seconds: float, rng: np.random.Generator) -> Estimate | None:

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PRNGKeyArray
 
-from ..elimination import Impossible, likely_states, Network, reduced
+from ..elimination import Estimate, Impossible, likely_states, Network, reduced
 from ..inference import Beliefs, MPLP, Report
-from ..inference._beliefs import Found
-from ._networks import beliefs_of, marginals_of, networks_of, tabled
+from ..models._require import refuse
+from ._networks import asked, marginals_of, tabled, tables_of
 from ._propagated import propagated
 
 
@@ -26,29 +26,21 @@ class Maximum(NamedTuple):
 
 def maximised(problem: Any, deadline: float, key: PRNGKeyArray) -> Beliefs:
     """Beliefs about the most likely configurations that a search finds."""
-    model, shape = problem.model, problem.shape
-    networks = networks_of(problem)
-    found = []
-    for k, network in enumerate(networks):
-        now = time.perf_counter()
-        end = now + (deadline - now) / (len(networks) - k)
-        found.append(maximum(network, end, jax.random.fold_in(key, k)))
-    counts = networks[0].counts
-    sure = [[np.eye(n)[s] for n, s in zip(counts, x.states, strict=True)] for x in found]
-    value, bound = (
-        jnp.asarray([getattr(x, name) for x in found], model.dtype).reshape(shape)
-        for name in ("value", "bound")
-    )
-    gap = jnp.where(jnp.isfinite(value), bound - value, jnp.nan)
-    report = Report("search", False, gap, value, bound)
-    return Beliefs(
-        problem,
-        Found(value, None, "Auto"),
-        log_odds=beliefs_of(problem, sure),
-        converged=jnp.isfinite(value),
-        iterations=jnp.zeros(shape, jnp.int32),
-        residual=jnp.zeros(shape, model.dtype),
-    ).with_report(report)
+    model = problem.model
+    stacks = tables_of(model)
+    if stacks is None:
+        hint = "write it as tables by `uai.to_tables`"
+        refuse(model, "let all factors list their configurations, or be dense", hint)
+
+    def ask(network: Network, end: float, k: int) -> Estimate:
+        own = maximum(network, end, jax.random.fold_in(key, k))
+        sure = [np.eye(n)[s] for n, s in zip(network.counts, own.states, strict=True)]
+        return Estimate(own.bound, own.value, 0.0, sure, 0.0, 0)
+
+    found = asked(problem, stacks, deadline, ask)
+    assert found is not None
+    gap = jnp.where(jnp.isfinite(found.value), found.bound - found.value, jnp.nan)
+    return found.beliefs.with_report(Report("search", False, gap, found.value, found.bound))
 
 
 def maximum(network: Network, deadline: float, key: PRNGKeyArray) -> Maximum:

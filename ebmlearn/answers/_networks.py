@@ -1,59 +1,73 @@
 """Models as networks of tables on the host, and back."""
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PyTree
+from jaxtyping import Array, Float
 
-from .._sentinels import EXCLUDED
-from ..elimination import Network, Reduced
+from ..elimination import Estimate, Network, Reduced
+from ..factors import Stacks
 from ..inference import Beliefs
-from .. import messages
+from ..inference._beliefs import Found
 from ..models import TableModel
+from ..models._listed import networks_of, stacks_of, told
 from ..models._require import Refused
 
 
-def shapes_and_tables(problem: Any) -> tuple[int, int] | None:
-    """How many shapes the tables of a model have, and how many tables there are; None if its
-    factors are not tables.
-    """
+def tables_of(model: Any) -> Stacks | None:
+    """The tables of a model; None if its factors are not tables."""
     try:
-        stacks = problem.model.as_tables()
+        found = stacks_of(model)
+        return None if found is None else told(found)
     except Refused:
         return None
-    return len(stacks), sum(len(members) for members, _ in stacks)
 
 
-def networks_of(problem: Any) -> list[Network]:
-    """A network for each instance. Evidence is in the tables of single variables."""
-    model = problem.model
-    unary, there = messages.rows_of(problem)
-    rows = np.where(np.asarray(there), np.asarray(unary, np.float64), -np.inf)
-    if hasattr(model, "group_names"):
-        rows = np.where(rows < EXCLUDED / 2, -np.inf, rows)
-    # Without evidence variables have all their states.
-    _, every = messages.rows_of(model.problem(None, None))
-    counts = tuple(np.asarray(every[0]).sum(-1).tolist())
-    scopes, tables = [], []
-    for members, stack in model.as_tables():
-        stack = np.asarray(stack, np.float64)
-        scopes += map(tuple, np.asarray(members).tolist())
-        tables += list(np.where(stack < EXCLUDED / 2, -np.inf, stack))
-    scopes += [(v,) for v in range(len(counts))]
-    singles = [[x[:n] for x, n in zip(own, counts, strict=True)] for own in rows]
-    return [Network(counts, tuple(scopes), (*tables, *own)) for own in singles]
+class Asked(NamedTuple):
+    """Beliefs of all instances; log Z, or the value of the likeliest states, and a bound of it."""
+
+    beliefs: Beliefs
+    value: Float[Array, "*batch"]
+    bound: Float[Array, "*batch"]
 
 
-def beliefs_of(problem: Any, marginals: Sequence[Sequence[Float[np.ndarray, " _"]]]) -> PyTree:
-    """The log-odds by name, from the probabilities of the states of all variables, by instance."""
-    most = max(map(len, marginals[0]))
-    p = np.array([[np.pad(x, (0, most - len(x))) for x in own] for own in marginals])
-    scores = jnp.log(jnp.asarray(p, problem.model.dtype))
-    scores = scores.reshape(*problem.shape, *scores.shape[1:])
-    return problem.told(messages.by_group(problem.model.layers, scores))
+def asked(
+    problem: Any,
+    stacks: Stacks,
+    deadline: float,
+    ask: Callable[[Network, float, int], Estimate | None],
+) -> Asked | None:
+    """What a function says of the network of each instance, from the time when it must end and the
+    number of the instance. None if it does not answer for one of them.
+    """
+    shape, dtype = problem.shape, problem.model.dtype
+    networks, found = networks_of(problem, stacks), []
+    for k, network in enumerate(networks):
+        now = time.perf_counter()
+        own = ask(network, now + (deadline - now) / (len(networks) - k), k)
+        if own is None:
+            return None
+        found.append(own)
+    value, bound, spread, sets = (
+        jnp.asarray([getattr(x, name) for x in found]).reshape(shape)
+        for name in ("value", "bound", "spread", "sets")
+    )
+    most = max(problem.counts)
+    p = [[np.pad(x, (0, most - len(x))) for x in own.marginals] for own in found]
+    scores = jnp.log(jnp.asarray(p, dtype).reshape(*shape, len(problem.counts), most))
+    beliefs = Beliefs(
+        problem,
+        Found(value.astype(dtype), None, "Auto"),
+        log_odds=problem.named(scores),
+        # Evidence may leave no configuration.
+        converged=jnp.isfinite(value),
+        iterations=sets.astype(jnp.int32),
+        residual=spread.astype(dtype),
+    )
+    return Asked(beliefs, value.astype(dtype), bound.astype(dtype))
 
 
 def tabled(network: Network) -> tuple[TableModel, float]:

@@ -1,21 +1,18 @@
 """Elimination of variables, on the host, in float64: the tables of a network, orders, and the sums,
-maxima, marginals and samples that they give. Networks that are too wide are eliminated in parts.
+maxima, marginals and draws that they give. Networks that are too wide are eliminated in parts.
 """
 
 from ._buckets import (
     Bucket as Bucket,
+    bucketed as bucketed,
+    HOPELESS as HOPELESS,
     Plan as Plan,
     planned as planned,
     Solution as Solution,
     solve as solve,
     TooWide as TooWide,
 )
-from ._mini_buckets import (
-    Estimate as Estimate,
-    estimated as estimated,
-    MiniBuckets as MiniBuckets,
-    shared_out as shared_out,
-)
+from ._estimates import Estimate as Estimate, estimate as estimate, estimated as estimated
 from ._network import (
     Impossible as Impossible,
     Network as Network,

@@ -189,9 +189,9 @@ class _Search:
         jitter = 1 + self.rng.random() * self.rng.random(len(ranks))
         order = find_part(self.bits, self.near, _WIDTH, ranks.tolist(), jitter.tolist(), held)
         network = self.given(states, order, temperature)
-        plan = bucketed(network.scopes, order, frozenset() if temperature else None)
-        solution = Solution(network, plan)
-        part = solution.samples(1, self.rng)[0] if temperature else solution.best()
+        maximised = frozenset() if temperature else None
+        solution = Solution(network, bucketed(network.counts, network.scopes, order, maximised))
+        part = solution.draw(1, self.rng)[0][0] if temperature else solution.best()
         states = np.where(part >= 0, part, states)
         value = float(self.network.score(states))
         if value > self.value:

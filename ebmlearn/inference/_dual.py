@@ -14,6 +14,7 @@ from .._sentinels import LEAST
 from ..factors import Stacks
 from ..messages import Expected
 from ..models import AbstractModel, Statistics
+from ..models._listed import stacks_of
 from ..models._problem import each
 from ..models._require import refuse
 from ._base import AbstractInference, check_limits, KEPT, limited, Limits
@@ -62,11 +63,11 @@ class AbstractDual(AbstractInference):
             hint = "use it as a constant there, and its log-potentials as the argument"
             refuse(model, "not be an argument of a compiled function", hint)
         pieces = pieces_of(_shape(problem), listed)
-        best, beliefs = _solved(limits, problem, listed, pieces, self._search())
+        best, scores = _solved(limits, problem, listed, pieces, self._search())
         return Beliefs(
             problem,
             _Found(best, listed, pieces),
-            log_odds=problem.told(beliefs),
+            log_odds=problem.named(scores),
             converged=best.residual <= limits.tol,
             iterations=best.iterations,
             residual=best.residual,
@@ -108,16 +109,8 @@ class _Found(AbstractDerived):
 
 def _shape(problem: Any) -> tuple[int, int]:
     """The number of variables, and of the states of the one that has most."""
-    rows, _ = jax.eval_shape(lambda: messages.rows_of(problem))
+    rows, _ = jax.eval_shape(lambda: problem.scores())
     return rows.shape[1:]
-
-
-def _stacks(model: Any, factors: Any) -> list[Stacks]:
-    """The tables of each factor."""
-    units = dict(zip(messages.names_of(model), model.layers, strict=True))
-    starts = np.cumsum([0, *(own.size for own in model.layers)])[:-1].tolist()
-    places = dict(zip(units, starts, strict=True))
-    return [factor.stacks(units, places) for factor in factors]
 
 
 def _kept(table: Array) -> np.ndarray | slice:
@@ -130,7 +123,7 @@ def _kept(table: Array) -> np.ndarray | slice:
 def _listed(model: Any) -> Stacks:
     """All tables that join something."""
     out = []
-    for members, table in sum(_stacks(model, model.factors()), ()):
+    for members, table in stacks_of(model) or ():
         kept = _kept(table)
         out.append((members[kept], table[kept]))
     return tuple(out)
@@ -143,22 +136,22 @@ def _solved(
     listed: Stacks,
     pieces: tuple[tuple[Piece, ...], ...],
     search: Search,
-) -> tuple[Best, tuple[Array, ...]]:
-    """What was found, and beliefs in the form of messages."""
+) -> tuple[Best, Array]:
+    """What was found, and scores of all states."""
     model = problem.model
     tables = decomposed(_shape(problem), listed, pieces, model.dtype)
 
-    def one(instance: Any) -> tuple[Best, tuple[Array, ...]]:
+    def one(instance: Any) -> tuple[Best, Array]:
         rows, there = instance
         best = search(tables, rows, there, limits)
         floor = jnp.asarray(jnp.finfo(rows.dtype).tiny, rows.dtype)
         scores = jnp.log(jnp.maximum(best.p, floor))
         scores = jnp.where(there, scores, jnp.asarray(LEAST, rows.dtype))
-        return best, messages.by_group(model.layers, scores)
+        return best, scores
 
     # The entries of all tables are kept some twenty times.
     size = 20 * sum(table.size for _, table in listed)
-    return each(one, messages.rows_of(problem), problem.shape, max(1, KEPT // max(1, size)))
+    return each(one, problem.scores(), problem.shape, max(1, KEPT // max(1, size)))
 
 
 def _expected(
@@ -173,9 +166,9 @@ def _expected(
         units = messages.probabilities(model.layers, p)
         named = zip(messages.names_of(model), units, strict=True)
         means = {name: x.reshape(-1) for name, x in named}
-        for factor, stacks in zip(factors, _stacks(model, factors), strict=True):
+        for factor in factors:
             tables = []
-            for members, table in stacks:
+            for members, table in stacks_of(model, (factor,)) or ():
                 # Variables that nothing joins are independent.
                 own = jnp.ones((len(table), *(1,) * (table.ndim - 1)), p.dtype)
                 for axis, size in enumerate(table.shape[1:]):
@@ -183,7 +176,7 @@ def _expected(
                     own = own * p[members[:, axis], :size].reshape(shape)
                 tables.append(own.at[_kept(table)].set(next(found)))
             # Tables are linear in the log-potentials, which several of them may share.
-            again = eqx.filter_vjp(lambda f: [x for _, x in _stacks(model, (f,))[0]], factor)[1]
+            again = eqx.filter_vjp(lambda f: [x for _, x in stacks_of(model, (f,))], factor)[1]  # pyright: ignore
             (gradient,) = again(tables)
             out += factor.with_own(factor.statistic(gradient), means)
         return Expected(units, tuple(out), (None,) * len(units))

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from .. import _checks, elimination
 from .._sentinels import EXCLUDED
 from ..factors import Stacks
+from ..models._listed import networks, stacks_of
 from ._base import TooLarge
 
 
@@ -39,12 +40,11 @@ def eliminated(
 
 def check_width(problem: Any, product: str, most: int) -> None:
     """Raises `ValueError` if the tables on the way are known to become too large."""
-    model = problem.model
-    listed = model.as_tables()
-    assert listed is not None
-    if not _checks.is_concrete([own for own, _ in listed]):
+    stacks = stacks_of(problem.model)
+    assert stacks is not None
+    if not _checks.is_concrete([own for own, _ in stacks]):
         return
-    counts = tuple(np.asarray(model.num_states).tolist())
+    counts = problem.counts
     held = np.zeros(len(counts), bool)
     if _checks.is_concrete(problem.rows):
         # What all instances hold joins nothing.
@@ -52,7 +52,7 @@ def check_width(problem: Any, product: str, most: int) -> None:
     known = set(np.flatnonzero(held).tolist())
     scopes = tuple(
         tuple(v for v in row if v not in known)
-        for own, _ in listed
+        for own, _ in stacks
         for row in np.asarray(own).tolist()
     )
     maximised = [frozenset()]
@@ -127,25 +127,14 @@ def _bits(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _solved(settings: _Settings, dtype: np.dtype, parameters: Any, members: Any, given: Any) -> Any:
     counts, product, most = settings
     tables, unary = jax.tree.map(lambda x: _host(x, dtype).astype(np.float64), parameters)
-    network = _network(counts, tables, unary, [np.asarray(x) for x in members])
+    scores = np.where(unary < EXCLUDED / 2, -np.inf, unary)
+    singles = np.split(scores, np.cumsum(counts)[:-1])
+    (network,) = networks(counts, zip(members, tables, strict=True), [singles])
     out = np.zeros_like(unary), [np.zeros_like(x) for x in tables]
     clamp, outputs = (np.asarray(x) for x in given)
     maximised = outputs if product != "sum" else np.zeros(len(counts), bool)
     value = _fill(network, clamp, frozenset(np.flatnonzero(maximised).tolist()), most, *out)
     return jax.tree.map(lambda x: _bits(x, dtype), (np.asarray(value), (tuple(out[1]), out[0])))
-
-
-def _network(
-    counts: tuple[int, ...], tables: Any, unary: np.ndarray, members: list[np.ndarray]
-) -> elimination.Network:
-    """All tables, and after them the unary scores of each variable."""
-    scopes, parts = [], []
-    for own, stack in zip(members, tables, strict=True):
-        scopes += [tuple(row) for row in own.tolist()]
-        parts += list(np.where(stack < EXCLUDED / 2, -np.inf, stack))
-    scopes += [(v,) for v in range(len(counts))]
-    parts += np.split(np.where(unary < EXCLUDED / 2, -np.inf, unary), np.cumsum(counts)[:-1])
-    return elimination.Network(counts, tuple(scopes), tuple(parts))
 
 
 def _fill(
@@ -173,7 +162,8 @@ def _fill(
     starts = np.concatenate([[0], np.cumsum(network.counts)[:-1]])
     for v, p in enumerate(variables):
         unary[starts[v] + small.states[v]] = p
-    k = 0
+    # The first tables are those of single variables.
+    k = len(variables)
     for stack in tables:
         for row in range(len(stack)):
             states = [small.states[v] for v in network.scopes[k]]

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks, messages
-from .._sentinels import CLAMPED, EXCLUDED
 from ..factors import AbstractFactor
 from ..messages import Product
 from ..models import AbstractModel, Statistics
+from ..models._listed import stacks_of
 from ..models._problem import each, each_and_mean
 from ..models._require import refuse
 from ..units import AbstractNumberedUnits
@@ -127,7 +127,7 @@ class Exact(AbstractInference):
                 f'`product="mixed"` on {name} needs the variables over which it maximises, which'
                 " `MSSVM` takes from the data, got none."
             )
-        tables = _is_graph(model) and model.as_tables() is not None
+        tables = _is_graph(model) and stacks_of(model) is not None
         if self.method == "elimination" and not tables:
             raise ValueError(
                 f'`method="elimination"` needs a graph of tables, got {name}: write it as a'
@@ -230,15 +230,14 @@ def _space(model: Any, product: Product, outputs: tuple[int, ...]) -> Space:
 
 def _posed(problem: Any) -> Posed:
     """The instances of a problem along one leading axis."""
-    model = problem.model
-    both = messages.rows_of(problem)
+    model, (rows, there) = problem.model, problem.scores()
     if _is_graph(model):
-        outputs = None if problem.outputs is None else problem.flat(problem.outputs)
-        if outputs is None:
-            outputs = jnp.zeros(both[0].shape[:-1], bool)
-        return Posed(both[0], both[1] & (both[0] > EXCLUDED / 2), outputs)
+        outputs = jnp.zeros(rows.shape[:-1], bool)
+        if problem.outputs is not None:
+            outputs = problem.flat(problem.outputs)
+        return Posed(rows, there, outputs)
     seen = [jnp.full(u.size, k in model.seen) for k, u in enumerate(model.layers)]
-    return Posed(*both, jnp.broadcast_to(jnp.concatenate(seen), both[0].shape[:-1]))
+    return Posed(rows, there, jnp.broadcast_to(jnp.concatenate(seen), rows.shape[:-1]))
 
 
 def _table(factors: tuple[AbstractFactor, ...], at: Posed, way: Way) -> Table:
@@ -293,10 +292,10 @@ def _solved(problem: Any, way: Way) -> tuple[PyTree, PyTree, Float[Array, "*batc
 
     answer = each(one, _instances(problem, way), problem.shape, way.chunk())
     if _is_graph(model):
-        return _named(model, answer), None, answer.value
+        return problem.named(answer.scores), None, answer.value
     ends = np.cumsum([units.size for units in model.layers])[:-1]
     states = model.units(jnp.split(answer.states, ends, axis=-1))
-    return _named(model, answer), states, answer.value
+    return problem.named(answer.scores), states, answer.value
 
 
 class _Flat(NamedTuple):
@@ -330,35 +329,14 @@ def _by_elimination(
     model: Any, factors: tuple[AbstractFactor, ...], instance: Any, way: Way
 ) -> tuple[Float[Array, ""], Float[Array, " states"]]:
     """Log Z, and the probability of each state of each variable."""
-    names, units = model.group_names, model.layers
-    starts = np.cumsum([0, *(u.size for u in units)])[:-1].tolist()
-    places = dict(zip(names, units, strict=True)), dict(zip(names, starts, strict=True))
-    found: Any = [factor.stacks(*places) for factor in factors]
-    stacks = sum(found, ())
+    stacks = stacks_of(model, factors)
+    assert stacks is not None
     counts = tuple(np.asarray(model.num_states).tolist())
     return eliminated(stacks, counts, instance, way.product, way.most)
 
 
 def _reduced(product: Product) -> str:
     return "max" if product == "max" else "sum"
-
-
-def _named(model: Any, answer: Answer) -> PyTree:
-    """The log-odds of binary units and the log-probabilities of others, by name."""
-    scores = answer.scores
-    if _is_graph(model):
-        top = jnp.where(jnp.isfinite(answer.value), answer.value, 0)[..., None, None]
-        return model.units((jax.nn.log_softmax(scores - top, axis=-1),))
-    ends = np.cumsum([units.size for units in model.layers])[:-1]
-    out = []
-    for units, own in zip(model.layers, jnp.split(scores, ends, axis=-2), strict=True):
-        if units.width == units.size:
-            difference = own[..., 1] - own[..., 0]
-            out.append(jnp.clip(difference, -CLAMPED, CLAMPED))
-        else:
-            flat = jax.nn.log_softmax(own[..., : units.number], axis=-1)
-            out.append(flat.reshape(*flat.shape[:-2], units.width))
-    return model.units(out)
 
 
 @eqx.filter_jit

@@ -16,7 +16,6 @@ from ._edge import (
 from ._engine import Engine as Engine, Expected as Expected, State as State
 from ._expectation import Given as Given, Moments as Moments
 from ._assembly import (
-    by_group as by_group,
     check_mixed as check_mixed,
     check_settings as check_settings,
     engine as engine,
@@ -25,7 +24,6 @@ from ._assembly import (
     MAKERS as MAKERS,
     names_of as names_of,
     probabilities as probabilities,
-    rows_of as rows_of,
     serves as serves,
     sides_of as sides_of,
     size as size,

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .. import _checks
-from .._sentinels import LEAST, LIMIT
+from .._sentinels import LIMIT
 from .._types import AnyArray
 from ..factors import AbstractFactor, Dense, Lattice, Tables
 from ..models._sides import two_sides
@@ -265,26 +265,6 @@ def check_mixed(model: Any, argument: str) -> None:
         )
 
 
-def rows_of(
-    problem: Any,
-) -> tuple[Float[Array, "rows variables most"], Bool[Array, "rows variables most"]]:
-    """The unary scores of all instances, a row of states for each unit, and which states it has and
-    may have.
-    """
-    units, parts = problem.model.layers, []
-    most = max(own.number for own in units)
-    for own, unary, clamp in zip(units, *problem.instances(), strict=True):
-        form = form_of(own)
-        scores = form.rows(unary)
-        left = scores > LEAST / 2
-        if clamp is not None:
-            left = left & jax.vmap(form.left)(scores, clamp)
-        wide = ((0, 0), (0, 0), (0, most - own.number))
-        parts.append((jnp.pad(jnp.where(left, scores, 0), wide), jnp.pad(left, wide)))
-    rows, there = zip(*parts, strict=True)
-    return jnp.concatenate(rows, 1), jnp.concatenate(there, 1)
-
-
 def probabilities(
     units: tuple[Any, ...], p: Float[Array, "*batch variables most"]
 ) -> tuple[Float[Array, "..."], ...]:
@@ -292,17 +272,6 @@ def probabilities(
     parts = zip(units, _split(units, p), strict=True)
     return tuple(
         x[..., 1] if isinstance(own, Binary) else x[..., : own.number] for own, x in parts
-    )
-
-
-def by_group(
-    units: tuple[Any, ...], scores: Float[Array, "*batch variables most"]
-) -> tuple[Float[Array, "..."], ...]:
-    """Scores of all states as fields, by group."""
-    parts = zip(units, _split(units, scores), strict=True)
-    return tuple(
-        x[..., 1] - x[..., 0] if isinstance(own, Binary) else x[..., : own.number]
-        for own, x in parts
     )
 
 

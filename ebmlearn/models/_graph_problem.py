@@ -97,7 +97,6 @@ class GraphProblem(AbstractSampled):
         return jnp.broadcast_to(held, (*self.shape, size))
 
     def instances(self) -> Instance:
-        """All instances. Likelihoods are added to the unary scores."""
         model, (unary,) = self.model, self.model.unary()
         flat = self.flat(unary)
         if self.log_likelihood is not None:
@@ -212,6 +211,13 @@ class GraphProblem(AbstractSampled):
     def log_odds(self, means: PyTree) -> PyTree:
         """Logarithms of the probabilities, by group."""
         return each_group(jnp.log, means)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(np.asarray(self.model.num_states).tolist())
+
+    def named(self, scores: Float[Array, "*batch variables most"]) -> PyTree:
+        return self.model.units((jax.nn.log_softmax(scores, axis=-1),))
 
     def repeated(self, number: int, key: PRNGKeyArray) -> Chained | None:
         """The graph, and what is held of it in each chain; None if evidence has likelihoods."""

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
 
 from .. import _checks
+from .._sentinels import CLAMPED, EXCLUDED
 from .._types import AnyArray, Evidence, Observed, Targets
 
 
@@ -122,6 +123,45 @@ class AbstractSampled(AbstractProblem):
     def log_odds(self, means: PyTree) -> PyTree:
         """The reverse of `means`, up to a constant for the states of a variable."""
 
+    @property
+    @abc.abstractmethod
+    def counts(self) -> tuple[int, ...]:
+        """The number of states of each variable."""
+
+    @abc.abstractmethod
+    def instances(self) -> Instance:
+        """All instances along one leading axis. Units known for sure are held, those known by a
+        likelihood have it added to their unary terms.
+        """
+
+    def scores(
+        self,
+    ) -> tuple[Float[Array, "instances variables most"], Bool[Array, "instances variables most"]]:
+        """What evidence and unary terms say of the states of each variable, and which states it has
+        and may have; the instances along one leading axis.
+        """
+        units, parts = self.model.layers, []
+        most = max(own.number for own in units)
+        for own, rows, clamp in zip(units, *self.instances(), strict=True):
+            if own.width == own.size:
+                rows = jnp.stack([jnp.zeros_like(rows), rows], -1)
+                clamp = None if clamp is None else jnp.where(clamp == 0, -1, clamp > 0)
+                left = jnp.ones(rows.shape, bool)
+            else:
+                left = rows > EXCLUDED / 2
+            if clamp is not None:
+                number = jnp.arange(own.number, dtype=clamp.dtype)
+                held = jnp.broadcast_to(clamp[..., None], rows.shape)
+                left = left & ((held < 0) | (held == jnp.broadcast_to(number, rows.shape)))
+            wide = ((0, 0), (0, 0), (0, most - own.number))
+            parts.append((jnp.pad(rows, wide), jnp.pad(left, wide)))
+        rows, there = zip(*parts, strict=True)
+        return jnp.concatenate(rows, 1), jnp.concatenate(there, 1)
+
+    @abc.abstractmethod
+    def named(self, scores: Float[Array, "*batch variables most"]) -> PyTree:
+        """Log-odds, or log-probabilities of states, by name, from scores of all states."""
+
     @abc.abstractmethod
     def repeated(self, number: int, key: PRNGKeyArray) -> "Chained | None":
         """What samplers need for so many chains of each instance, those of one instance `shape`
@@ -213,9 +253,6 @@ class Problem(AbstractSampled):
         return evidence, observed
 
     def instances(self) -> Instance:
-        """All instances. Units known for sure are held, those known by a likelihood have it added
-        to their unary terms.
-        """
         model, given = self.model, self.given()
         unary, clamp = list(model.unary()), [None] * len(model.layers)
         if given is not None:
@@ -359,6 +396,21 @@ class Problem(AbstractSampled):
     def log_odds(self, means: PyTree) -> PyTree:
         """The log-odds of binary units, by name."""
         return jax.tree.map(lambda p: jnp.log(p) - jnp.log1p(-p), means)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        return tuple(units.number for units in self.model.layers for _ in range(units.size))
+
+    def named(self, scores: Float[Array, "*batch variables most"]) -> PyTree:
+        ends = np.cumsum([units.size for units in self.model.layers])[:-1]
+        out = []
+        for units, own in zip(self.model.layers, jnp.split(scores, ends, axis=-2), strict=True):
+            if units.width == units.size:
+                out.append(jnp.clip(own[..., 1] - own[..., 0], -CLAMPED, CLAMPED))
+            else:
+                flat = jax.nn.log_softmax(own[..., : units.number], axis=-1)
+                out.append(flat.reshape(*flat.shape[:-2], units.width))
+        return self.model.units(out)
 
     def repeated(self, number: int, key: PRNGKeyArray) -> Chained:
         """The model with an instance for each chain. Evidence that is certain is held; likelihoods

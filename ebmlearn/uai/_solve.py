@@ -15,8 +15,16 @@ from ..answers import Auto
 from ..answers._maximum import maximum
 from ..answers._networks import marginals_of, tabled
 from ..answers._propagated import propagated
-from ..elimination import find_order, Impossible, Network, Reduced, reduced, Solution
-from ..elimination._buckets import bucketed, HOPELESS
+from ..elimination import (
+    bucketed,
+    find_order,
+    HOPELESS,
+    Impossible,
+    Network,
+    Reduced,
+    reduced,
+    Solution,
+)
 from ..inference import Beliefs
 from ..models._problem import whole
 from ._answers import Answer, Task, TASKS
@@ -133,7 +141,7 @@ def _eliminated(
     width, work = order.width, order.work
     if width > memory or work > memory + 3 or 2.0**work * _PER_NUMBER > seconds:
         return None, width
-    return Solution(network, bucketed(network.scopes, order, maximised)), width
+    return Solution(network, bucketed(network.counts, network.scopes, order, maximised)), width
 
 
 def _exact(
@@ -169,18 +177,17 @@ class _Approximate:
 
     def answer(self, task: Task, query: tuple[int, ...]) -> tuple[Answer, str, str]:
         """The answer, the method, and how good it is."""
-        ways = {"PR": self._pr, "MAR": self._mar, "MAP": self._map, "MMAP": self._mmap}
-        return ways[task](query)
-
-    def _pr(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
+        if task == "MMAP":
+            return self._mmap(query)
+        if task == "MAP":
+            states, said = self._best()
+            return Answer(task, states=self.small.restored(states)), "search", said
         beliefs, method, said = self._judged()
         value = (float(beliefs.log_partition) + self.constant) / math.log(10)
-        return Answer("PR", log10_partition=value), method, said
-
-    def _mar(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
-        beliefs, method, said = self._judged()
+        if task == "PR":
+            return Answer(task, log10_partition=value), method, said
         whole = self.small.whole(marginals_of(beliefs, self.small), self.counts)
-        return Answer("MAR", marginals=tuple(whole)), method, said
+        return Answer(task, marginals=tuple(whole)), method, said
 
     def _judged(self) -> tuple[Beliefs, str, str]:
         """The best approximation of all marginals and of log Z."""
@@ -204,10 +211,6 @@ class _Approximate:
         )
         return beliefs, report.method, said
 
-    def _map(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
-        states, said = self._best()
-        return Answer("MAP", states=self.small.restored(states)), "search", said
-
     def _mmap(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
         """Of the joint maximum, and of states fixed one part after the other by their marginals,
         the better one, if the others can be summed out.
@@ -217,7 +220,7 @@ class _Approximate:
         self.deadline -= (end - time.perf_counter()) / 4
         decimated = self._decimated(query)
         joint, _ = self._best()
-        candidates = [decimated, np.where(_in(query, len(joint)), joint, -1)]
+        candidates = [decimated, np.where(decimated >= 0, joint, -1)]
         values = []
         for k, states in enumerate(candidates):
             left = (end - time.perf_counter()) / (len(candidates) - k)
@@ -266,9 +269,3 @@ class _Approximate:
         except Impossible:
             return -math.inf
         return -math.inf if solution is None else solution.value
-
-
-def _in(members: Sequence[int], number: int) -> np.ndarray:
-    out = np.zeros(number, bool)
-    out[list(members)] = True
-    return out

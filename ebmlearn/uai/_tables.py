@@ -1,6 +1,5 @@
 """Models as tables, and tables as models."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, TYPE_CHECKING
 
 import numpy as np
@@ -9,8 +8,8 @@ from .._sentinels import EXCLUDED
 from ..elimination import Network
 from ..factors import ends, OFFSETS
 from ..models import AbstractModel, GridMRF, RBM, TableModel
-from ..models._edges import edges_of
-from ..models._require import require, require_single
+from ..models._listed import networks_of, stacks_of
+from ..models._require import refuse, require_model, require_single
 from ..models._sides import two_sides
 
 
@@ -21,16 +20,28 @@ if TYPE_CHECKING:
 def to_tables(model: AbstractModel) -> TableModel:
     """A model of discrete units as tables. Configurations have the same energy, and variables come
     in the order of the layers or groups: those of an RBM are the visible units, then the hidden
-    ones.
+    ones. Tables of zeros are left out.
 
     **Arguments:**
 
-    - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM without
-      label units, a GridMRF, or a FactorGraphModel.
+    - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a GridMRF,
+      a FactorModel, a FactorGraphModel, or a LayeredModel of binary or categorical units.
     """
-    require(model, tuple(_MAKERS), "uai.to_tables")
+    require_model(model)
+    if isinstance(model, TableModel):
+        return model
     require_single(model)
-    return _MAKERS[model.kind](model)
+    stacks = stacks_of(model) if getattr(model, "numbered", False) else None
+    if stacks is None:
+        if model.kind == "factors":
+            from ..pgmax._networks import to_tables
+
+            return to_tables(model)
+        refuse(model, "have binary or categorical units joined by tables for uai.to_tables")
+    ((counts, scopes, tables),) = networks_of(model.problem(None, None), stacks)
+    kept = [k for k, table in enumerate(tables) if table.any()]
+    log_tables = [tables[k].astype(model.dtype) for k in kept]
+    return TableModel(counts, [scopes[k] for k in kept], log_tables)
 
 
 def to_network(model: AbstractModel | Network) -> Network:
@@ -81,15 +92,13 @@ def to_rbm(model: AbstractModel | Network) -> AsRBM:
     for v, states in enumerate(network.counts):
         if states != 2:
             _refuse("an RBM", f"two states of each variable, got {states} of variable {v}")
-    for k, (scope, table) in enumerate(zip(network.scopes, network.tables, strict=True)):
-        if len(scope) > 2:
-            _refuse("an RBM", f"tables of one or two variables, got {len(scope)} in table {k}")
+    for k, table in enumerate(network.tables):
         if not np.isfinite(table).all():
             _refuse("an RBM", f"tables that exclude nothing, got a zero in table {k}")
-    side = _sides(network)
-    number = len(network.counts)
+    joined, number = _joined(network, "an RBM"), len(network.counts)
+    side = _sides(number, [scope for scope in joined if len(scope) == 2])
     bias, weights, constant = np.zeros(number), np.zeros((number, number)), 0.0
-    for scope, table in zip(network.scopes, network.tables, strict=True):
+    for scope, table in joined.items():
         constant += float(table.flat[0])
         if len(scope) == 1:
             bias[scope[0]] += table[1] - table[0]
@@ -123,17 +132,8 @@ def to_grid_mrf(model: AbstractModel | Network, shape: tuple[int, int]) -> GridM
         _refuse("a GridMRF", f"as many variables as `shape` has pixels, got {pixels.size}")
     if set(network.counts) != {states}:
         _refuse("a GridMRF", f"one number of states, got {sorted(set(network.counts))}")
-    biases = np.zeros((pixels.size, states))
-    pairs: dict[tuple[int, int], np.ndarray] = {}
-    for k, (scope, table) in enumerate(zip(network.scopes, network.tables, strict=True)):
-        if len(scope) == 2:
-            ordered = (scope[0], scope[1]) if scope[0] < scope[1] else (scope[1], scope[0])
-            own = table if ordered == scope else table.T
-            pairs[ordered] = pairs.get(ordered, 0) + own
-        elif len(scope) == 1:
-            biases[scope[0]] += table
-        else:
-            _refuse("a GridMRF", f"tables of one or two variables, got {len(scope)} in table {k}")
+    pairs = _joined(network, "a GridMRF")
+    biases = np.stack([pairs.pop((v,), np.zeros(states)) for v in range(pixels.size)])
     if not _all_close(biases):
         _refuse("a GridMRF", "the same table for each variable alone, got different ones")
     grid, tables = pixels.reshape(shape), []
@@ -163,58 +163,22 @@ def to_factor_graph(model: AbstractModel) -> "FactorGraphModel":
     return FactorGraphModel(graph).with_evidence(evidence)
 
 
-def _binary(model: Any) -> TableModel:
-    """Layers of binary units."""
-    biases = [np.asarray(x) for x in model.unary()]
-    starts = np.cumsum([0, *(len(x) for x in biases)]).tolist()
-    scopes, tables = [], []
-    for start, bias in zip(starts, biases, strict=False):
-        scopes += [(start + k,) for k in range(len(bias))]
-        tables += list(np.stack([np.zeros_like(bias), bias], -1))
-    edges, weights = edges_of(model)
-    pairs = np.zeros((len(edges), 2, 2), weights.dtype)
-    pairs[:, 1, 1] = weights
-    scopes += map(tuple, edges.tolist())
-    tables += list(pairs)
-    return TableModel([2] * starts[-1], scopes, tables)
+def _joined(network: Network, what: str) -> dict[tuple[int, ...], np.ndarray]:
+    """The sum of the tables of the same one or two variables, or of none, by these in order."""
+    out: dict[tuple[int, ...], np.ndarray] = {}
+    for k, (scope, table) in enumerate(zip(network.scopes, network.tables, strict=True)):
+        if len(scope) > 2:
+            _refuse(what, f"tables of one or two variables, got {len(scope)} in table {k}")
+        ordered = tuple(sorted(scope))
+        out[ordered] = out.get(ordered, 0) + (table if ordered == scope else table.T)
+    return out
 
 
-def _graph(model: Any) -> TableModel:
-    """Graphs that list their tables, and what variables have of their own."""
-    scopes: list[tuple[int, ...]] = []
-    tables: list[np.ndarray] = []
-    (unary,) = model.unary()
-    for v, own in enumerate(np.split(np.asarray(unary), np.cumsum(model.num_states)[:-1])):
-        if own.any():
-            scopes.append((v,))
-            tables.append(own)
-    for members, stack in model.as_tables():
-        scopes += map(tuple, np.asarray(members).tolist())
-        tables += list(np.asarray(stack))
-    return TableModel(model.num_states, scopes, tables)
-
-
-def _factors(model: Any) -> TableModel:
-    from ..pgmax._networks import to_tables
-
-    return to_tables(model)
-
-
-# How each kind of model becomes tables.
-_MAKERS: dict[str, Callable[[Any], TableModel]] = {
-    "tables": lambda model: model,
-    "binary": _binary,
-    "grid": _graph,
-    "factors": _factors,
-}
-
-
-def _sides(network: Network) -> np.ndarray:
+def _sides(number: int, pairs: list[tuple[int, ...]]) -> np.ndarray:
     """0 or 1 for each variable, different for those that a table joins. What is joined to nothing
     is on side 0.
     """
-    pairs = [scope for scope in network.scopes if len(scope) == 2]
-    side = np.array(two_sides(len(network.counts), pairs))
+    side = np.array(two_sides(number, pairs))
     for u, w in pairs:
         if side[u] == side[w]:
             _refuse("an RBM", f"two sides, got an odd cycle through variables {u} and {w}")
