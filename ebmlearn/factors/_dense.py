@@ -5,7 +5,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .._types import AnyArray
@@ -119,13 +119,17 @@ class Dense(AbstractFactor):
         number = width // x.shape[-1]
         return jax.nn.one_hot(x, number, dtype=self.weights.dtype).reshape(*x.shape[:-1], width)
 
+    def within(self, units: AbstractUnits) -> Bool[np.ndarray, "m m"]:
+        """Which pairs of internal numbers of a group belong to one unit."""
+        owner = np.arange(units.width) // max(units.width // max(units.size, 1), 1)
+        return owner[:, None] == owner[None, :]
+
     def projected(self, units: AbstractUnits) -> "Dense":
         """The factor inside a group, made symmetric. Of two states of one unit at most one is
         taken: couplings between them mean nothing, and are zero.
         """
-        owner = np.arange(units.width) // max(units.width // max(units.size, 1), 1)
-        own = owner[:, None] == owner[None, :]
         both = (self.weights + self.weights.T) / 2
+        own = self.within(units)
         return Dense(self.first, self.second, jnp.where(own, jnp.zeros_like(both), both))
 
 
