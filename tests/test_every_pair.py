@@ -133,7 +133,7 @@ OTHER = ("labelled", "categorical", "energy")
 INFERENCES = {
     "bp": (ebm.BP(30), (*BINARY, "gaussian", *GRAPHS)),
     "bp_max": (ebm.BP(30, product="max"), (*BINARY, *GRAPHS)),
-    "mean_field": (ebm.MeanField(30), (*BINARY, *OPEN)),
+    "mean_field": (ebm.MeanField(30), (*BINARY, "labelled", "categorical", *OPEN)),
     "exact": (ebm.Exact(), (*BINARY, *OTHER, "gaussian", "nnbm", *GRAPHS)),
     "exact_max": (ebm.Exact("max"), (*BINARY, *OTHER, *GRAPHS)),
     "mplp": (ebm.MPLP(), (*BINARY, *GRAPHS)),

@@ -3,12 +3,26 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import structure_checks
+import structures
 
 import ebmlearn as ebm
 
 
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.usefixtures("as_a_user")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", structures.KINDS)
+def test_any_structure(make):
+    """The bound, its gradient, the fixed point and the statistics, with and without evidence."""
+    for seed in range(100, 103):
+        structure = make(seed, np.random.default_rng(seed))
+        for name in ("mean_field", "mean_field_evidence"):
+            found = structure_checks.outcome(structure, name)
+            assert found.result != "wrong", f"{name}: {found.detail}\n{structure.code}"
 
 
 @oracle.every_model
@@ -44,6 +58,39 @@ def test_the_bound_never_falls(kind, damping):
     bounds = [float(ebm.MeanField(n, damping=damping)(model).log_partition) for n in range(12)]
     assert (np.diff(bounds) > -1e-4).all()
     assert bounds[-1] > bounds[0]
+
+
+def test_the_bound_never_falls_in_mixed_models():
+    """Couplings inside a group, between groups, and tables inside and between them."""
+    rng = np.random.default_rng(7)
+
+    def normal(*shape):
+        return jnp.asarray(3 * rng.normal(size=shape), jnp.float32)
+
+    inside = np.asarray(oracle.symmetric(rng, 6, 3.0), np.float32)
+    inside = np.where(np.kron(np.eye(2), np.ones((3, 3))) > 0, 0, inside)
+    members = np.array([[0, 1], [1, 2]], np.int32)
+    model = ebm.FactorModel(
+        {"a": ebm.Binary(3), "b": ebm.Categorical(2, states=3), "c": ebm.Categorical(1, states=4)},
+        [
+            ebm.Dense("b", "a", normal(6, 3)),
+            ebm.Dense("b", "b", jnp.asarray(inside)),
+            ebm.Tables(("a", "a"), normal(2, 2, 2), members),
+            ebm.Tables(("c", "a"), normal(1, 4, 2), np.array([[0, 2]], np.int32)),
+        ],
+        {"b": normal(6)},
+    )
+    beliefs = [ebm.MeanField(n)(model) for n in range(12)]
+    bounds = np.array([float(x.log_partition) for x in beliefs])
+    assert (np.diff(bounds) > -1e-4).all()
+    assert bounds[0] < bounds[-1] <= float(ebm.Exact()(model).log_partition)
+    q = np.asarray(beliefs[-1]["b"], float)
+    wanted = np.outer(q, q)
+    for k in range(2):
+        own = slice(3 * k, 3 * k + 3)
+        wanted[own, own] = np.diag(q[k])
+    for got in (beliefs[-1].pairwise, ebm.MeanField(11).statistics(model).pairwise):
+        np.testing.assert_allclose(got.values[1], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("graph", [False, True])

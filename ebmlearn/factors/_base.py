@@ -75,7 +75,10 @@ class AbstractFactor(eqx.Module):
         return gradient.parameters
 
     def with_own(
-        self, statistic: tuple[Float[Array, "..."], ...], means: Mapping[str, Float[Array, " _"]]
+        self,
+        statistic: tuple[Float[Array, "..."], ...],
+        means: Mapping[str, Float[Array, " _"]],
+        units: Mapping[str, AbstractUnits],
     ) -> tuple[Float[Array, "..."], ...]:
         """The expected statistics of pairs of units, with those of units with themselves, from the
         means of internal states.

@@ -5,7 +5,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import _checks
 from .._types import AnyArray
@@ -102,12 +102,15 @@ class Dense(AbstractFactor):
         return (twice * gradient.weights,)
 
     def with_own(
-        self, statistic: tuple[Float[Array, "..."], ...], means: Mapping[str, Float[Array, " _"]]
+        self,
+        statistic: tuple[Float[Array, "..."], ...],
+        means: Mapping[str, Float[Array, " _"]],
+        units: Mapping[str, AbstractUnits],
     ) -> tuple[Float[Array, "..."], ...]:
         if self.first != self.second:
             return statistic
-        (both,), own = statistic, means[self.first]
-        return (jnp.where(jnp.eye(len(own), dtype=bool), own[:, None], both),)
+        within, own = _within(units[self.first]), jnp.diag(means[self.first])
+        return (jnp.where(within, own, statistic[0]),)
 
     def mean_energy(self, statistic: tuple[Float[Array, "..."], ...]) -> Float[Array, ""]:
         """Inside a group an edge is one parameter, whose gradient stands whole at both its
@@ -133,10 +136,15 @@ class Dense(AbstractFactor):
         """The factor inside a group, made symmetric. Of two states of one unit at most one is
         taken: couplings between them mean nothing, and are zero.
         """
-        owner = np.arange(units.width) // max(units.width // max(units.size, 1), 1)
-        own = owner[:, None] == owner[None, :]
         both = (self.weights + self.weights.T) / 2
+        own = _within(units)
         return Dense(self.first, self.second, jnp.where(own, jnp.zeros_like(both), both))
+
+
+def _within(units: AbstractUnits) -> Bool[np.ndarray, "m m"]:
+    """Which pairs of internal numbers of a group belong to one unit."""
+    owner = np.arange(units.width) // max(units.width // max(units.size, 1), 1)
+    return owner[:, None] == owner[None, :]
 
 
 def inner(factors: Iterable[AbstractFactor]) -> list[Dense]:

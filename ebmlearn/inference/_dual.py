@@ -164,8 +164,9 @@ def _expected(
     def one(p: Array, joint: tuple[Array, ...]) -> Expected:
         found, out = iter(restored(pieces, listed, joint, p)), []
         units = messages.probabilities(model.layers, p)
-        named = zip(messages.names_of(model), units, strict=True)
-        means = {name: x.reshape(-1) for name, x in named}
+        names = messages.names_of(model)
+        means = {name: x.reshape(-1) for name, x in zip(names, units, strict=True)}
+        own_units = dict(zip(names, model.layers, strict=True))
         for factor in factors:
             tables = []
             for members, table in stacks_of(model, (factor,)) or ():
@@ -178,7 +179,7 @@ def _expected(
             # Tables are linear in the log-potentials, which several of them may share.
             again = eqx.filter_vjp(lambda f: [x for _, x in stacks_of(model, (f,))], factor)[1]  # pyright: ignore
             (gradient,) = again(tables)
-            out += factor.with_own(factor.statistic(gradient), means)
+            out += factor.with_own(factor.statistic(gradient), means, own_units)
         return Expected(units, tuple(out), (None,) * len(units))
 
     for _ in problem.shape:

@@ -23,6 +23,7 @@ from ._eliminated import check_width, eliminated
 from ._enumeration import Answer, CHUNK, sides, Space, Table
 from ._gaussian_exact import gaussian_exact, gaussian_statistics
 from ._nonnegative import moment_statistics
+from ._posed import is_graph, Posed, posed, split, statistics_of
 from ._quadrature import exact_moments
 
 
@@ -127,7 +128,7 @@ class Exact(AbstractInference):
                 f'`product="mixed"` on {name} needs the variables over which it maximises, which'
                 " `MSSVM` takes from the data, got none."
             )
-        tables = _is_graph(model) and stacks_of(model) is not None
+        tables = is_graph(model) and stacks_of(model) is not None
         if self.method == "elimination" and not tables:
             raise ValueError(
                 f'`method="elimination"` needs a graph of tables, got {name}: write it as a'
@@ -140,7 +141,7 @@ class Exact(AbstractInference):
             check_width(problem, self.product, self.max_units)
             return Way(self.product, None, self.max_units)
         bits = sum(math.log2(n) for n in space.numbers)
-        if _is_graph(model) and space.total > 2**self.max_units:
+        if is_graph(model) and space.total > 2**self.max_units:
             raise TooLarge(
                 f"`model` must have at most 2**{self.max_units} configurations to enumerate, got"
                 f" {space.total}: raise `max_units`."
@@ -164,16 +165,12 @@ _REAL: dict[str, Any] = {
 }
 
 
-def _is_graph(model: Any) -> bool:
-    return hasattr(model, "group_names")
-
-
 def affordable(problem: Any, seconds: float | int) -> int:
     """The largest `max_units` with which exact inference takes about so long on one core."""
     rows = max(1, math.prod(problem.shape))
     # A number of a table takes 50 ns; a unit of a configuration that is listed takes 100 ns.
     each = 5e-8
-    if not _is_graph(problem.model):
+    if not is_graph(problem.model):
         each = 1e-7 * sum(units.size for units in problem.model.layers)
     most = math.log2(max(1.0, seconds / (rows * each)))
     return min(max(1, int(most)), _MOST)
@@ -202,42 +199,20 @@ class Way:
         return 64 if self.space is None else max(1, CHUNK // self.space.total)
 
 
-class Posed(NamedTuple):
-    """What may differ between instances: the unary scores of the states of all units, which states
-    are possible, and over which units mixed-product maximises.
-    """
-
-    rows: Float[Array, "*batch variables most"]
-    there: Bool[Array, "*batch variables most"]
-    outputs: Bool[Array, "*batch variables"]
-
-
 def _space(model: Any, product: Product, outputs: tuple[int, ...]) -> Space:
     units: tuple[AbstractNumberedUnits, ...] = model.layers
     numbers = [(u.number,) * u.size for u in units]
-    if _is_graph(model):
+    if is_graph(model):
         ends = np.cumsum([u.size for u in units])[:-1]
         numbers = [tuple(x.tolist()) for x in np.split(np.asarray(model.num_states), ends)]
     bits = tuple(math.fsum(math.log2(n) for n in own) for own in numbers)
     listed = ()
     if product == "mixed":
         # Of a graph any variable may be maximised over.
-        listed = tuple(range(len(units))) if _is_graph(model) else outputs
+        listed = tuple(range(len(units))) if is_graph(model) else outputs
     # What is differentiated does not matter here, and weights may be traced.
-    names = model.group_names if _is_graph(model) else model.names
+    names = messages.names_of(model)
     return Space(names, units, tuple(numbers), *sides(names, bits, model.factors(), listed))
-
-
-def _posed(problem: Any) -> Posed:
-    """The instances of a problem along one leading axis."""
-    model, (rows, there) = problem.model, problem.scores()
-    if _is_graph(model):
-        outputs = jnp.zeros(rows.shape[:-1], bool)
-        if problem.outputs is not None:
-            outputs = problem.flat(problem.outputs)
-        return Posed(rows, there, outputs)
-    seen = [jnp.full(u.size, k in model.seen) for k, u in enumerate(model.layers)]
-    return Posed(rows, there, jnp.broadcast_to(jnp.concatenate(seen), rows.shape[:-1]))
 
 
 def _table(factors: tuple[AbstractFactor, ...], at: Posed, way: Way) -> Table:
@@ -283,7 +258,7 @@ def _solved(problem: Any, way: Way) -> tuple[PyTree, PyTree, Float[Array, "*batc
         if way.space is None:
             return _eliminated(model, at, way)
         answer = _table(factors, at, way).answer()
-        if not _is_graph(model) or way.product == "sum":
+        if not is_graph(model) or way.product == "sum":
             return answer
         # As by elimination, what is maximised over has the probability 1.
         hard = jnp.log(jax.nn.one_hot(answer.states, at.rows.shape[-1], dtype=at.rows.dtype))
@@ -291,10 +266,9 @@ def _solved(problem: Any, way: Way) -> tuple[PyTree, PyTree, Float[Array, "*batc
         return answer._replace(scores=jnp.where(chosen[:, None], hard, answer.scores))
 
     answer = each(one, _instances(problem, way), problem.shape, way.chunk())
-    if _is_graph(model):
+    if is_graph(model):
         return problem.named(answer.scores), None, answer.value
-    ends = np.cumsum([units.size for units in model.layers])[:-1]
-    states = model.units(jnp.split(answer.states, ends, axis=-1))
+    states = model.units(split(model, answer.states, -1))
     return problem.named(answer.scores), states, answer.value
 
 
@@ -310,7 +284,7 @@ class _Flat(NamedTuple):
 
 def _instances(problem: Any, way: Way) -> Any:
     if way.space is not None:
-        return _posed(problem)
+        return posed(problem)
     unary, clamp = problem.flat(problem.model.unary()[0]), problem.flat(problem.rows)
     if problem.log_likelihood is not None:
         unary = unary + problem.flat(problem.log_likelihood.astype(unary.dtype))
@@ -344,7 +318,7 @@ def _pairwise(problem: Any, way: Way) -> PyTree:
     model = problem.model
 
     def one(at: Any) -> PyTree:
-        if way.product == "max" and not _is_graph(model):
+        if way.product == "max" and not is_graph(model):
             return _pair_maxima(model, _table(model.factors("max"), at, way))
         return _gradient(model, at, way)[2]
 
@@ -403,27 +377,15 @@ def _statistics(problem: Any, way: Way) -> Statistics:
         return (p, value), pairs
 
     (p, value), pairs = each_and_mean(one, _instances(problem, way), problem.shape, way.chunk())
-    return Statistics(
-        units=_means(model, p),
-        pairwise=model.by_factor(pairs),
-        squares=() if _is_graph(model) else (None,) * len(model.layers),
+    return statistics_of(
+        model,
+        p,
+        pairs,
         # Evidence may leave no configuration.
         converged=jnp.isfinite(value),
         iterations=jnp.zeros(problem.shape, jnp.int32),
         residual=jnp.zeros(problem.shape, p.dtype),
     )
-
-
-def _means(model: Any, p: Float[Array, "*batch variables most"]) -> PyTree:
-    """The means of the internal states, by name, from probabilities of states."""
-    if _is_graph(model):
-        return model.units((p,))
-    ends = np.cumsum([units.size for units in model.layers])[:-1]
-    out = []
-    for units, own in zip(model.layers, jnp.split(p, ends, axis=-2), strict=True):
-        part = own[..., 1:2] if units.width == units.size else own[..., : units.number]
-        out.append(part.reshape(*part.shape[:-2], units.width))
-    return model.units(out)
 
 
 Exact.__init__.__doc__ = """**Arguments:**

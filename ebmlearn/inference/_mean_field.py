@@ -1,32 +1,37 @@
 import math
-from collections.abc import Callable
 from dataclasses import KW_ONLY
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import messages
-from .._sentinels import CLAMPED
+from .._sentinels import NOTHING
 from .._types import AnyArray
-from ..messages import change, Instance
-from ..models import AbstractLayeredModel, Statistics
+from ..factors import AbstractFactor, inner
+from ..models import AbstractModel, Statistics
 from ..models._problem import each, each_and_mean
 from ..models._require import require_possible
-from ._base import AbstractInference, check_limits, chunk_of, limited, Limits, traced, undamped
+from ._base import AbstractInference, check_limits, KEPT, limited, Limits, traced, undamped
 from ._beliefs import AbstractDerived, Beliefs
-from ._graph_mean_field import graph_beliefs, graph_statistics, GraphSettings
+from ._posed import is_graph, Posed, posed, split, statistics_of
+
+
+# Fields of the units of each group, or their means.
+ByGroup: TypeAlias = dict[str, Float[Array, "... _"]]
 
 
 class MeanField(AbstractInference):
     """Naive mean field: the distribution of independent units that is closest to the model, found
     by coordinate ascent on a lower bound of log Z.
 
-    A sweep updates a layer at a time, from the uppermost down to the visible one, and inside a
-    layer whose units are joined to each other a unit at a time; in a graph, all variables at a time
-    of which no two share a factor. So the bound, `log_partition`, never falls.
+    It takes models of binary and categorical units that exclude no configuration. A sweep updates a
+    group of units at a time, from the last to the first, then the groups whose units are joined to
+    each other: all units at a time of which no two share a factor. So the bound, `log_partition`,
+    never falls.
 
     !!! example
 
@@ -46,200 +51,258 @@ class MeanField(AbstractInference):
 
     @property
     def takes(self) -> tuple[str, ...]:
-        """Binary units, and graphs of which no factor excludes configurations."""
-        return ("binary", *messages.graph_kinds())
+        """Models of binary and categorical units whose energy is linear in each of them."""
+        return ("binary or categorical units",)
 
     @property
     def maximises(self) -> Literal["nothing"]:
         """Nothing."""
         return "nothing"
 
+    def accepts(self, model: AbstractModel) -> bool:
+        """Whether all units are binary or categorical, and the energy is linear in each of them."""
+        return getattr(model, "numbered", False) and getattr(model, "exact", False)
+
     def _beliefs(self, problem: Any) -> Beliefs:
-        if problem.model.kind != "binary":
-            return graph_beliefs(self._on_graph(problem.model), problem)
-        log_odds, converged, iterations, residual = _solved(self._settings(problem.model), problem)
-        return Beliefs(
-            problem,
-            _Independent(),
-            log_odds=problem.model.units(tuple(log_odds)),
-            converged=converged,
-            iterations=iterations,
-            residual=residual,
-        )
+        log_odds, fields, went = _solved(self._settings(problem.model), problem)
+        return Beliefs(problem, _Independent(fields), log_odds=log_odds, **went)
 
     def _statistics(self, problem: Any) -> Statistics:
-        if problem.model.kind != "binary":
-            return graph_statistics(self._on_graph(problem.model), problem)
         return _statistics(self._settings(problem.model), problem)
 
-    def _on_graph(self, model: Any) -> GraphSettings:
+    def _settings(self, model: Any) -> "_Settings":
         require_possible(model, "MeanField")
         limits = limited(self.iterations, self.tol, model.dtype)
-        return GraphSettings(limits, traced(self.damping, model.dtype))
-
-    def _settings(self, model: AbstractLayeredModel) -> "_Settings":
-        dtype = model.unary()[0].dtype
-        limits = limited(self.iterations, self.tol, dtype)
-        return _Settings(limits, traced(self.damping, dtype))
+        return _Settings(limits, traced(self.damping, model.dtype))
 
 
 class _Independent(AbstractDerived):
-    """Products of the probabilities of the two ends of an edge, and the lower bound of log Z: minus
-    the expected energy, plus the entropy.
+    """What independent units in some fields say of factors, and the lower bound of log Z: minus the
+    expected energy, plus the entropy.
     """
 
+    fields: ByGroup
+
     def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.by_factor(_derived(problem, log_odds, _pairwise))
+        return problem.model.by_factor(_pairwise(problem, self.fields))
 
     def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
-        return _derived(problem, log_odds, _bound)
+        return _bounds(problem, self.fields)
 
 
 class _Settings(eqx.Module):
     limits: Limits
     damping: Float[AnyArray, ""]
 
-    def run(
-        self, model: AbstractLayeredModel, instance: Instance
-    ) -> tuple[list[Float[Array, " _"]], Int[Array, ""], Float[Array, ""]]:
-        layers = range(len(instance.unary))
+    def run(self, model: Any, at: Posed) -> tuple[ByGroup, Int[Array, ""], Float[Array, ""]]:
+        """Fields, sweeps and the last change, by coordinate ascent."""
+        units, factors = _units(model), _factors(model)
+        # The field of what is impossible is beyond all others.
+        rows = split(model, jnp.where(at.there, at.rows, NOTHING), 0)
+        unary = {
+            name: u.field_of(own[:, : u.number])
+            for (name, u), own in zip(units.items(), rows, strict=True)
+        }
+        tight = [name for name in reversed(units) if any(f.is_inside(name) for f in factors)]
+        loose = [name for name in reversed(units) if name not in tight]
 
-        def sweep(old: list[Array]) -> tuple[list[Array], Float[Array, ""]]:
-            new = list(old)
-            for layer in reversed(layers):
-                new[layer] = self._updated(model, instance, layer, new)
-            aims = [undamped(*pair, self.damping) for pair in zip(old, new, strict=True)]
-            return new, change(old, aims)
+        def field(q: ByGroup, name: str, which: Any = factors) -> Float[Array, " _"]:
+            out = unary[name]
+            for factor in which:
+                if name in factor.groups:
+                    out = out + factor.given(q, name)
+            return out
 
-        # The start is one update of every unit from probabilities of one half, so that
-        # exchanging 0 and 1 changes nothing.
-        half = [jnp.zeros_like(u) for u in instance.unary]
-        fields = [_field(model, instance, layer, half) for layer in layers]
-        start = [_held(*unit) for unit in zip(fields, instance.clamp, strict=True)]
-        return self.limits.iterate(sweep, start)
+        def sweep(old: ByGroup) -> tuple[ByGroup, Float[Array, ""]]:
+            before = _means(units, old)
+            new, q = dict(old), dict(before)
+            for name in loose:
+                new[name] = self._damped(old[name], field(q, name))
+                q[name] = units[name].mean(new[name])
+            if tight:
+                new = self._by_class(model, field, tight, new, q)
+            aims = {name: undamped(old[name], new[name], self.damping) for name in old}
+            after = _means(units, aims)
+            gaps = [jnp.abs(after[name] - before[name]) for name in old]
+            return new, jax.lax.stop_gradient(jnp.concatenate(gaps).max(initial=0))
 
-    def _updated(
-        self, model: AbstractLayeredModel, instance: Instance, layer: int, log_odds: list[Array]
-    ) -> Array:
-        field, clamp = _field(model, instance, layer, log_odds, inside=False), instance.clamp[layer]
-        inner = _inner(model, layer)
-        if inner is None:
-            return _held(self._damped(log_odds[layer], field), clamp)
+        # The start is one update of every unit from states that are all as likely, so that
+        # exchanging states changes nothing.
+        even = _means(units, {name: jnp.zeros_like(x) for name, x in unary.items()})
+        start = {name: field(even, name) for name in units}
+        fields, iterations, residual = self.limits.iterate(sweep, start)
+        return fields, iterations, jnp.where(_is_possible(at), residual, jnp.inf)
 
-        def unit(i, values):
-            new = self._damped(values[i], field[i] + inner[i] @ jax.nn.sigmoid(values))
-            return values.at[i].set(_held(new, None if clamp is None else clamp[i]))
+    def _by_class(
+        self, model: Any, field: Any, tight: list[str], fields: ByGroup, q: ByGroup
+    ) -> ByGroup:
+        """Fields after the units of some groups, which are joined to each other, were updated: all
+        units of a class at once, of which no two share a factor.
+        """
+        units, factors = _units(model), _factors(model)
+        ends = np.cumsum([u.size for u in units.values()]).tolist()
+        starts = {name: end - u.size for (name, u), end in zip(units.items(), ends, strict=True)}
+        still = [f for f in factors if sum(group in tight for group in f.groups) < 2]
+        moving = [f for f in factors if sum(group in tight for group in f.groups) > 1]
+        outside = {name: field(q, name, still) for name in tight}
+        # Unit by unit, couplings are taken by row: a sweep is one product with them.
+        rest, couplings = [f for f in moving if not inner([f])], {}
+        for factor in inner(moving):
+            couplings[factor.first] = couplings.get(factor.first, 0) + factor.weights
+        if is_graph(model):
+            classes = jnp.asarray(model.classes())
+        else:
+            parts = [starts[name] + np.arange(units[name].size) for name in tight]
+            classes = jnp.asarray(np.concatenate(parts)[:, None])
 
-        return jax.lax.fori_loop(0, field.shape[0], unit, log_odds[layer])
+        def turn(k: Any, at: tuple[ByGroup, ByGroup]) -> tuple[ByGroup, ByGroup]:
+            fields, q = map(dict, at)
+            for name in tight:
+                own, step = units[name], units[name].width // max(units[name].size, 1)
+                members = classes[k] - starts[name]
+                # What is not of this group lies beyond its end.
+                members = jnp.where((members >= 0) & (members < own.size), members, own.size)
+                steps = jnp.arange(step, dtype=members.dtype)
+                places = (members[:, None] * step + steps[None]).reshape(-1)
+                told = [f.given(q, name) for f in rest if name in f.groups]
+                new = _taken(sum(told, outside[name]), places)
+                if name in couplings:
+                    new = new + _taken(couplings[name], places) @ q[name]
+                new = self._damped(_taken(fields[name], places), new)
+                fields[name] = fields[name].at[places].set(new, mode="drop")
+                q[name] = q[name].at[places].set(own.mean(new), mode="drop")
+            return fields, q
+
+        return jax.lax.fori_loop(0, classes.shape[0], turn, (fields, q))[0]
 
     def _damped(self, old: Array, new: Array) -> Array:
         return old + jnp.asarray(1 - self.damping) * (new - old)
 
 
-def _inner(model: AbstractLayeredModel, layer: int) -> Float[Array, "n n"] | None:
-    """The couplings inside a layer, if there are any."""
-    for block in model.blocks():
-        if block.first == block.second == layer:
-            return block.weights
-    return None
+def _units(model: Any) -> dict[str, Any]:
+    return dict(zip(messages.names_of(model), model.layers, strict=True))
 
 
-def _field(
-    model: AbstractLayeredModel,
-    instance: Instance,
-    layer: int,
-    log_odds: list[Array],
-    inside: bool = True,
-) -> Float[Array, " _"]:
-    """The mean log-odds of a layer, with or without the couplings inside it."""
-    out = instance.unary[layer]
-    for block in model.blocks():
-        if block.first == layer and (inside or block.second != layer):
-            out = out + block.weights @ jax.nn.sigmoid(log_odds[block.second])
-        elif block.second == layer and block.first != layer:
-            out = out + jax.nn.sigmoid(log_odds[block.first]) @ block.weights
-    return out
+def _factors(model: Any) -> tuple[AbstractFactor, ...]:
+    return model.factors("mean")
 
 
-def _held(log_odds: Array, clamp: Array | None) -> Array:
-    """Log-odds, those of clamped units beyond all others."""
-    return log_odds if clamp is None else jnp.where(clamp == 0, log_odds, clamp * CLAMPED)
+def _means(units: dict[str, Any], fields: ByGroup) -> ByGroup:
+    return {name: u.mean(fields[name]) for name, u in units.items()}
 
 
-def _pairwise(model: AbstractLayeredModel, log_odds: list[Array], instance: Instance) -> PyTree:
-    q = [jax.nn.sigmoid(x) for x in log_odds]
-    out = []
-    for block in model.blocks():
-        both = q[block.first][:, None] * q[block.second][None, :]
-        if block.first == block.second:
-            alone = jnp.broadcast_to(q[block.first][:, None], both.shape)
-            both = jnp.where(jnp.eye(both.shape[0], dtype=bool), alone, both)
-        out.append(both)
+def _taken(x: Array, places: Int[Array, " _"]) -> Array:
+    """Rows of an array, the last one for places beyond it."""
+    return x.at[places].get(mode="clip")
+
+
+def _is_possible(at: Posed) -> Bool[Array, ""]:
+    """Whether evidence leaves each unit a state."""
+    return at.there.any(-1).all()
+
+
+def _scores(model: Any, fields: ByGroup) -> Float[Array, "*batch variables most"]:
+    """The scores of all states in some fields."""
+    found = [u.scores(fields[name]) for name, u in _units(model).items()]
+    most = max(x.shape[-1] for x in found)
+    wide = [
+        jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])], constant_values=NOTHING)
+        for x in found
+    ]
+    return jnp.concatenate(wide, -2)
+
+
+def _chunk(model: Any) -> int:
+    """How many instances are treated at once."""
+    numbers = sum(x.size for f in _factors(model) for x in f.parameters)
+    return max(1, KEPT // max(1, numbers))
+
+
+def _energy(factors: tuple[AbstractFactor, ...], q: ByGroup) -> Float[Array, ""]:
+    zero = jnp.zeros((), jax.tree.leaves(q)[0].dtype)
+    return sum((f.energy(q) for f in factors), zero)
+
+
+def _products(model: Any, found: Any, q: ByGroup) -> tuple[Float[Array, "..."], ...]:
+    """The statistics of factors, from the gradient of the energy in them. A unit is not independent
+    of itself.
+    """
+    out, units = [], _units(model)
+    for factor, gradient in zip(_factors(model), found, strict=True):
+        statistic = tuple(-x for x in factor.statistic(gradient))
+        out += factor.with_own(statistic, q, units)
     return tuple(out)
 
 
-def _bound(
-    model: AbstractLayeredModel, log_odds: list[Array], instance: Instance
-) -> Float[Array, ""]:
-    # The bound is stationary in the probabilities once they have converged, so its gradient needs
-    # none through them.
-    log_odds = jax.lax.stop_gradient(log_odds)
-    q = [jax.nn.sigmoid(x) for x in log_odds]
-    out = sum(u @ p for u, p in zip(instance.unary, q, strict=True))
-    for block in model.blocks():
-        share = 0.5 if block.first == block.second else 1.0
-        out = out + share * (q[block.first] @ block.weights @ q[block.second])
-    for x in log_odds:
-        entropy = jax.nn.softplus(-jnp.abs(x)) + jnp.abs(x) * jax.nn.sigmoid(-jnp.abs(x))
-        out = out + entropy.sum()
-    return jnp.asarray(out)
+@eqx.filter_jit
+def _solved(settings: _Settings, problem: Any) -> tuple[PyTree, ByGroup, dict[str, Any]]:
+    """The log-odds by name, the fields by group, and how it went."""
+    model = problem.model
+    fields, *rest = each(
+        lambda at: settings.run(model, at), posed(problem), problem.shape, _chunk(model)
+    )
+    return problem.named(_scores(model, fields)), fields, _went(settings, *rest)
+
+
+def _went(settings: _Settings, iterations: Array, residual: Array) -> dict[str, Any]:
+    converged = residual <= settings.limits.tol
+    return {"converged": converged, "iterations": iterations, "residual": residual}
+
+
+def _flat(problem: Any, fields: ByGroup) -> ByGroup:
+    """Fields of all instances along one leading axis."""
+    size = math.prod(problem.shape)
+    return {name: x.reshape(size, x.shape[-1]) for name, x in fields.items()}
 
 
 @eqx.filter_jit
-def _solved(settings: _Settings, problem: Any) -> tuple[PyTree, Array, Array, Array]:
-    """Log-odds, whether converged, sweeps, last change."""
+def _pairwise(problem: Any, fields: ByGroup) -> tuple[Float[Array, "..."], ...]:
     model = problem.model
 
-    def one(instance: Instance) -> PyTree:
-        return settings.run(model, instance)
+    def one(own: ByGroup) -> tuple[Float[Array, "..."], ...]:
+        q = _means(_units(model), own)
+        return _products(model, eqx.filter_grad(_energy)(_factors(model), q), q)
 
-    out = each(one, messages.instances(problem), problem.shape, chunk_of(model))
-    log_odds, iterations, residual = out
-    return log_odds, residual <= settings.limits.tol, iterations, residual
+    return each(one, _flat(problem, fields), problem.shape, _chunk(model))
 
 
 @eqx.filter_jit
-def _derived(problem: Any, log_odds: Any, what: Callable) -> PyTree:
-    """Applies `what(model, log_odds, instance)` to every instance."""
+def _bounds(problem: Any, fields: ByGroup) -> Float[Array, "*batch"]:
+    model = problem.model
 
-    def one(args: tuple[Instance, list[Array]]) -> PyTree:
-        instance, log_odds = args
-        return what(problem.model, log_odds, instance)
+    def one(args: tuple[Posed, ByGroup]) -> Float[Array, ""]:
+        # The bound is stationary in the probabilities once they have converged, so its gradient
+        # needs none through them.
+        at, own = args[0], jax.lax.stop_gradient(args[1])
+        log_p = jax.nn.log_softmax(_scores(model, own), axis=-1)
+        rows = jnp.where(at.there, at.rows, jnp.zeros_like(at.rows))
+        alone = (jnp.exp(log_p) * (rows - log_p)).sum()
+        bound = alone - _energy(_factors(model), _means(_units(model), own))
+        return jnp.where(_is_possible(at), bound, -jnp.inf)
 
-    size = math.prod(problem.shape)
-    flat = [x.reshape(size, x.shape[-1]) for x in jax.tree.leaves(log_odds)]
-    return each(one, (messages.instances(problem), flat), problem.shape, chunk_of(problem.model))
+    instances = posed(problem), _flat(problem, fields)
+    return each(one, instances, problem.shape, _chunk(model))
 
 
 @eqx.filter_jit
 def _statistics(settings: _Settings, problem: Any) -> Statistics:
-    model = problem.model
+    model, shape, chunk = problem.model, problem.shape, _chunk(problem.model)
+    units = _units(model)
 
-    def one(instance: Instance) -> PyTree:
-        log_odds, iterations, residual = settings.run(model, instance)
-        units = tuple(jax.nn.sigmoid(x) for x in log_odds)
-        return (units, iterations, residual), _pairwise(model, log_odds, instance)
+    def one(at: Posed) -> tuple[Any, ByGroup]:
+        found = settings.run(model, at)
+        return found, _means(units, found[0])
 
-    out = each_and_mean(one, messages.instances(problem), problem.shape, chunk_of(model))
-    (units, iterations, residual), pairs = out
-    return Statistics(
-        units=model.units(units),
-        pairwise=model.by_factor(pairs),
-        squares=(None,) * len(model.names),
-        converged=residual <= settings.limits.tol,
-        iterations=iterations,
-        residual=residual,
-    )
+    (fields, *rest), q = each_and_mean(one, posed(problem), shape, chunk)
+    every = _means(units, _flat(problem, fields))
+
+    def energy(factors: tuple[AbstractFactor, ...]) -> Float[Array, ""]:
+        """The mean over all instances: its gradient is never held for each of them."""
+        return each(jax.checkpoint(lambda q: _energy(factors, q)), every, shape, chunk).mean()
+
+    pairs = _products(model, eqx.filter_grad(energy)(_factors(model)), q)
+    p = jax.nn.softmax(_scores(model, fields), axis=-1)
+    return statistics_of(model, p, pairs, **_went(settings, *rest))
 
 
 MeanField.__init__.__doc__ = """**Arguments:**

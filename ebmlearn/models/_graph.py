@@ -529,11 +529,13 @@ class _Potentials(AbstractFactor):
         return self
 
     def energy(self, states: Any) -> Float[Array, "..."]:
-        return -self.graph.log_potential(self.graph.decode(self._layers(states)), self.product)
+        graph, parts = self.graph, [states[name] for name in self.graph.group_names]
+        if self.product == "mean":
+            return -graph.expected_potential(_probabilities(graph, parts))
+        return -graph.log_potential(graph.decode(parts), self.product)
 
     def given(self, states: Any, group: str) -> Float[Array, "... _"]:
-        fields = self.graph.fields(self._layers(states))
-        return fields[self.graph.group_names.index(group)]
+        return -jax.grad(lambda x: self.energy({**states, group: x}))(states[group])
 
     def tempered(self, beta: Any) -> "_Potentials":
         return _Potentials(self.graph.tempered(beta), self.product)
@@ -543,9 +545,6 @@ class _Potentials(AbstractFactor):
 
     def size(self, units: Any) -> int:
         return 0
-
-    def _layers(self, states: Any) -> list[Float[Array, "... _"]]:
-        return [states[name] for name in self.graph.group_names]
 
     @property
     def parameters(self) -> tuple[Any, ...]:
@@ -559,16 +558,25 @@ class _Energy(eqx.Module):
 
     def __call__(self, states: Any) -> Float[Array, ""]:
         graph = self.graph
-        parts = list(states.values()) if isinstance(states, dict) else [states]
-        most = int(graph.num_states.max())
-        # Binary units are one number each.
-        rows = [jnp.stack([1 - x, x], -1) if x.ndim == 1 else x for x in parts]
-        q = jnp.concatenate([jnp.pad(x, ((0, 0), (0, most - x.shape[-1]))) for x in rows])
+        q = _probabilities(graph, list(states.values()) if isinstance(states, dict) else [states])
         (unary,) = graph.unary()
         # What a variable does not have is excluded.
         there = graph.padded(jnp.ones_like(unary))
         scores = graph.padded(unary) + (1 - there) * jnp.asarray(EXCLUDED, unary.dtype)
         return -graph.expected_potential(q) - (scores * q).sum()
+
+
+def _probabilities(
+    graph: AbstractGraphModel, parts: Sequence[Float[Array, "..."]]
+) -> Float[Array, "variables most"]:
+    """Of all states, from the internal states of all groups or their means."""
+    rows, most = [], int(graph.num_states.max())
+    for units, x in zip(graph.layers, parts, strict=True):
+        # Binary units are one number each.
+        by_unit = x.reshape(units.size, -1)
+        own = jnp.concatenate([1 - by_unit, by_unit], 1) if units.width == units.size else by_unit
+        rows.append(jnp.pad(own, ((0, 0), (0, most - own.shape[-1]))))
+    return jnp.concatenate(rows)
 
 
 def excludes(x: Float[AnyArray, "..."]) -> bool:

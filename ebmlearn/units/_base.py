@@ -186,6 +186,8 @@ class AbstractNumberedUnits(AbstractLinearUnits):
         """What each state of each unit adds to the log-potential in a field."""
         inside = self.states_inside(field.dtype)
         split = field.reshape(*field.shape[:-1], self.size, inside.shape[1])
+        if inside.shape[1] == 1:
+            return split * inside[:, 0].reshape((1,) * (split.ndim - 1) + (-1,))
         return jnp.einsum("...us,ks->...uk", split, inside, precision="highest")
 
     def field_of(self, scores: Float[Array, "... n number"]) -> Float[Array, "... _"]:
