@@ -78,9 +78,9 @@ class Run:
         validation: Validation,
         callbacks: Sequence[Callable[[EpochReport], Any]] = (),
     ):
-        self.opened, self.rows, self.keys = training, rows, keys
+        self.rows, self.keys = rows, keys
         self.validation, self.callbacks = validation, callbacks
-        self.training = training.in_first_form(state.parameters)
+        self.training = training.compiled_for_these(state.parameters)
         lanes = (Lane(),) * state.step.size
         # Replaced as a whole, so that Ctrl-C never finds a half-updated state.
         self.now = _Now(state, training.counted(state), lanes)
@@ -115,7 +115,9 @@ class Run:
         found = keeper.newest(self.now.state, self.now.best) if resume else None
         if found is not None:
             state, best, history, facts = found
-            self.training = self.opened.in_form(facts.pop("form"))
+            # Earlier versions called it the form of messages.
+            old = {"odds": True, "log-odds": False}.get(facts.pop("form", None))
+            self.training = self.training.compiled_for(facts.pop("moderate", old))
             # Files of older versions do not have all facts.
             validated = int(max(history.validations["step"], default=0))
             self.saved = Lane(**{"step": int(state.step), "validated": validated, **facts})
@@ -194,7 +196,6 @@ class Run:
         began = time.perf_counter()
         state, infos = compiled(advance)(
             self.training,
-            self.opened,
             self.now.state,
             feed,
             self.keys,
@@ -215,8 +216,8 @@ class Run:
         self.now = self.now._replace(state=state, lanes=moved)
         number = self.front.step - front.step
         if number < asked and self.active.any():
-            # Weights have outgrown the form of the messages: the general one from here on.
-            self.training = self.opened.in_form("log-odds")
+            # Parameters are no longer moderate: compiled for any from here on.
+            self.training = self.training.compiled_for(False)
         # Twice as many next time, up to half a second; the results do not depend on it.
         self.at_once = max(1, min(2 * number, int(SECONDS * number / max(taken, 1e-9))))
         if number:
@@ -233,7 +234,7 @@ class Run:
         if not self.validation.wanted or not due or not self.active.any():
             return
         current = self.training.counted(state)
-        values = self.validation.values(self.opened, current, front.epoch)
+        values = self.validation.values(self.training, current, front.epoch)
         measured, active = self.validation.metric is not None, self.active.reshape(-1)
         if measured and np.isnan(values[active]).any():
             text = f"`metric` must return a number, got NaN in epoch {front.epoch}{self.which}."
@@ -280,7 +281,7 @@ class Run:
         if self.keeper is None or jax.process_index() != 0 or self.saved == self.front:
             return
         state, best, (lane,) = self._judged()
-        facts = {**lane._asdict(), "form": self.training.form}
+        facts = {**lane._asdict(), "moderate": self.training.moderate}
         self.keeper.write(lane.step, state, best, self.training.free(best), self._history(0), facts)
         self.saved = self.front
 

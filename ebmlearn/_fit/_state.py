@@ -10,11 +10,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, PyTree
 
+from .. import messages
 from .._types import AnyArray
-from ..inference._base import fits, in_form
+from ..inference._base import sends_messages
 from ..learners import AbstractLearner, StepInfo
 from ..learners._base import only
-from ..messages import Form
 from ._data import Feed
 from ._program import Program
 from ._recorder import recorded
@@ -34,7 +34,7 @@ class Training(eqx.Module):
     average: Float[AnyArray, ""] | None
     sharding: Any = eqx.field(static=True)
     many: bool = eqx.field(static=True)
-    form: Form | None = eqx.field(static=True, default=None)
+    moderate: bool | None = eqx.field(static=True, default=None)
     update: Program | None = None
 
     def free(self, parameters: PyTree) -> Any:
@@ -60,32 +60,28 @@ class Training(eqx.Module):
         tree = jax.tree.map(np.asarray, tree)
         return jax.device_put([jax.tree.map(lambda x: x[k], tree) for k in range(number)])  # noqa: B023
 
-    def suits(
-        self, tree: Any, parameters: PyTree, epoch: int | Int[Array, ""]
-    ) -> Bool[AnyArray, "*lanes"] | None:
-        """Whether the fast form of messages is accurate enough for what a learner or a metric
-        sends in each lane; None if there is no choice.
+    def are_moderate(self, tree: Any, parameters: PyTree) -> Bool[AnyArray, "*lanes"] | None:
+        """Whether the parameters of each lane are moderate; None if that makes no difference to a
+        learner or a metric.
         """
-        return self.each(lambda own: fits(tree, self.model(own), epoch))(parameters)
+        if not sends_messages(tree):
+            return None
+        return self.each(lambda own: messages.moderate(self.model(own).bare()))(parameters)
 
-    def in_form(self, form: Form | None) -> "Training":
-        """The same with a fixed form of messages, so that only that one is compiled."""
-        if form is None:
-            return self
-        return dataclasses.replace(self, learner=in_form(self.learner, form), form=form)
+    def compiled_for(self, moderate: bool | None) -> "Training":
+        """The same, compiled for moderate parameters, or for any."""
+        return dataclasses.replace(self, moderate=moderate)
 
-    def in_first_form(self, parameters: PyTree) -> "Training":
-        """The same in the form that suits the weights of all lanes, if there is a choice."""
-        serves = self.suits(self.learner, parameters, 0)
-        if serves is None:
-            return self
-        return self.in_form("odds" if np.asarray(serves).all() else "log-odds")
+    def compiled_for_these(self, parameters: PyTree) -> "Training":
+        """The same, compiled for the parameters of all lanes."""
+        found = self.are_moderate(self.learner, parameters)
+        return self.compiled_for(None if found is None else bool(np.asarray(found).all()))
 
 
 class TrainState(eqx.Module):
     """What changes with each step. `fault` is the first step whose gradient was not finite and the
-    number of the parameter, or -1: the device stops after it. It stops before a step whose weights
-    have outgrown the form of the messages.
+    number of the parameter, or -1: the device stops after it. It stops before a step whose
+    parameters are no longer moderate, if it is compiled for those that are.
     """
 
     parameters: PyTree
@@ -170,7 +166,6 @@ def compiled(function: Callable, level: int = 2) -> Callable:
 
 def advance(
     training: Training,
-    opened: Training,
     state: TrainState,
     feed: Feed,
     keys: tuple[PRNGKeys[Array, "*lanes"], PRNGKeys[Array, "*lanes"]],
@@ -182,8 +177,7 @@ def advance(
 ) -> tuple[TrainState, Float[Array, "*lanes infos room"]]:
     """`number` steps at once of all active lanes, through as many epochs as that takes, after
     `done` steps of `epoch`. Their infos come back in arrays of length `room`. New numbers need no
-    compilation. `opened` is the training whose form is open, to look whether the one of `training`
-    still serves. The first of the keys is for the orders of rows, the second for the steps.
+    compilation. The first of the keys is for the orders of rows, the second for the steps.
 
     Of many lanes, those that are not active or have met a gradient that is not finite stay as they
     are. A single one is not held there, which costs time: it is not used after such a gradient.
@@ -203,10 +197,10 @@ def advance(
         i, state, _, _ = carry
         now = on(state)
         more = (i < number) & now.any()
-        if training.form != "odds":
+        if not training.moderate:
             return more
-        serves = opened.suits(opened.learner, state.parameters, place(i)[0])
-        return more if serves is None else more & (serves | ~now).all()
+        still = training.are_moderate(training.learner, state.parameters)
+        return more if still is None else more & (still | ~now).all()
 
     def body(carry: tuple) -> tuple:
         i, state, rows, infos = carry
@@ -215,7 +209,8 @@ def advance(
 
         def lane(update: Program, old: TrainState, order: Array, key: Array, on: Array) -> tuple:
             own = dataclasses.replace(training, update=update)
-            new, info = step(own, old, feed.batch(order, k), key, epoch)
+            with messages.assuming(training.moderate):
+                new, info = step(own, old, feed.batch(order, k), key, epoch)
             if training.many:
                 good = on & (new.fault[0] < 0)
                 kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, old)

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float64, Int, PyTree, Shaped
 
-from .. import _checks
+from .. import _checks, messages
 from .._types import AnyArray
-from ..inference._base import in_form
 from ._simple import Comparison
 from ._state import Training
 
@@ -66,15 +65,15 @@ _NOT_TRACEABLE = (
 def _in_lanes(
     training: Training, metric: Callable, parameters: PyTree, data: Any, epoch: Int[AnyArray, ""]
 ) -> Shaped[Array, "lanes *shape"]:
-    def judged(metric: Callable) -> Array:
+    def judged(moderate: bool | None) -> Array:
         def one(parameters: PyTree) -> Array:
             return jnp.asarray(metric(training.model(parameters), data, epoch))
 
-        return training.each(one)(parameters)
+        with messages.assuming(moderate):
+            return training.each(one)(parameters)
 
-    # One form for all of them: a choice for each lane would be made by running both.
-    serves = training.suits(metric, parameters, jnp.asarray(epoch))
-    if serves is None:
-        return judged(metric)
-    fast, general = in_form(metric, "odds"), in_form(metric, "log-odds")
-    return jax.lax.cond(serves.all(), lambda: judged(fast), lambda: judged(general))
+    # One way for all of them: a choice for each lane would be made by running both.
+    found = training.are_moderate(metric, parameters)
+    if found is None:
+        return judged(None)
+    return jax.lax.cond(found.all(), lambda: judged(True), lambda: judged(False))

@@ -1,21 +1,20 @@
-"""What all inferences share: their contract, when they stop, and the form of messages."""
+"""What all inferences share: their contract, and when they stop."""
 
 import abc
 import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import Any, dataclass_transform, Literal, TypeVar
+from typing import Any, ClassVar, dataclass_transform, Literal, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
+from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
 from .. import _checks, messages
 from .._types import AnyArray, Evidence, Observed
-from ..messages import Form
 from ..models import AbstractModel, AbstractProblem, Statistics
 from ..models._require import refuse, require_model
 from ._beliefs import Beliefs
@@ -33,7 +32,11 @@ class TooLarge(ValueError):
 
 
 class AbstractInference(eqx.Module):
-    """Turns a model into beliefs about its units."""
+    """Turns a model into beliefs about its units. `sends` says that it does so by messages, which
+    are compiled for moderate parameters or for any: see `messages.assuming`.
+    """
+
+    sends: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod
@@ -118,45 +121,14 @@ class AbstractInference(eqx.Module):
         """Does the work of `statistics`."""
 
 
-class AbstractFormed(eqx.Module):
-    """Something that sends messages, in a form that may be set."""
+def sends_messages(tree: Any) -> bool:
+    """Whether some inference in a pytree passes messages."""
 
-    form: eqx.AbstractVar[Form | None]
+    def is_inference(x: Any) -> bool:
+        return isinstance(x, AbstractInference)
 
-    @abc.abstractmethod
-    def fits(
-        self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
-    ) -> bool | Bool[AnyArray, ""]:
-        """Whether the fast form of messages is accurate enough."""
-
-
-def in_form(tree: Tree, form: Form) -> Tree:
-    """The same with this form for all messages whose form is not set."""
-
-    def settled(x: Any) -> Any:
-        if not _is_formed(x) or x.form is not None:
-            return x
-        return dataclasses.replace(x, form=form)
-
-    return jax.tree.map(settled, tree, is_leaf=_is_formed)
-
-
-def fits(tree: Any, model: Any, epoch: int | Int[Array, ""]) -> Bool[Array, ""] | None:
-    """Whether the fast form is accurate enough for all messages whose form is not set; None if
-    there are none.
-    """
-    parts = [x for x in jax.tree.leaves(tree, is_leaf=_is_formed) if _is_formed(x)]
-    found = [x.fits(model, epoch) for x in parts if x.form is None]
-    open_ones = [x for x in found if not isinstance(x, bool)]
-    if not open_ones:
-        return None
-    fixed = all(x for x in found if isinstance(x, bool))
-    found = functools.reduce(jnp.logical_and, open_ones) if fixed else False
-    return jnp.asarray(found)
-
-
-def _is_formed(x: Any) -> bool:
-    return isinstance(x, AbstractFormed)
+    found = jax.tree.leaves(tree, is_leaf=is_inference)
+    return any(x.sends for x in found if is_inference(x))
 
 
 def check_limits(iterations: Any, damping: Any, tol: Any) -> None:

@@ -1,7 +1,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY
-from typing import Any, get_args, Literal, NamedTuple
+from typing import Any, ClassVar, get_args, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,7 +14,6 @@ from ..messages import Engine, Form, Moments, Product, Schedule, Start
 from ..models import AbstractModel, Statistics
 from ..models._problem import each, each_and_mean
 from ._base import (
-    AbstractFormed,
     AbstractInference,
     check_limits,
     KEPT,
@@ -33,7 +32,7 @@ from ._starts import begun, judged
 _FEW = 8  # sweeps that GPUs are given without a loop
 
 
-class BP(AbstractInference, AbstractFormed):
+class BP(AbstractInference):
     """Belief propagation with matrices, on all edges at once (Ping & Ihler 2017, Algorithm 1).
 
     - `product="sum"` estimates marginals, `product="max"` the most likely configuration, and
@@ -68,21 +67,17 @@ class BP(AbstractInference, AbstractFormed):
     tol: float | Float[Array, ""] | None = None
     start: Start = eqx.field(static=True, default="centred")
     schedule: Schedule | Literal["residual"] | None = eqx.field(static=True, default=None)
-    form: Form | None = eqx.field(static=True, default=None)
     starts: int = eqx.field(static=True, default=1)
     key: Key = 0
     unroll: bool = eqx.field(static=True, default=False)
     chunk: int | None = eqx.field(static=True, default=None)
+    sends: ClassVar[bool] = True
 
     def __check_init__(self):
         _checks.choice("product", self.product, get_args(Product))
         _checks.choice("start", self.start, get_args(Start))
         if self.schedule is not None:
             _checks.choice("schedule", self.schedule, (*get_args(Schedule), "residual"))
-        if self.form is not None:
-            _checks.choice("form", self.form, get_args(Form))
-        if self.form == "odds" and self.product == "max":
-            raise ValueError('`form` must be "log-odds" or None with `product="max"`, got "odds".')
         if isinstance(self.damping, str):
             _checks.choice("damping", self.damping, ("auto",))
         check_limits(self.iterations, 0.0 if _is_automatic(self) else self.damping, self.tol)
@@ -131,12 +126,6 @@ class BP(AbstractInference, AbstractFormed):
 
     def _statistics(self, problem: Any) -> Statistics:
         return _statistics(settings_of(self, problem.model), problem)
-
-    def fits(
-        self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
-    ) -> bool | Bool[AnyArray, ""]:
-        """Whether the fast form of messages is accurate enough."""
-        return _fits(self, model.bare())
 
 
 class Ends(NamedTuple):
@@ -235,7 +224,7 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         limits=limited(bp.iterations, bp.tol, dtype, bp.unroll),
         temperature=temperature,
         damping=None if _is_undamped(bp) else traced(0.0 if automatic else bp.damping, dtype),
-        form=_chosen_form(bp, model),
+        fast=_is_fast(bp, model, temperature),
         product=bp.product,
         start=bp.start,
         schedule=schedule,
@@ -258,32 +247,15 @@ def _is_undamped(bp: BP) -> bool:
     return is_zero and bp.schedule != "residual"
 
 
-def _fits(bp: BP, model: AbstractModel) -> bool | Bool[AnyArray, ""]:
-    """Whether the fast form of messages is accurate enough."""
-    if bp.product == "max":
-        return False
-    temperature = traced(bp.temperature, model.dtype)
-    return messages.fits(model, temperature, not _is_undamped(bp))
-
-
-def _chosen_form(bp: BP, model: AbstractModel) -> Form | None:
-    """The form of the messages; None if it has to be found at run time."""
-    is_concrete = _checks.is_concrete((model, bp.temperature))
-    if bp.form is not None and not is_concrete:
-        return bp.form
+def _is_fast(bp: BP, model: AbstractModel, temperature: Float[AnyArray, ""]) -> bool | None:
+    """Whether messages are sent in the fast form; None if that has to be found at run time."""
     with jax.ensure_compile_time_eval():
-        fits = _fits(bp, model)
-        if not isinstance(fits, bool) and is_concrete:
-            fits = bool(fits)
-    if bp.form == "odds" and fits is False:
-        raise ValueError('`form` must be "log-odds" or None for these weights, got "odds".')
-    if isinstance(fits, bool):
-        return bp.form or ("odds" if fits else "log-odds")
-    return None
+        found = messages.fits(model, temperature, bp.product, not _is_undamped(bp))
+    return found if isinstance(found, bool) else None
 
 
 @static_fields(
-    "form", "product", "start", "schedule", "starts", "unroll", "automatic", "hottest", "chunk"
+    "fast", "product", "start", "schedule", "starts", "unroll", "automatic", "hottest", "chunk"
 )
 class Settings:
     """A BP fitted to one model, its numbers as arrays so that new values compile nothing."""
@@ -291,7 +263,7 @@ class Settings:
     limits: Limits
     temperature: Float[AnyArray, ""]
     damping: Float[AnyArray, ""] | None
-    form: Form | None
+    fast: bool | None
     product: Product
     start: Start
     schedule: Schedule
@@ -318,9 +290,9 @@ class Settings:
         """Whether messages are sent in the fast form. While the weights are traced that is found at
         run time.
         """
-        if self.form is not None:
-            return self.form == "odds"
-        return messages.fits(model, self.temperature, self.damping is not None)
+        if self.fast is not None:
+            return self.fast
+        return messages.fits(model, self.temperature, self.product, self.damping is not None)
 
     def rows(self, shape: tuple[int, ...]) -> int:
         """How many instances of a batch are treated at once."""
@@ -526,9 +498,6 @@ BP.__init__.__doc__ = """**Arguments:**
   (in a sweep, only those messages are sent that would change at least half as much as the one that
   would change most). The last converges more often and takes more sweeps. The default is `"layers"`
   if the model is bipartite.
-- `form`: how messages are stored: `"odds"`, which is faster, and exact if $|W| / T \\le 10$, or
-  `"log-odds"`, exact for all weights. By default the weights decide; if they are traced, both forms
-  are compiled and the choice is made at run time. [`ebmlearn.fit`][] chooses by itself.
 - `starts`: from how many starts messages are passed. Each costs as much as the first. Those after
   the first are random, in pairs of which the second is the mirror image of the first, so that a
   model in which 0 and 1 may be exchanged is seen from both sides.

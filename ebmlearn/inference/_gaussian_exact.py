@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from .. import messages
 from ..factors import Dense
-from ..models import Statistics
 from ..messages import Given
+from ..models import Statistics
 from ..models._problem import each, each_and_mean, Instance
 from ..units._binary import binary
 from ._beliefs import AbstractDerived, Beliefs, Normal

@@ -99,9 +99,7 @@ def _run(
     return limits.iterate(lambda state: _relaxed(engine, state, instance), begin)
 
 
-def _relaxed(
-    engine: Engine, state: State, instance: Instance
-) -> tuple[State, Float[Array, ""]]:
+def _relaxed(engine: Engine, state: State, instance: Instance) -> tuple[State, Float[Array, ""]]:
     """One sweep of coordinate descent on the dual of the relaxation, from messages that are evened,
     and how far they were from where it leads.
 

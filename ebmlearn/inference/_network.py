@@ -1,27 +1,25 @@
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array
 
 from .. import messages
 from .._sentinels import CLAMPED
-from .._types import AnyArray
-from ..messages import Form
 from ..models import QueryModel, Statistics
 from ..models._graph_problem import each_group
 from ..models._require import refuse
-from ._base import AbstractFormed, AbstractInference
+from ._base import AbstractInference
 from ._beliefs import Beliefs, Found, Normal
 from ._bp import BP
 
 
-class Network(AbstractInference, AbstractFormed):
+class Network(AbstractInference):
     """The inference of a [`ebmlearn.QueryModel`][]: unrolled belief propagation as a network."""
 
     iterations: int | None = eqx.field(static=True, default=None)
-    form: Form | None = eqx.field(static=True, default=None)
+    sends: ClassVar[bool] = True
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -63,10 +61,6 @@ class Network(AbstractInference, AbstractFormed):
     def _statistics(self, problem: Any) -> Statistics:
         return refuse(problem.model, "be a plain one for this learner")
 
-    def fits(self, model: Any, epoch: int | Int[Array, ""] = 0) -> bool | Bool[AnyArray, ""]:
-        """Whether the fast form of messages is accurate enough."""
-        return self.bp(model).fits(model.to_model())
-
     def bp(self, model: QueryModel) -> BP:
         """The belief propagation that answers.
 
@@ -75,12 +69,11 @@ class Network(AbstractInference, AbstractFormed):
         have the same fixed points.
         """
         number = model.iterations if self.iterations is None else self.iterations
-        half = messages.maker(model.centred).takes_turns(model.centred) and number % 2 == 0
+        half = messages.sides_of(model.centred) is not None and number % 2 == 0
         return BP(
             number // 2 if half else number,
             temperature=model.temperature,
             schedule="layers" if half else "flooding",
-            form=self.form,
             unroll=True,
         )
 

@@ -14,9 +14,7 @@ from ..messages import Engine, Product, Start
 _SAME = 0.01
 
 
-def begun(
-    view: Engine, instance: Any, start: Start, starts: int, key: PRNGKeyArray
-) -> PyTree:
+def begun(view: Engine, instance: Any, start: Start, starts: int, key: PRNGKeyArray) -> PyTree:
     """The first messages of all starts: the usual ones, then random ones in pairs of which the
     second say the opposite of the first. If the model is symmetric, so are the answers of a pair.
     """

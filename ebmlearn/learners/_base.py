@@ -5,14 +5,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Batch, Key
 from ..estimate import error_rate, predict
 from ..inference import AbstractInference, MeanField
-from ..inference._base import AbstractFormed, fits, in_form, is_off
-from ..messages import Form
+from ..inference._base import is_off
 from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ..models._require import refuse
 
@@ -21,11 +20,10 @@ Model = TypeVar("Model", bound=AbstractModel)
 Product = Literal["sum", "max", "mixed"]
 
 
-class Schedule(AbstractFormed):
+class Schedule(eqx.Module):
     """An inference for each epoch."""
 
     function: Callable[[Any], AbstractInference]
-    form: Form | None = eqx.field(static=True, default=None)
 
     def __call__(self, epoch: int | Int[AnyArray, ""]) -> AbstractInference:
         """The inference of an epoch."""
@@ -33,14 +31,7 @@ class Schedule(AbstractFormed):
         if not isinstance(found, AbstractInference):
             got = _checks.describe(found)
             raise TypeError(f"`inference` must return an inference for each epoch, got {got}.")
-        return found if self.form is None else in_form(found, self.form)
-
-    def fits(
-        self, model: AbstractModel, epoch: int | Int[Array, ""] = 0
-    ) -> bool | Bool[AnyArray, ""]:
-        """Whether the fast form of messages is accurate enough."""
-        found = fits(self(epoch), model, epoch)
-        return False if found is None else found
+        return found
 
 
 # An inference, or a function from the epoch to one: `lambda epoch: BP(7 + epoch, tol=1e-3)`.

@@ -5,9 +5,8 @@ import equinox as eqx
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ..inference._base import NUMBER
-from ..messages import graph_kinds
 from ..models import AbstractPlainModel
-from ..models._require import require
+from ..models._require import require_discrete
 from ._base import (
     AbstractInferring,
     AbstractMemoryless,
@@ -56,7 +55,7 @@ class LSSVM(AbstractMemoryless, AbstractInferring):
         key: PRNGKeyArray,
         epoch: Int[Array, ""],
     ) -> tuple[Phases, None]:
-        model = require(model, ("binary", *graph_kinds()), "LSSVM")
+        model = require_discrete(model, "LSSVM")
         no_gaps(model, observed, self)
         one_visible(model, seen, self)
         inference = self.decoder(epoch)

@@ -1,11 +1,12 @@
 """The engine of a model: the forms of its groups, and the messages of its factors."""
 
+import contextlib
+import contextvars
 import functools
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -18,8 +19,8 @@ from ..models._sides import two_sides
 from ..units import AbstractUnits, Binary
 from ._edge import odds_serve
 from ._engine import Engine
-from ._forms import AbstractForm, AbstractNumbered, LogOdds, Scores
 from ._expectation import Gaussians, GaussianSent
+from ._forms import AbstractForm, AbstractNumbered, LogOdds, Scores
 from ._neighbours import is_narrow, LatticeSent
 from ._odds import OddsSent
 from ._sent import AbstractSent, DenseSent, TablesSent
@@ -155,9 +156,7 @@ def engine(
     )
 
 
-def _form(
-    name: str, units: Mapping[str, Any], factors: tuple[AbstractFactor, ...]
-) -> AbstractForm:
+def _form(name: str, units: Mapping[str, Any], factors: tuple[AbstractFactor, ...]) -> AbstractForm:
     own = units[name]
     if own.numbered:
         return form_of(own)
@@ -203,26 +202,60 @@ def size(model: Any) -> int:
     return sum(factor.size(units) for factor in model.factors())
 
 
-def fits(
-    model: Any, temperature: Float[AnyArray, ""], damped: bool
-) -> bool | Bool[AnyArray, ""]:
-    """Whether the fast form of messages is accurate enough for sum-product. A plain False says that
-    there is none.
+def _is_moderate(model: Any, temperature: Float[AnyArray, ""]) -> bool | Bool[AnyArray, ""] | None:
+    """Whether the fast forms of all messages are accurate enough; None if there are none."""
+    units, factors = dict(zip(names_of(model), model.layers, strict=True)), model.factors()
+    edges = [f.weights for f in factors if isinstance(f, Dense) and _joins_binary(f, units)]
+    found = [odds_serve(tuple(edges), temperature)] if edges else []
+    grids = [f for f in factors if isinstance(f, Lattice) and any(f.offset)]
+    found += [is_narrow(f, temperature) for f in grids]
+    return functools.reduce(jnp.logical_and, found) if found else None
+
+
+def _joins_binary(factor: Dense, units: Mapping[str, AbstractUnits]) -> bool:
+    return all(units[group].family == "binary" for group in factor.groups)
+
+
+# What a program may be compiled for: whether parameters that are traced are moderate.
+_ASSUMED: contextvars.ContextVar[bool | None] = contextvars.ContextVar("moderate", default=None)
+
+
+@contextlib.contextmanager
+def assuming(moderate: bool | None) -> Iterator[None]:
+    """Compiles messages for parameters that are moderate, or for any. Without it, both are compiled
+    where parameters are traced, and the choice is made at run time.
     """
-    units = dict(zip(names_of(model), model.layers, strict=True))
-    edges = [
-        factor.weights
-        for factor in model.factors()
-        if isinstance(factor, Dense)
-        and all(units[group].family == "binary" for group in factor.groups)
-    ]
-    found = [] if damped or not edges else [odds_serve(tuple(edges), temperature)]
-    if edges and damped:
+    token = _ASSUMED.set(moderate)
+    try:
+        yield
+    finally:
+        _ASSUMED.reset(token)
+
+
+def moderate(model: Any) -> Bool[AnyArray, ""] | None:
+    """Whether the parameters of a model are so small that messages may be sent in a faster form;
+    None if there is none.
+    """
+    if not serves(model):
+        return None
+    found = _is_moderate(model, np.ones((), model.dtype))
+    return None if found is None else jnp.asarray(found)
+
+
+def fits(
+    model: Any, temperature: Float[AnyArray, ""], product: Product, damped: bool
+) -> bool | Bool[AnyArray, ""]:
+    """Whether messages are sent in the fast form: if it is accurate enough for sum-product."""
+    if product == "max" or (damped and any(isinstance(f, Dense) for f in model.factors())):
         return False
-    for factor in model.factors():
-        if isinstance(factor, Lattice) and any(factor.offset):
-            found.append(is_narrow(factor, temperature))
-    return functools.reduce(jnp.logical_and, found) if found else False
+    if _ASSUMED.get() is not None and not _checks.is_concrete((model, temperature)):
+        # Temperatures that are traced are parameters, too.
+        warm = not _checks.is_concrete(temperature) or float(temperature) >= 1
+        return bool(_ASSUMED.get()) and warm
+    found = _is_moderate(model, temperature)
+    if found is None:
+        return False
+    return bool(found) if _checks.is_concrete(found) else found
 
 
 def check_settings(model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
@@ -270,9 +303,7 @@ def probabilities(
 ) -> tuple[Float[Array, "..."], ...]:
     """Probabilities of all states as means, by group."""
     parts = zip(units, _split(units, p), strict=True)
-    return tuple(
-        x[..., 1] if isinstance(own, Binary) else x[..., : own.number] for own, x in parts
-    )
+    return tuple(x[..., 1] if isinstance(own, Binary) else x[..., : own.number] for own, x in parts)
 
 
 def _split(units: tuple[Any, ...], x: Array) -> list[Array]:

@@ -195,8 +195,7 @@ class Engine(eqx.Module):
     @property
     def tells_statistics(self) -> bool:
         """Whether `statistics` are known in the form of messages at hand; in log-odds they are."""
-        fast = [part for part in self.parts if getattr(part, "form", None) == "odds"]
-        return not fast or self._in_place
+        return self._in_place or not any(part.is_fast for part in self.parts)
 
     def pairwise(
         self, state: State, instance: Instance, temperature: Float[Array, ""]
@@ -265,11 +264,7 @@ class Engine(eqx.Module):
     def as_logs(self, state: State, are_odds: bool | Bool[AnyArray, ""]) -> State:
         """The state with messages as log-odds, if they are odds."""
         pairs = zip(self.parts, state.messages, strict=True)
-        messages = [
-            part.as_logs(own, are_odds) if isinstance(part, OddsSent) else own
-            for part, own in pairs
-        ]
-        return state._replace(messages=tuple(messages))
+        return state._replace(messages=tuple(part.as_logs(own, are_odds) for part, own in pairs))
 
     def alone(self, group: int, instance: Instance) -> Sums:
         """What is known of a group without messages."""

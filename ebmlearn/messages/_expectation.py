@@ -2,9 +2,9 @@
 propagation (Lázaro-Gredilla et al. 2021, "Query training", appendix D.3).
 
 All is in standard units $z = (v - b) / \\sigma$, in which the energy is
-$\\frac12 \\|z\\|^2 - z^\\top W h - c^\\top h$; $c$ is the model's with $W^\\top b / \\sigma$ added. A
-message from a hidden to a visible unit is $e^{\\eta z - \\Lambda z^2 / 2}$; $\\theta_1 = \\eta$ and
-$\\theta_2 = -\\Lambda / 2$ in the paper.
+$\\frac12 \\|z\\|^2 - z^\\top W h - c^\\top h$; $c$ is the model's with $W^\\top b / \\sigma$ added.
+A message from a hidden to a visible unit is $e^{\\eta z - \\Lambda z^2 / 2}$; $\\theta_1 = \\eta$
+and $\\theta_2 = -\\Lambda / 2$ in the paper.
 """
 
 from collections.abc import Sequence

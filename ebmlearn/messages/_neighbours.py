@@ -2,7 +2,6 @@
 B).
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -223,5 +222,3 @@ def is_narrow(factor: Lattice, temperature: Float[AnyArray, ""]) -> bool | Bool[
     table = factor.table
     width = table.max() - table.min()
     return width <= spread(table.dtype) * jnp.asarray(temperature)
-
-

@@ -69,6 +69,10 @@ class OddsSent(AbstractSent):
         self.ends, self.form, self.product, self.rules = ends, form, product, rules
         self.leader = leader
 
+    @property
+    def is_fast(self) -> bool:
+        return self.form == "odds"
+
     def start(self, start: Start, heard: Sequence[Heard]) -> PyTree:
         w = self.weights
         if self.form == "odds":
@@ -91,10 +95,14 @@ class OddsSent(AbstractSent):
             jnp.broadcast_to(_aligned(fields[end], k), self.weights.shape)
             for k, end in enumerate(self.ends)
         ]
+        if self._is_inside:
+            # A unit sends nothing to itself.
+            own = jnp.eye(len(self.weights), dtype=bool)
+            pair = [jnp.where(own, jnp.zeros_like(pair[0]), pair[0])]
         if self.form == "odds":
             pair = [jnp.exp(x) for x in pair]
         if self._is_inside:
-            return tuple(pair[:1])
+            return tuple(pair)
         return (pair[self.leader],) if self.leader is not None else tuple(pair)
 
     def begun(self, messages: PyTree, fields: Sequence[Any]) -> PyTree:
@@ -152,7 +160,6 @@ class OddsSent(AbstractSent):
         return (inward[0], inward[0].T) if self._is_inside else inward
 
     def as_logs(self, messages: PyTree, are_odds: bool | Bool[AnyArray, ""]) -> PyTree:
-        """Messages as log-odds, if they are odds."""
         if are_odds is False:
             return messages
 

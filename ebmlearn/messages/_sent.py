@@ -36,6 +36,15 @@ class AbstractSent(eqx.Module):
         """Whether it may exclude configurations."""
         return False
 
+    @property
+    def is_fast(self) -> bool:
+        """Whether messages are kept in another form than what they add up to."""
+        return False
+
+    def as_logs(self, messages: PyTree, are_odds: bool | Bool[AnyArray, ""]) -> PyTree:
+        """Messages as log-odds, if they are odds."""
+        return messages
+
     def posed(self, instance: Any) -> Any:
         """An instance as these messages take it."""
         return instance

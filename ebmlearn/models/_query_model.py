@@ -180,9 +180,9 @@ class QueryModel(AbstractModel):
         no_features(self, features)
         return self
 
-    def bare(self) -> "QueryModel":
-        """The model itself: it has no features."""
-        return self
+    def bare(self) -> AbstractPlainModel:
+        """The model of which messages are sent, at its temperature."""
+        return self.to_model().tempered(1 / self.temperature)
 
     def problem(self, evidence: Evidence, observed: Observed) -> "QueryProblem":
         """The model with checked evidence."""

@@ -62,6 +62,17 @@ def require_numbered(model: Any, what: str) -> AbstractPlainModel:
     return found
 
 
+def require_discrete(model: Any, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless its units are binary, or it is a graph of variables."""
+    found = _require_plain(model, what)
+    families = {units.family for units in found.layers}
+    if found.layerwise and families != {"binary"}:
+        refuse(model, f"have binary units, or be a graph, for {what}")
+    if not found.exact:
+        refuse(model, f"have an energy that is linear in its parameters for {what}")
+    return found
+
+
 def require_possible(model: Any, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless all configurations of its units are possible."""
     found = _require_plain(model, what)
