@@ -12,8 +12,9 @@ from ..elimination import Estimate, Network, Reduced
 from ..factors import Stacks
 from ..inference import Beliefs
 from ..inference._beliefs import Found
+from ..inference._eliminated import networks_of
 from ..models import TableModel
-from ..models._listed import networks_of, stacks_of, told
+from ..models._listed import stacks_of, told
 from ..models._require import Refused
 
 

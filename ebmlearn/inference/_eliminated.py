@@ -1,6 +1,7 @@
 """Log Z of a graph of tables by elimination on the host, differentiable in the log-potentials."""
 
 import functools
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from .. import _checks, elimination
 from .._sentinels import EXCLUDED
 from ..factors import Stacks
-from ..models._listed import networks, stacks_of
+from ..models._listed import stacks_of
 from ._base import TooLarge
 
 
@@ -135,6 +136,30 @@ def _solved(settings: _Settings, dtype: np.dtype, parameters: Any, members: Any,
     maximised = outputs if product != "sum" else np.zeros(len(counts), bool)
     value = _fill(network, clamp, frozenset(np.flatnonzero(maximised).tolist()), most, *out)
     return jax.tree.map(lambda x: _bits(x, dtype), (np.asarray(value), (tuple(out[1]), out[0])))
+
+
+def networks(
+    counts: tuple[int, ...], stacks: Any, singles: Iterable[Sequence[Float[np.ndarray, " _"]]]
+) -> list[elimination.Network]:
+    """Networks of the same tables, in float64 on the host. Each has scores of the states of each
+    variable, before these tables.
+    """
+    scopes, tables = [(v,) for v in range(len(counts))], []
+    for members, stack in stacks:
+        stack = np.asarray(stack, np.float64)
+        scopes += map(tuple, np.asarray(members).tolist())
+        tables += list(np.where(stack < EXCLUDED / 2, -np.inf, stack))
+    return [elimination.Network(counts, tuple(scopes), (*own, *tables)) for own in singles]
+
+
+def networks_of(problem: Any, stacks: Stacks) -> list[elimination.Network]:
+    """A network for each instance of a model with evidence. `stacks` are the tables of the model;
+    evidence is in those of single variables.
+    """
+    rows, there = (np.asarray(x) for x in problem.scores())
+    rows, counts = np.where(there, rows.astype(np.float64), -np.inf), problem.counts
+    singles = [[x[:n] for x, n in zip(own, counts, strict=True)] for own in rows]
+    return networks(counts, stacks, singles)
 
 
 def _fill(

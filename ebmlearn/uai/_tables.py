@@ -7,8 +7,9 @@ import numpy as np
 from .._sentinels import EXCLUDED
 from ..elimination import Network
 from ..factors import ends, OFFSETS
+from ..inference._eliminated import networks_of
 from ..models import AbstractModel, GridMRF, RBM, TableModel
-from ..models._listed import networks_of, stacks_of
+from ..models._listed import stacks_of
 from ..models._require import refuse, require_model, require_single
 from ..models._sides import two_sides
 
@@ -170,7 +171,8 @@ def _joined(network: Network, what: str) -> dict[tuple[int, ...], np.ndarray]:
         if len(scope) > 2:
             _refuse(what, f"tables of one or two variables, got {len(scope)} in table {k}")
         ordered = tuple(sorted(scope))
-        out[ordered] = out.get(ordered, 0) + (table if ordered == scope else table.T)
+        own = table if ordered == scope else table.T
+        out[ordered] = np.asarray(out.get(ordered, 0) + own)
     return out
 
 
