@@ -44,7 +44,7 @@ def test_maxima_of_trees(name):
             model, _ = oracle.random_tree_rbm(rng, 4, 3, dtype="float64")
         else:
             model, _ = oracle.random_tree_boltzmann(rng, 7, dtype="float64")
-        noise = model.perturbation(200, KEY)
+        noise = _pmp.perturbation(model, 200, KEY)
         sampler = ebm.PMP(60)
         state, info = perturbed(sampler, model, sampler.init(model, 200, key=KEY), noise)
         best, score = maxima(model, noise)
@@ -59,7 +59,7 @@ def test_maxima_of_trees(name):
 @pytest.mark.parametrize("name", ["dbm", "semi_restricted"])
 def test_diagnostics_of_models_with_loops(name):
     model = oracle.MODELS[name](np.random.default_rng(1), scale=2.0)
-    noise = model.perturbation(100, KEY)
+    noise = _pmp.perturbation(model, 100, KEY)
     sampler = ebm.PMP(3)  # Too few, so that some samples are no maxima.
     state, info = perturbed(sampler, model, sampler.init(model, 100, key=KEY), noise)
     x = flattened(state.units)

@@ -43,7 +43,7 @@ def test_maxima_of_trees(kind):
     """Categorical variables, dense groups, enumeration, OR, AND and pool factors."""
     with oracle.x64(True):
         model = Mixed(loops=False).model() if kind == "mixed" else pool_tree()[0]
-        noise = model.perturbation(50, KEY)
+        noise = _pmp.perturbation(model, 50, KEY)
         sampler = ebm.PMP(80)
         state, info = perturbed(sampler, model, sampler.init(model, 50, key=KEY), noise)
         rows, all_scores = scores(model, noise)
@@ -59,7 +59,7 @@ def test_peaks():
     """
     with oracle.x64(True):
         model = Mixed().model()
-        noise = model.perturbation(200, KEY)
+        noise = _pmp.perturbation(model, 200, KEY)
         sampler = ebm.PMP(2)
         state, info = perturbed(sampler, model, sampler.init(model, 200, key=KEY), noise)
         rows, all_scores = scores(model, noise)

@@ -9,9 +9,9 @@ from .. import _checks
 from .._types import Key
 from ..inference import AbstractInference
 from ..models import AbstractModel
-from ..models._require import require_layers, require_single
+from ..models._require import require_fields, require_single
 from ..samplers import PMP
-from ..samplers._pmp import perturbed
+from ..samplers._pmp import noise_centre, perturbation, perturbed
 
 
 class PMPBound(eqx.Module):
@@ -84,18 +84,18 @@ def _by_sampler(model: Any, solver: PMP, number: int, key: PRNGKeyArray) -> Floa
     one, two = jax.random.split(key)
     state = solver.init(model, number, key=two)
     require_single(model)
-    return perturbed(solver, model, state, model.perturbation(number, one))[1].perturbed
+    return perturbed(solver, model, state, perturbation(model, number, one))[1].perturbed
 
 
 def _by_inference(
     model: Any, solver: AbstractInference, number: int, key: PRNGKeyArray
 ) -> Float[Array, " n"]:
-    require_layers(model, "a solver that is an inference")
+    require_fields(model, "a solver that is an inference")
     require_single(model)
-    noise = model.perturbation(number, jax.random.split(key)[0])
+    noise = perturbation(model, number, jax.random.split(key)[0])
     unary = tuple(
         jnp.broadcast_to(u, n.shape) + n for u, n in zip(model.unary(), noise, strict=True)
     )
     noisy = model.with_unary(unary)
     layers = noisy.encode(solver(noisy).decode())
-    return -noisy.energies(layers) - jax.vmap(model.noise_centre)(noise)
+    return -noisy.energies(layers) - noise_centre(model, noise)

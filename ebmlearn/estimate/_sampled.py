@@ -10,6 +10,7 @@ from .._types import AnyArray, Key
 from ..models import AbstractLayeredModel
 from ..models._require import require
 from ..samplers import AbstractSampler, Gibbs
+from ..samplers._base import require_sampler
 
 
 def sampled_marginals(
@@ -36,9 +37,7 @@ def sampled_marginals(
     - `steps`, `burn_in`: the number of steps of each chain that count, and of steps before them.
     """
     sampler = Gibbs() if sampler is None else sampler
-    if not isinstance(sampler, AbstractSampler):
-        got = _checks.describe(sampler)
-        raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+    require_sampler(sampler)
     require(model, ("binary",), "sampled_marginals")
     key = _checks.as_key(key)
     _checks.count("steps", steps)

@@ -1,8 +1,9 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num, PyTree
 
 from .. import _checks
 from .._types import AnyArray
@@ -25,3 +26,45 @@ def check_cost(cost: Any) -> None:
     if not callable(cost):
         got = _checks.describe(cost)
         raise TypeError(f"`cost` must be a function of states and the truth, got {got}.")
+
+
+def with_cost(model: Any, seen: PyTree, cost: Cost) -> Any:
+    """The problem whose log-potential is higher by what visible units cost that differ from those
+    that are seen: for the Hamming loss of binary units, $b_i$ plus $1 - 2 v_i$ (Ping & Ihler 2017,
+    eq. (7)).
+    """
+    (truth,) = jax.tree.leaves(seen)
+    most = max(units.number for units in model.layers)
+    each = [_costs(model, jnp.full_like(truth, k), truth, cost) for k in range(most)]
+    if not model.layerwise:
+        problem = model.problem(None, None).with_outputs(truth >= 0)
+        return problem.with_likelihood(model.flattened(jnp.stack(each, -1)))
+    first, *others = model.unary()
+    bias = jnp.broadcast_to(first, truth.shape) + (each[1] - each[0])
+    return model.with_unary((bias, *others)).problem(None, None)
+
+
+def rival(model: Any, units: PyTree, seen: PyTree) -> PyTree:
+    """The visible states that an inference decided for, from the means of its statistics, in the
+    form of what is seen.
+    """
+    if model.layerwise:
+        return (jax.tree.leaves(units)[0],)
+    states = [x.argmax(-1).reshape(seen.shape[0], -1) for x in units.values]
+    found = jnp.concatenate(states, -1).astype(seen.dtype)
+    return jnp.where(seen >= 0, found, jnp.full_like(seen, -1))
+
+
+def cost_of(model: Any, rival: PyTree, seen: PyTree, cost: Cost) -> Float[Array, " rows"]:
+    """What visible states cost where those that are seen are true."""
+    states, truth = jax.tree.leaves((rival, seen))
+    return _costs(model, states, truth, cost).sum(-1)
+
+
+def _costs(
+    model: Any, states: Num[Array, "rows units"], truth: Num[Array, "rows units"], cost: Cost
+) -> Float[Array, "rows units"]:
+    """What each unit costs; 0 where data do not tell it."""
+    found = jnp.asarray(cost(states.astype(model.dtype), truth.astype(model.dtype)))
+    _checks.exact_shape("cost", found, truth.shape, "one number a visible unit")
+    return jnp.where(truth >= 0, found.astype(model.dtype), jnp.zeros((), model.dtype))

@@ -18,7 +18,7 @@ from ._base import (
     posterior,
     Product,
 )
-from ._cost import check_cost, Cost, hamming
+from ._cost import check_cost, Cost, cost_of, hamming, rival, with_cost
 
 
 class LSSVM(AbstractMemoryless, AbstractInferring):
@@ -60,9 +60,9 @@ class LSSVM(AbstractMemoryless, AbstractInferring):
         one_visible(model, seen, self)
         inference = self.decoder(epoch)
         positive = posterior(model, seen, observed, inference, mode=True)
-        negative = inference.statistics_of(model.with_cost(seen, self.cost))
+        negative = inference.statistics_of(with_cost(model, seen, self.cost))
         energies = [model.expected_energy(statistics) for statistics in (positive, negative)]
-        lost = model.cost_of(model.rival(negative.units, seen), seen, self.cost)
+        lost = cost_of(model, rival(model, negative.units, seen), seen, self.cost)
         loss = lost.mean() + energies[0] - energies[1]
         return Phases(positive, negative, loss), None
 

@@ -12,6 +12,7 @@ from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel
 from ..models._require import refuse, require_fields
 from ..samplers import AbstractSampler, Gibbs
+from ..samplers._base import require_sampler
 from ._base import (
     AbstractInferring,
     as_schedule,
@@ -58,9 +59,7 @@ class MCMCMLE(AbstractInferring):
     product: ClassVar[Product] = "sum"
 
     def __check_init__(self):
-        if not isinstance(self.sampler, AbstractSampler):
-            got = _checks.describe(self.sampler)
-            raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+        require_sampler(self.sampler)
         _checks.count("num_chains", self.num_chains)
         _checks.count("steps", self.steps)
         if self.refresh is not None:

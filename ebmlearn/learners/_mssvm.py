@@ -19,7 +19,7 @@ from ._base import (
     posterior,
     Product,
 )
-from ._cost import check_cost, Cost, hamming
+from ._cost import check_cost, Cost, cost_of, hamming, rival, with_cost
 
 
 class MSSVM(AbstractMemoryless, AbstractInferring):
@@ -66,10 +66,10 @@ class MSSVM(AbstractMemoryless, AbstractInferring):
         one_visible(model, seen, self)
         inference = self.decoder(epoch)
         positive = posterior(model, seen, observed, inference)
-        negative = inference.statistics_of(model.with_cost(seen, self.cost))
-        rival = model.rival(negative.units, seen)
-        lost = model.cost_of(rival, seen, self.cost)
-        margin = lost - free_energy(model, rival, observed, inference)
+        negative = inference.statistics_of(with_cost(model, seen, self.cost))
+        other = rival(model, negative.units, seen)
+        lost = cost_of(model, other, seen, self.cost)
+        margin = lost - free_energy(model, other, observed, inference)
         loss = (margin + free_energy(model, seen, observed, inference)).mean()
         return Phases(positive, negative, loss), None
 

@@ -13,7 +13,7 @@ from ..inference._base import NUMBER
 from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ..models._require import require_chains
 from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
-from ..samplers._base import share_accepted
+from ..samplers._base import require_sampler, share_accepted
 from ..samplers._trajectory_tempering import followed
 from ._base import (
     AbstractInferring,
@@ -61,9 +61,7 @@ class SAP(AbstractInferring):
     product: ClassVar[Product] = "sum"
 
     def __check_init__(self):
-        if not isinstance(self.sampler, AbstractSampler):
-            got = _checks.describe(self.sampler)
-            raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+        require_sampler(self.sampler)
         _checks.count("num_chains", self.num_chains)
         _checks.count("steps", self.steps)
         if not isinstance(self.persistent, bool):

@@ -295,20 +295,6 @@ class AbstractPlainModel(AbstractModel):
     def from_view(self, states: PyTree) -> PyTree:
         """Converts states that messages decode to states of samplers."""
 
-    @abc.abstractmethod
-    def perturbation(self, number: int, key: PRNGKeyArray) -> tuple[Float[Array, "rows _"], ...]:
-        """Noise for every unary term, for perturbed maxima."""
-
-    @abc.abstractmethod
-    def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
-        """The constant that makes the noise of the states of a unit symmetric."""
-
-    @abc.abstractmethod
-    def chosen_noise(
-        self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
-    ) -> tuple[Bool[Array, "rows _"], ...]:
-        """A random share of the units, as booleans in the places of `perturbation`."""
-
     @property
     @abc.abstractmethod
     def finite(self) -> bool:
@@ -365,24 +351,6 @@ class AbstractPlainModel(AbstractModel):
     @abc.abstractmethod
     def masks(self, clamped: PyTree) -> Sequence[Bool[Array, "rows _"] | None] | None:
         """Which units of each layer are held, from what chains keep of it; None if none are."""
-
-    @abc.abstractmethod
-    def with_cost(self, seen: PyTree, cost: Callable[..., AnyArray]) -> AbstractProblem:
-        """The problem whose log-potential is higher by what visible units cost that differ from
-        those that are seen; `cost` is a function of states and the truth.
-        """
-
-    @abc.abstractmethod
-    def rival(self, units: PyTree, seen: PyTree) -> PyTree:
-        """The visible states that an inference decided for, from the means of its statistics, in
-        the form of `seen`.
-        """
-
-    @abc.abstractmethod
-    def cost_of(
-        self, rival: PyTree, seen: PyTree, cost: Callable[..., AnyArray]
-    ) -> Float[AnyArray, " rows"]:
-        """What visible states cost where those of `seen` are true."""
 
     @abc.abstractmethod
     def told(self, num_chains: int, start: PyTree, clamped: PyTree) -> PyTree:

@@ -276,18 +276,6 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         parts = jnp.split(rows, ends, axis=-1)
         return [u.encode(x, self.dtype) for u, x in zip(self.layers, parts, strict=True)]
 
-    def with_cost(self, seen: PyTree, cost: Callable[..., AnyArray]) -> NoReturn:
-        """Raises `TypeError`: no inference finds its maximum."""
-        return refuse(self, "be of a kind that an inference maximises")
-
-    def rival(self, units: PyTree, seen: PyTree) -> NoReturn:
-        """Raises `TypeError`."""
-        return refuse(self, "be of a kind that an inference maximises")
-
-    def cost_of(self, rival: PyTree, seen: PyTree, cost: Callable[..., AnyArray]) -> NoReturn:
-        """Raises `TypeError`."""
-        return refuse(self, "be of a kind that an inference maximises")
-
     def near(self, units: PyTree, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
         """The states that data tell, which are all."""
         return jax.tree.leaves(units)
@@ -342,20 +330,6 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
     def surprise_alone(self, train: Array, rows: Array) -> NoReturn:
         """Raises `TypeError`: it takes no queries."""
         return refuse(self, "be of a kind that queries are about")
-
-    def perturbation(self, number: int, key: PRNGKeyArray) -> NoReturn:
-        """Raises `TypeError`: no messages find its maximum."""
-        return refuse(self, "be of a kind that messages know to be perturbed")
-
-    def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> NoReturn:
-        """Raises `TypeError`."""
-        return refuse(self, "be of a kind that messages know to be perturbed")
-
-    def chosen_noise(
-        self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
-    ) -> tuple[Bool[Array, "rows _"], ...]:
-        """Raises `TypeError`."""
-        return refuse(self, "be of a kind that messages know to be perturbed")
 
     def _of_one(self, layers: list[Float[Array, " _"]]) -> Float[Array, ""]:
         """The energy of one configuration, inside."""

@@ -273,29 +273,6 @@ class AbstractGraphModel(AbstractTurns):
         """Itself."""
         return self
 
-    def perturbation(self, number: int, key: PRNGKeyArray) -> tuple[Float[Array, "rows states"]]:
-        """Noise for every state of every variable, for perturbed maxima: Gumbel numbers less their
-        mean over a variable, which has mean zero and moves no maximum.
-        """
-        (own,) = jax.random.split(key, 1)
-        noise = _random.gumbels(own, (number, len(self.owners)), self.dtype)
-        counts = np.asarray(self.num_states)
-        mean = jax.vmap(lambda x: jax.ops.segment_sum(x, self.owners, len(counts)))(noise)
-        mean = mean / jnp.broadcast_to(jnp.asarray(counts, self.dtype), mean.shape)
-        return (noise - mean[:, self.owners],)
-
-    def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
-        """Nothing: the noise of the states of a variable is symmetric as it is."""
-        return jnp.zeros((), noise[0].dtype)
-
-    def chosen_noise(
-        self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
-    ) -> tuple[Bool[Array, "rows states"]]:
-        """A share of the variables, drawn at random, in the places of `perturbation`."""
-        (own,) = jax.random.split(key, 1)
-        drawn = jax.random.bernoulli(own, share, (number, len(self.num_states)))
-        return (drawn[:, self.owners],)
-
     def chains_of(self, units: PyTree, clamped: PyTree) -> tuple[PyTree, PyTree]:
         """The same for states that have been checked."""
         return units, clamped
@@ -441,36 +418,6 @@ class AbstractGraphModel(AbstractTurns):
             rows.append(_random.choose(jnp.log(flat), noise).astype(jnp.int32))
             sure.append(flat.max(-1) == 1)
         return self.encode(self.completed(jnp.concatenate(rows, -1), jnp.concatenate(sure, -1)))
-
-    def with_cost(
-        self, seen: Int[Array, "rows variables"], cost: Callable[..., AnyArray]
-    ) -> GraphProblem:
-        """The graph with what each state of a variable that data tell costs as its likelihood."""
-        most = int(self.num_states.max())
-        each = [self._costs(jnp.full_like(seen, k), seen, cost) for k in range(most)]
-        problem = GraphProblem(self).with_likelihood(self.flattened(jnp.stack(each, -1)))
-        return problem.with_outputs(seen >= 0)
-
-    def rival(self, units: Any, seen: Int[Array, "rows variables"]) -> Int[Array, "rows variables"]:
-        """Those of the variables that data tell, -1 for all others."""
-        states = [x.argmax(-1).reshape(seen.shape[0], -1) for x in units.values]
-        found = jnp.concatenate(states, -1).astype(seen.dtype)
-        return jnp.where(seen >= 0, found, jnp.full_like(seen, -1))
-
-    def cost_of(
-        self,
-        rival: Int[Array, "rows variables"],
-        seen: Int[Array, "rows variables"],
-        cost: Callable[..., AnyArray],
-    ) -> Float[Array, " rows"]:
-        """The sum over the variables that data tell."""
-        return self._costs(rival, seen, cost).sum(-1)
-
-    def _costs(self, states: Array, seen: Array, cost: Callable[..., AnyArray]) -> Array:
-        """What `cost` says of each variable; 0 where data do not tell it."""
-        found = jnp.asarray(cost(states.astype(self.dtype), seen.astype(self.dtype)))
-        _checks.exact_shape("cost", found, seen.shape, "one number a variable")
-        return jnp.where(seen >= 0, found.astype(self.dtype), jnp.zeros((), self.dtype))
 
     def as_energy(self) -> EnergyModel:
         """The same distribution as an [`ebmlearn.EnergyModel`][], whose units are the groups of

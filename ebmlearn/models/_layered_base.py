@@ -9,13 +9,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._types import AnyArray, Batch
+from .._types import Batch
 from ..factors import AbstractFactor, Dense
-from ..units import _random, AbstractUnits
+from ..units import AbstractUnits
 from ._alone import by_frequency, by_normal
 from ._base import matrices_of, Result, States, Strength
 from ._named_base import AbstractNamedModel
-from ._problem import Problem
 from ._sides import two_sides
 from ._statistics import Statistics
 
@@ -190,32 +189,6 @@ class AbstractLayeredModel(AbstractNamedModel):
         plain = times_weights(self, 2.0)
         return plain.uncentred([jnp.full_like(bias, 0.5) for bias in plain.unary()])
 
-    def perturbation(self, number: int, key: PRNGKeyArray) -> tuple[Float[Array, "rows _"], ...]:
-        """Noise for the log-odds of binary units, for perturbed maxima: logistic numbers, which
-        are differences of the Gumbel numbers of both states.
-        """
-        keys = jax.random.split(key, len(self.names))
-        return tuple(
-            _random.logistics(own, (number, units.width), self.dtype)
-            for units, own in zip(self.layers, keys, strict=True)
-        )
-
-    def noise_centre(self, noise: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
-        """What makes the noise of both states of a binary unit symmetric: it has mean zero, and
-        without it the perturbed maximum spreads less.
-        """
-        return jnp.stack([x.sum() for x in noise]).sum() / 2
-
-    def chosen_noise(
-        self, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
-    ) -> tuple[Bool[Array, "rows _"], ...]:
-        """A share of the units, drawn at random, in the places of `perturbation`."""
-        keys = jax.random.split(key, len(self.names))
-        return tuple(
-            jax.random.bernoulli(own, share, (number, units.width))
-            for units, own in zip(self.layers, keys, strict=True)
-        )
-
     def sampled_statistics(self, units: PyTree, means: bool) -> Statistics:
         """The statistics of samples; with `means`, layers that can be summed out are replaced by
         their means given the others.
@@ -233,26 +206,6 @@ class AbstractLayeredModel(AbstractNamedModel):
             elif first == layer and second != layer:
                 out = out + layers[second] @ weights.T
         return out
-
-    def with_cost(self, seen: PyTree, cost: Callable[..., AnyArray]) -> Problem:
-        """The model whose log-potential is higher by the cost of the visible units: for the Hamming
-        loss, $b_i$ plus $1 - 2 v_i$ (Ping & Ihler 2017, eq. (7)).
-        """
-        (truth,) = seen
-        extra = cost(jnp.ones_like(truth), truth) - cost(jnp.zeros_like(truth), truth)
-        _checks.exact_shape("cost", extra, truth.shape, "one number a visible unit")
-        bias = jnp.broadcast_to(self.unary()[0], truth.shape) + extra.astype(truth.dtype)
-        return self.with_unary((bias, *self.unary()[1:])).problem(None, None)
-
-    def rival(self, units: PyTree, seen: PyTree) -> tuple[Float[Array, "rows visible"]]:
-        """Those of the first layer."""
-        return (jax.tree.leaves(units)[0],)
-
-    def cost_of(
-        self, rival: PyTree, seen: PyTree, cost: Callable[..., AnyArray]
-    ) -> Float[AnyArray, " rows"]:
-        """The sum over the visible units."""
-        return cost(rival[0], seen[0]).sum(-1)
 
     def near(self, units: PyTree, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
         """The states that data tell. Of hidden layers, those that a sweep begins with need no

@@ -18,7 +18,7 @@ from .._types import AnyArray
 from ..inference import Exact
 from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler, Gibbs, sample
-from ..samplers._base import require_beta
+from ..samplers._base import require_beta, require_sampler
 from . import _events
 from ._exchange import Exchanged, require_exchange
 
@@ -85,9 +85,8 @@ class EnergyDistribution(Distribution):
           the same.
         """
         _events.check(model)
-        if sampler is not None and not isinstance(sampler, AbstractSampler):
-            got = _checks.describe(sampler)
-            raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+        if sampler is not None:
+            require_sampler(sampler)
         require_beta(sampler)
         _checks.count("steps", steps)
         if isinstance(log_partition, str):

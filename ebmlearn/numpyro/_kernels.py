@@ -24,7 +24,7 @@ from ..samplers import (
     TrajectoryTempering,
 )
 from ..samplers._adaptation import Ladder, ladder_of, with_ladder
-from ..samplers._base import share_accepted
+from ..samplers._base import require_sampler, share_accepted
 from ..units import AbstractUnits
 from ._events import typed
 
@@ -132,9 +132,7 @@ class SamplerKernel(MCMCKernel):
           so that neighbours swap equally often, as [`ebmlearn.adapt_ladder`][] does. Vectorised
           chains share a ladder. It needs a `num_warmup` of 80 at least.
         """
-        if not isinstance(sampler, AbstractSampler):
-            got = _checks.describe(sampler)
-            raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+        require_sampler(sampler)
         self.sampler = sampler
         self.adapt = adapt
 

@@ -118,6 +118,13 @@ class AbstractChains(AbstractSampler):
         require_chains(model, type(self).__name__)
 
 
+def require_sampler(sampler: Any, hint: str = "") -> None:
+    """Raises `TypeError` unless this is a sampler."""
+    if not isinstance(sampler, AbstractSampler):
+        got = _checks.describe(sampler)
+        raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}{hint}.")
+
+
 def require_beta(sampler: Any) -> None:
     """Raises `ValueError` if a sampler draws from a tempered model."""
     beta = getattr(sampler, "beta", 1.0)

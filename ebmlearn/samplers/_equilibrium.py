@@ -9,7 +9,7 @@ from .. import _checks
 from .._types import Batch, Key
 from ..models import AbstractPlainModel
 from ..models._require import require_chains, require_single
-from ._base import AbstractSampler
+from ._base import AbstractSampler, require_sampler
 from ._diagnostics import autocorrelation_time, r_hat
 from ._modes import ERRORS, gaps, MODES, on_modes, visible
 from ._sample import sample
@@ -79,9 +79,7 @@ def equilibrium(
     _checks.count("burn_in", burn_in, 0)
     _checks.count("steps", steps, 4)
     _checks.count("modes", modes)
-    if not isinstance(sampler, AbstractSampler):
-        got = _checks.describe(sampler)
-        raise TypeError(f"`sampler` must be a sampler such as `Gibbs()`, got {got}.")
+    require_sampler(sampler)
     pick, one, two = jax.random.split(_checks.as_key(key), 3)
     _, seen, observed = model.observe(_checks.as_data("data", data), "data")
     if model.has_gaps(observed):

@@ -16,6 +16,7 @@ from ..inference._bp import settings_of
 from ..models import AbstractPlainModel
 from ..models._problem import each
 from ..models._require import refuse
+from ..units import _random
 from ._base import AbstractSampler
 
 
@@ -149,18 +150,70 @@ class PMP(AbstractSampler):
         if is_off(self.renewal, 1):
             return state
         # The messages of noise of its own, so that the first step is as good as any other.
-        noise = model.perturbation(_rows(state), key)
+        noise = perturbation(model, _rows(state), key)
         return eqx.filter_jit(perturbed)(self, model, state, noise)[0]
 
     def _step(self, model: Any, state: PMPState, key: PRNGKeyArray) -> tuple[PMPState, PMPInfo]:
         number = _rows(state)
         one, two = jax.random.split(key)
-        noise = model.perturbation(number, one)
+        noise = perturbation(model, number, one)
         if not is_off(self.renewal, 1):
-            drawn = model.chosen_noise(number, self.renewal, two)
+            drawn = _renewed(model, number, self.renewal, two)
             pairs = zip(drawn, noise, state.noise, strict=True)
             noise = tuple(jnp.where(new, a, b) for new, a, b in pairs)
         return perturbed(self, model, state, noise)
+
+
+def _terms(model: Any) -> tuple[tuple[Int[np.ndarray, " _"], bool], ...]:
+    """For each unary term of a model, the unit that each number belongs to; and whether these are
+    log-odds, one for each unit, or the scores of all its states.
+    """
+    if not model.layerwise:
+        return ((model.owners, False),)
+    steps = [max(units.width // max(units.size, 1), 1) for units in model.layers]
+    pairs = zip(model.layers, steps, strict=True)
+    return tuple((np.arange(u.width) // step, u.width == u.size) for u, step in pairs)
+
+
+def perturbation(
+    model: Any, number: int, key: PRNGKeyArray
+) -> tuple[Float[Array, "samples _"], ...]:
+    """Noise for every unary term. Scores get Gumbel numbers less their mean over a unit, which has
+    mean zero and moves no maximum; log-odds get logistic numbers, which are differences of the
+    Gumbel numbers of both states.
+    """
+    terms, out = _terms(model), []
+    for (owner, log_odds), own in zip(terms, jax.random.split(key, len(terms)), strict=True):
+        draw = _random.logistics if log_odds else _random.gumbels
+        noise = draw(own, (number, len(owner)), model.dtype)
+        out.append(noise if log_odds else noise - _own_mean(noise, owner))
+    return tuple(out)
+
+
+def _own_mean(noise: Float[Array, "samples _"], owner: Int[np.ndarray, " _"]) -> Array:
+    """The mean over the states of each unit."""
+    counts = np.bincount(owner)
+    mean = jax.vmap(lambda x: jax.ops.segment_sum(x, owner, len(counts)))(noise)
+    return (mean / jnp.broadcast_to(jnp.asarray(counts, noise.dtype), mean.shape))[:, owner]
+
+
+def noise_centre(model: Any, noise: tuple[Float[Array, "... _"], ...]) -> Float[Array, "..."]:
+    """What makes the noise of both states symmetric where there is noise on log-odds: it has mean
+    zero, and without it the perturbed maximum spreads less.
+    """
+    pairs = zip(_terms(model), noise, strict=True)
+    return jnp.stack([x.sum(-1) * (0.5 if own[1] else 0.0) for own, x in pairs]).sum(0)
+
+
+def _renewed(
+    model: Any, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
+) -> tuple[Bool[Array, "samples _"], ...]:
+    """A share of the units, drawn at random, in the places of their noise."""
+    terms, out = _terms(model), []
+    for (owner, _), own in zip(terms, jax.random.split(key, len(terms)), strict=True):
+        units = int(owner.max(initial=-1)) + 1
+        out.append(jax.random.bernoulli(own, share, (number, units))[:, owner])
+    return tuple(out)
 
 
 def _rows(state: PMPState) -> int:
@@ -187,7 +240,7 @@ def perturbed(
         extra = view.linear(states, noise)
         info = PMPInfo(
             energy=extra - score,
-            perturbed=score - model.noise_centre(noise),
+            perturbed=score - noise_centre(model, noise),
             peak=view.is_peak(states, instance),
             residual=residual,
         )

@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import Key
 from ..models import AbstractModel
-from ._base import AbstractSampler
+from ._base import AbstractSampler, require_sampler
 from ._modes import ERRORS, gaps, on_modes, visible
 
 
@@ -68,12 +68,7 @@ def sample(
     an array of integers `[num_samples, *shape]`. With `with_info`, a pair of the samples and the
     info of the sampler, with a leading axis of steps and without burn-in.
     """
-    if not isinstance(sampler, AbstractSampler):
-        got = _checks.describe(sampler)
-        raise TypeError(
-            f"`sampler` must be a sampler such as `Gibbs()`, got {got}: write"
-            " `sample(model, Gibbs(), 1000, key=0)`."
-        )
+    require_sampler(sampler, ": write `sample(model, Gibbs(), 1000, key=0)`")
     _checks.count("num_samples", num_samples)
     if num_chains is None:
         num_chains = num_samples if sampler.independent else min(num_samples, 100)
