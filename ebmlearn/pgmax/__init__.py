@@ -36,6 +36,7 @@ from ._grid import (
 )
 from ._inferer import MatrixBP as MatrixBP
 from ._layout import Constants as _Constants, Kind as _Kind, Layout as _Layout, Wires as _Wires
+from ._listed import Listed as _Listed, Listing as _Listing
 from ._model import FactorGraphModel as FactorGraphModel
 from ._names import Ids as _Ids, Names as _Names
 from ._networks import from_tables as _from_tables
@@ -60,6 +61,7 @@ _MAKERS["tables"] = _from_tables
 _SAVED = {
     kind.__name__: kind
     for kind in (
-        FactorGraphModel, _Wires, _Names, _Ids, _Layout, _Kind, _Constants, _Sites, *_NORMALISERS
+        FactorGraphModel, _Wires, _Names, _Ids, _Layout, _Kind, _Constants, _Sites, _Listed,
+        _Listing, *_NORMALISERS
     )
 }  # fmt: skip

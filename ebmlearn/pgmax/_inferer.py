@@ -1,3 +1,4 @@
+import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -17,18 +18,22 @@ from ..inference._base import limited, Limits
 from ..inference._bp import in_form, passed
 from ..messages import Form, GraphInstance, ODDS_LIMIT
 from ._dense_group import RBMFactor
+from ._factors import factors_of
 from ._layout import lay_out, Layout, Wires
-from ._tables import Tables
 from ._view import GraphView
 
 
 class _Slices(NamedTuple):
     """Where the parts of PGMax's flat arrays are."""
 
-    weights: tuple[tuple[int, tuple[int, ...]], ...]
-    potentials: tuple[tuple[int, int], ...]
+    groups: tuple[tuple[int, tuple[int, ...], bool], ...]
     dense: tuple[int, int]
     rest: tuple[tuple[int, int], ...]
+
+    @property
+    def weights(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Those of dense groups, and their shapes."""
+        return [(start, shape) for start, shape, dense in self.groups if dense]
 
 
 def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> BeliefPropagation:
@@ -63,17 +68,11 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> BeliefPropaga
     layout, wires, owners = lay_out(
         state.variable_groups, groups, state.vars_to_starts, state.wiring
     )
-    weights, potentials = [], []
-    for group, (shape, dense) in zip(owners, layout.groups, strict=True):
-        start = int(state.factor_group_to_potentials_starts[group])
-        if dense:
-            weights.append((start, shape))
-        else:
-            potentials.append((start, start + int(np.prod(shape))))
+    starts = state.factor_group_to_potentials_starts
+    groups_of = zip(owners, layout.groups, strict=True)
     ranges = {k: (int(a), int(b)) for k, (a, b) in state.factor_type_to_msgs_range.items()}
     slices = _Slices(
-        tuple(weights),
-        tuple(potentials),
+        tuple((int(starts[group]), *shape) for group, shape in groups_of),
         ranges[RBMFactor],
         tuple(ranges[kind.type] for kind in layout.kinds),
     )
@@ -188,11 +187,12 @@ def _parts(arrays: infer.BPArrays) -> tuple[Array, Array, Array]:
     )
 
 
-def _weights(slices: _Slices, log_potentials: Array) -> list[Float[Array, "m n"]]:
-    out = []
-    for start, shape in slices.weights:
-        out.append(log_potentials[start : start + shape[0] * shape[1]].reshape(shape))
-    return out
+def _values(slices: _Slices, log_potentials: Array) -> list[Float[Array, "..."]]:
+    """The log-potentials of each group."""
+    return [
+        log_potentials[start : start + math.prod(shape)].reshape(shape)
+        for start, shape, _ in slices.groups
+    ]
 
 
 def _dense(slices: _Slices, messages: Array) -> list[tuple[Array, Array]]:
@@ -212,7 +212,9 @@ def _fits(slices: _Slices, given: tuple, temperature: Float[AnyArray, ""]) -> Bo
     to start from.
     """
     peaks = [jnp.zeros((), given[0].dtype)]
-    for w, pair in zip(_weights(slices, given[0]), _dense(slices, given[1]), strict=True):
+    values = zip(_values(slices, given[0]), slices.groups, strict=True)
+    weights = [x for x, (_, _, dense) in values if dense]
+    for w, pair in zip(weights, _dense(slices, given[1]), strict=True):
         peaks.append(jnp.abs(w).max())
         peaks += [2 * jnp.abs(m - w / 2).max() for m in pair]
     return jnp.stack(peaks).max() <= ODDS_LIMIT * temperature
@@ -236,17 +238,20 @@ def _run(
     """
     log_potentials, messages, evidence = given
     dtype = evidence.dtype
-    weights = [w.astype(dtype) / temperature for w in _weights(slices, log_potentials)]
-    flat = [jnp.zeros(0, dtype), *(log_potentials[a:b] for a, b in slices.potentials)]
-    potentials = jnp.clip(jnp.concatenate(flat).astype(dtype) / temperature, -LIMIT, LIMIT)
+    values = [x.astype(dtype) / temperature for x in _values(slices, log_potentials)]
+    weights = [values[k] for k in layout.dense]
+    values = [
+        x if d else jnp.clip(x, -LIMIT, LIMIT)
+        for x, (_, d) in zip(values, layout.groups, strict=True)
+    ]
+    product = "max" if hard else "sum"
+    factors = factors_of(layout, wires, values, product, dtype)
     rest = jnp.concatenate([jnp.zeros(0, dtype), *(messages[a:b] for a, b in slices.rest)])
     pairs = [
         tuple(m.astype(dtype) / temperature - w / 2 for m in pair)
         for w, pair in zip(weights, _dense(slices, messages), strict=True)
     ]
     instance = GraphInstance((evidence / temperature,), None)
-
-    tables = Tables(layout, wires, potentials, tuple(weights))
 
     def flat_pairs(messages: Any, form: Form) -> list[Float[Array, "m n 2 2"]]:
         """The messages of dense groups as PGMax keeps them."""
@@ -259,7 +264,7 @@ def _run(
         return out
 
     def run(form: Form) -> tuple[list[Array], Array, Array | None]:
-        view = GraphView(tables, "max" if hard else "sum", form, damping)
+        view = GraphView(factors, layout, wires, product, form, damping)
         start = tuple(tuple(map(jnp.exp, pair)) if form == "odds" else pair for pair in pairs)
         begun = view.normalised(rest.astype(dtype) / temperature) if layout.kinds else rest
         first = view.state(start, begun.astype(dtype), instance)

@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from pgmax import factor
 
-from .._sentinels import EXCLUDED, LEAST
+from .._sentinels import LEAST
 from .._types import AnyArray
 from ..messages import (
     AbstractGraphMaker,
@@ -28,10 +27,10 @@ from ..messages import (
     Start,
     total,
 )
+from ..models._groups import as_rows
+from ..models._require import refuse
+from ._factors import DenseFactor, KindFactor
 from ._layout import Layout, Wires
-from ._stacks import stacks_of
-from ._tables import Tables
-from ._updates import UPDATES
 
 
 class GraphView(AbstractGraphView):
@@ -43,7 +42,9 @@ class GraphView(AbstractGraphView):
     form, or its odds; see `messages/_edge.py`.
     """
 
-    tables: Tables
+    factors: tuple[DenseFactor | KindFactor, ...]
+    layout: Layout = eqx.field(static=True)
+    wires: Wires
     weights: tuple[Float[Array, "_ _"], ...]
     shifts: tuple[tuple[Float[Array, " _"], Float[Array, " _"]], ...]
     damping: Float[AnyArray, ""] | None
@@ -53,15 +54,17 @@ class GraphView(AbstractGraphView):
 
     def __init__(
         self,
-        tables: Tables,
+        factors: tuple[DenseFactor | KindFactor, ...],
+        layout: Layout,
+        wires: Wires,
         product: Product,
         form: Form,
         damping: Float[AnyArray, ""] | None,
         begin: Start | None = None,
     ):
-        self.tables, self.product, self.form, self.damping = tables, product, form, damping
-        self.begin = begin
-        half = [w / 2 for w in tables.weights]
+        self.factors, self.layout, self.wires = factors, layout, wires
+        self.product, self.form, self.damping, self.begin = product, form, damping, begin
+        half = [f.weights / 2 for f in factors if isinstance(f, DenseFactor)]
         self.shifts = tuple((_sum(w, 1), _sum(w, 0)) for w in half)
         if form == "odds":
             # Outside its range this form is not used; there, the clip keeps gradients finite.
@@ -119,12 +122,14 @@ class GraphView(AbstractGraphView):
     ) -> tuple[Float[Array, "..."], ...]:
         scores, _ = self._shifted(state.fields, instance)
         vtof = self._towards_factors(scores, state.rest, instance)
-        dense = [
-            jax.nn.softmax(temperature * self._dense_scores(k, state, scores), axis=0)[3]
-            for k in range(len(self.weights))
-        ]
-        listed = self.tables.expected(temperature * vtof, self.product, temperature)
-        return self.tables.by_group(listed, dense)
+        out: list[Array] = []
+        for f in self.factors:
+            if isinstance(f, DenseFactor):
+                own = temperature * self._dense_scores(f.number, state, scores)
+                out.append(jax.nn.softmax(own, axis=0)[3])
+            else:
+                out += f.expected(temperature * vtof[slice(*f.kind.messages)], temperature)
+        return tuple(out)
 
     def linear(
         self, states: Int[Array, " variables"], unary: tuple[Float[Array, " states"]]
@@ -135,38 +140,17 @@ class GraphView(AbstractGraphView):
     def given(
         self, states: Int[Array, " variables"], instance: GraphInstance
     ) -> Float[Array, "variables most"]:
-        """The score of every state of every variable given all other variables. In log-odds form
-        and of max-product only.
-        """
+        """The score of every state of every variable given all other variables."""
+        met = states[self.wires.variable] == self.wires.local
         (fields,) = instance.unary
-        chosen = self.tables.chosen(states)
-        vtof = chosen[self.wires.states]
-        parts = [jnp.zeros(0, vtof.dtype)]
-        for k, kind in enumerate(self.layout.kinds):
-            own = vtof[slice(*kind.messages)]
-            if kind.type is factor.EnumFactor:
-                parts.append(self._given_listed(k, own))
-            else:
-                parts.append(self._messages(k, own))
-        sent = jnp.maximum(jnp.concatenate(parts).astype(vtof.dtype), jnp.asarray(EXCLUDED))
-        fields = fields.at[self.wires.states].add(sent)
-        for w, (first, second) in zip(self.weights, self.wires.ends, strict=True):
-            one, two = (self.tables.is_one(chosen, end) for end in (first, second))
-            fields = fields.at[first + 1].add(2 * jnp.matmul(w, two, precision="highest"))
-            fields = fields.at[second + 1].add(2 * jnp.matmul(one, w, precision="highest"))
+        for f in self.factors:
+            fields = fields + f.fields(met.astype(fields.dtype))
         return self._by_variable(fields)
 
-    def _given_listed(self, k: int, vtof: Float[Array, " edge_states"]) -> Array:
-        """Of factors that list their configurations: the log-potential at each state of each of
-        their variables, the others being as chosen.
-        """
-        arguments, kind = self.wires.arguments[k], self.layout.kinds[k]
-        at, of = arguments["factor_configs_edge_states"], arguments["factor_configs_indices"]
-        differs = (vtof < 0).astype(jnp.int32)[at]
-        potentials = self.tables.potentials_of(kind)
-        elsewhere = jax.ops.segment_sum(differs, of, potentials.shape[0])[of] - differs
-        met = jnp.where(elsewhere == 0, potentials[of], jnp.asarray(EXCLUDED, vtof.dtype))
-        return jnp.full_like(vtof, EXCLUDED).at[at].max(met)
+    @property
+    def kinds(self) -> list[KindFactor]:
+        """All factors but dense groups, in the order of their messages."""
+        return [f for f in self.factors if isinstance(f, KindFactor)]
 
     def _told(
         self, rest: Float[Array, " edge_states"], instance: GraphInstance
@@ -177,18 +161,16 @@ class GraphView(AbstractGraphView):
         self, scores: Float[Array, " states"], state: GraphState, instance: GraphInstance
     ) -> tuple[list[Float[Array, " _"]], list[Float[Array, "_ _"]]]:
         vtof = self._towards_factors(scores, state.rest, instance)
-        listed = [
-            self.tables.normalisers(k, vtof[slice(*kind.messages)], self.product)
-            for k, kind in enumerate(self.layout.kinds)
-        ]
+        listed = [f.normalisers(vtof[slice(*f.kind.messages)]) for f in self.kinds]
         dense = range(len(self.weights))
         return listed, [self._reduce(self._dense_scores(k, state, scores), 0) for k in dense]
 
     def _log_potential(self, states: Int[Array, " variables"]) -> Float[Array, ""]:
-        return self.tables.log_potential(states, self.product)
+        return _met(self.factors, states)
 
     def _features(self, states: Int[Array, " variables"]) -> tuple[Float[Array, "..."], ...]:
-        return self.tables.features(states, self.product)
+        found = eqx.filter_grad(_met)(self.factors, states)
+        return sum((f.statistic(g) for f, g in zip(self.factors, found, strict=True)), ())
 
     def _edges(self, state: GraphState) -> tuple[Any, Float[Array, " edge_states"]]:
         return state.messages, state.rest
@@ -215,15 +197,14 @@ class GraphView(AbstractGraphView):
         return self.wires.degrees
 
     def _widths(self) -> Float[Array, " variables"]:
-        variable, dtype = jnp.asarray(self.wires.variable), self.tables.potentials.dtype
+        variable, dtype = jnp.asarray(self.wires.variable), self.factors[0].dtype
         width = jnp.ones(self.layout.num_variables, dtype)
         for first, second in self.wires.ends:
             for end, other in ((first, second), (second, first)):
                 width = width.at[variable[end]].max(2.0 if other.shape[0] else 1.0)
-        for k, kind in enumerate(self.layout.kinds):
-            at = variable[self.wires.states[slice(*kind.messages)]]
-            ones = jnp.ones(at.shape, dtype)
-            width = width.at[at].max(self.tables.over_factors(k, ones))
+        for f in self.kinds:
+            at = variable[f.states]
+            width = width.at[at].max(f.widths())
         return width
 
     def _places(
@@ -233,16 +214,6 @@ class GraphView(AbstractGraphView):
 
     def _by_field(self, tops: Float[Array, " variables"]) -> Float[Array, " states"]:
         return tops[self.wires.variable]
-
-    @property
-    def layout(self) -> Layout:
-        """The shape of the graph."""
-        return self.tables.layout
-
-    @property
-    def wires(self) -> Wires:
-        """What is joined to what."""
-        return self.tables.wires
 
     def _towards_factors(
         self,
@@ -290,27 +261,9 @@ class GraphView(AbstractGraphView):
         else:
             free = self._places(instance.clamp)[0][self.wires.states] < 0
             vtof = jnp.where(free, vtof - rest, vtof)
-        parts = [
-            self._messages(k, vtof[slice(*kind.messages)])
-            for k, kind in enumerate(self.layout.kinds)
-        ]
+        parts = [f.messages(vtof[slice(*f.kind.messages)], self.product) for f in self.kinds]
         new = self._damped(rest, jnp.concatenate(parts).astype(rest.dtype))
         return self.normalised(new)
-
-    def _messages(self, k: int, vtof: Float[Array, " edge_states"]) -> Any:
-        """New messages of all factors of a kind."""
-        kind = self.layout.kinds[k]
-        update = UPDATES.get(kind.type, factor.FAC_TO_VAR_UPDATES[kind.type])
-        # PGMax mixes dtypes and ranks, which a user may have forbidden.
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            return update(
-                vtof_msgs=vtof,
-                log_potentials=self.tables.potentials_of(kind),
-                temperature=0.0 if self.product == "max" else 1.0,
-                normalize=True,
-                **self.wires.arguments[k],
-                **kind.arguments(),
-            )
 
     def normalised(self, rest: Float[Array, " edge_states"]) -> Float[Array, " edge_states"]:
         """Messages less the largest of each edge."""
@@ -344,14 +297,9 @@ class GraphView(AbstractGraphView):
 
     def _by_variable(self, fields: Float[Array, " states"]) -> Float[Array, "variables most"]:
         """The states of each variable as a row; what counts as nothing where it has no more."""
-        layout = self.layout
-        if layout.is_uniform:
-            return fields.reshape(layout.num_variables, layout.max_states)
-        slots = self.wires.slots
-        variables = jnp.arange(layout.num_variables, dtype=slots.dtype)[:, None]
-        states = jnp.arange(layout.max_states, dtype=slots.dtype)[None, :]
-        own = (self.wires.variable[slots] == variables) & (self.wires.local[slots] == states)
-        return jnp.where(own, fields[slots], jnp.asarray(LEAST, fields.dtype))
+        counts = self.layout.every_count
+        there = as_rows(jnp.ones(fields.shape, bool), counts)
+        return jnp.where(there, as_rows(fields, counts), jnp.asarray(LEAST, fields.dtype))
 
 
 class GraphMaker(AbstractGraphMaker):
@@ -366,7 +314,8 @@ class GraphMaker(AbstractGraphMaker):
         damping: Float[AnyArray, ""] | None,
         beta: Float[AnyArray, ""],
     ) -> GraphView:
-        return GraphView(model.tables(beta), product, form, damping, model.start)
+        factors = tuple(f.tempered(beta) for f in model.factors(product))
+        return GraphView(factors, model.layout, model.wires, product, form, damping, model.start)
 
     def fits(
         self, model: Any, temperature: Float[AnyArray, ""], damped: bool
@@ -374,12 +323,13 @@ class GraphMaker(AbstractGraphMaker):
         return False if damped else odds_serve(model.blocks(), temperature)
 
     def size(self, model: Any, schedule: Schedule) -> int:
-        layout = model.layout
-        dense = sum(2 * math.prod(layout.groups[k][0]) for k in layout.dense)
-        return dense + len(model.wires.states)
+        return sum(f.size({}) for f in model.factors())
 
     def tables(self, model: Any) -> Stacks:
-        return stacks_of(model)
+        if any(kind.type is not factor.EnumFactor for kind in model.layout.kinds):
+            hint = "write it as tables by `uai.to_tables`"
+            refuse(model, "let all factors list their configurations, or be dense", hint)
+        return model.whole_tables()
 
     def mended(
         self, model: Any, states: Int[Array, " variables"], instance: GraphInstance
@@ -389,6 +339,16 @@ class GraphMaker(AbstractGraphMaker):
             return states
         held = None if instance.clamp is None else (instance.clamp >= 0)[None]
         return model.sites.followed(states[None], held)[0]
+
+
+def _met(
+    factors: tuple[DenseFactor | KindFactor, ...], states: Int[Array, " variables"]
+) -> Float[Array, ""]:
+    """The sum of the log-potentials that one configuration meets."""
+    out = jnp.zeros((), factors[0].dtype if factors else float)
+    for f in factors:
+        out = out - f.energy(f.layout.by_group(states))
+    return out
 
 
 def _sum(x: Float[Array, "m n"], axis: int) -> Float[Array, " _"]:

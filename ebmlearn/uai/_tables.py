@@ -7,6 +7,7 @@ import numpy as np
 
 from .._sentinels import EXCLUDED
 from ..elimination import Network
+from ..factors import Stacks
 from ..models import AbstractModel, GridMRF, RBM, TableModel
 from ..models._edges import edges_of
 from ..models._lattice import ends, OFFSETS
@@ -179,8 +180,8 @@ def _binary(model: Any) -> TableModel:
     return TableModel([2] * starts[-1], scopes, tables)
 
 
-def _graph(model: Any) -> TableModel:
-    """Graphs that list their tables, and what variables have of their own."""
+def _graph(model: Any, stacks: Stacks) -> TableModel:
+    """Tables, and what variables have of their own."""
     scopes: list[tuple[int, ...]] = []
     tables: list[np.ndarray] = []
     (unary,) = model.unary()
@@ -188,24 +189,18 @@ def _graph(model: Any) -> TableModel:
         if own.any():
             scopes.append((v,))
             tables.append(own)
-    for members, stack in model.as_tables():
+    for members, stack in stacks:
         scopes += map(tuple, np.asarray(members).tolist())
         tables += list(np.asarray(stack))
     return TableModel(model.num_states, scopes, tables)
-
-
-def _factors(model: Any) -> TableModel:
-    from ..pgmax._networks import to_tables
-
-    return to_tables(model)
 
 
 # How each kind of model becomes tables.
 _MAKERS: dict[str, Callable[[Any], TableModel]] = {
     "tables": lambda model: model,
     "binary": _binary,
-    "grid": _graph,
-    "factors": _factors,
+    "grid": lambda model: _graph(model, model.as_tables()),
+    "factors": lambda model: _graph(model, model.whole_tables()),
 }
 
 
