@@ -156,16 +156,16 @@ def cut_states(
 
 
 def as_rows(
-    flat: Float[Array, "*batch states"], counts: tuple[int, ...]
+    flat: Float[Array, "*batch states"], counts: tuple[int, ...], missing: float = 0.0
 ) -> Float[Array, "*batch variables most"]:
-    """The states of all variables, one after the other, as a row for each variable: zero where it
-    has no more states.
+    """The states of all variables, one after the other, as a row for each variable: `missing` where
+    it has no more states.
     """
     shape = *flat.shape[:-1], len(counts), max(counts)
     if min(counts) == max(counts):
         return flat.reshape(shape)
     variable, local = _by_state(counts)
-    return jnp.zeros(shape, flat.dtype).at[..., variable, local].set(flat)
+    return jnp.full(shape, missing, flat.dtype).at[..., variable, local].set(flat)
 
 
 def as_flat(

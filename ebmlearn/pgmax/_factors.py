@@ -301,14 +301,12 @@ class KindFactor(AbstractGraphFactor):
 def factors_of(
     layout: Layout,
     wires: Wires,
+    listed: Sequence[Listed | None],
     log_potentials: Sequence[Float[Array, "..."]],
     product: str,
     dtype: DTypeLike,
-    listed: Sequence[Listed | None] | None = None,
 ) -> tuple[DenseFactor | KindFactor, ...]:
-    """The factors of a graph, in the order of their log-potentials; with `listed`, those that have
-    tables.
-    """
+    """The factors of a graph, in the order of their log-potentials."""
     out: list[DenseFactor | KindFactor] = []
     dense = list(enumerate(layout.dense))
 
@@ -320,7 +318,6 @@ def factors_of(
     for i, own in enumerate(layout.owned):
         add_dense(own[0] if own else 0)
         parts = [jnp.zeros(0, dtype), *(log_potentials[k].reshape(-1) for k in own)]
-        tables = None if listed is None else listed[i]
-        out.append(KindFactor(layout, wires, i, jnp.concatenate(parts), product, tables))
+        out.append(KindFactor(layout, wires, i, jnp.concatenate(parts), product, listed[i]))
     add_dense(len(layout.groups))
     return tuple(out)

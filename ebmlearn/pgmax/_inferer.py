@@ -245,7 +245,8 @@ def _run(
         for x, (_, d) in zip(values, layout.groups, strict=True)
     ]
     product = "max" if hard else "sum"
-    factors = factors_of(layout, wires, values, product, dtype)
+    none = (None,) * len(layout.kinds)
+    factors = factors_of(layout, wires, none, values, product, dtype)
     rest = jnp.concatenate([jnp.zeros(0, dtype), *(messages[a:b] for a, b in slices.rest)])
     pairs = [
         tuple(m.astype(dtype) / temperature - w / 2 for m in pair)

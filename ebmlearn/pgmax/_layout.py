@@ -51,7 +51,6 @@ class Layout:
     groups: tuple[tuple[tuple[int, ...], bool], ...]
     kinds: tuple[Kind, ...]
     counts: tuple[int, ...] | int
-    num_states: int
     max_states: int
     num_edges: int
 
@@ -187,7 +186,6 @@ def lay_out(
         groups=tuple(shapes),
         kinds=tuple(kinds),
         counts=most if (counts == most).all() else tuple(counts.tolist()),
-        num_states=len(variable),
         max_states=most,
         num_edges=edges,
     )

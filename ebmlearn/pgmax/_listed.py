@@ -99,7 +99,7 @@ def _enumerated(layout: Layout, wires: Wires, k: int, wide: int, new: _New) -> I
     """Factors that list their configurations. Of a wide one that lists few, the number of its
     configuration is a helper variable, which determines all others.
     """
-    variable, local, first = np.asarray(wires.variable), np.asarray(wires.local), 0
+    variable, place, first = np.asarray(wires.variable), np.asarray(wires.local), 0
     for states in configurations(layout, wires, k):
         scopes, shape = variable[states[:, 0]], states.shape[:2]
         numbers = np.arange(first, first + math.prod(shape)).reshape(shape)
@@ -107,27 +107,16 @@ def _enumerated(layout: Layout, wires: Wires, k: int, wide: int, new: _New) -> I
         sizes = np.asarray(layout.every_count)[scopes]
         for size in np.unique(sizes, axis=0):
             same = (sizes == size).all(-1)
-            batch = scopes[same], local[states[same]], numbers[same]
+            joined, own, local = scopes[same], numbers[same], place[states[same]]
             entries = math.prod(size.tolist())
-            if entries > 2**wide and shape[1] * int(size.sum()) < entries:
-                yield from _numbered(*batch, new)
-            else:
-                yield batch
-
-
-def _numbered(
-    scopes: Int[np.ndarray, "n r"],
-    states: Int[np.ndarray, "n c r"],
-    numbers: Int[np.ndarray, "n c"],
-    new: _New,
-) -> Iterator[_Batch]:
-    """The numbers of configurations as helper variables, each joined to the others."""
-    helpers = new(*numbers.shape)
-    every = np.broadcast_to(np.arange(numbers.shape[1]), numbers.shape)
-    yield helpers[:, None], every[..., None], numbers
-    for variable, own in zip(scopes.T, np.moveaxis(states, -1, 0), strict=True):
-        both = np.stack([every, own], -1)
-        yield np.stack([helpers, variable], 1), both, np.full(numbers.shape, -1)
+            if entries <= 2**wide or shape[1] * int(size.sum()) >= entries:
+                yield joined, local, own
+                continue
+            helpers, every = new(*own.shape), np.broadcast_to(np.arange(shape[1]), own.shape)
+            yield helpers[:, None], every[..., None], own
+            for variables, theirs in zip(joined.T, np.moveaxis(local, -1, 0), strict=True):
+                scope = np.stack([helpers, variables], 1)
+                yield scope, np.stack([every, theirs], -1), np.full_like(own, -1)
 
 
 def _determined(reduce: Any) -> Callable[..., Iterator[_Batch]]:

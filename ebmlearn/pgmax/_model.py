@@ -75,10 +75,9 @@ class FactorGraphModel(AbstractFactorModel):
     variables: Names
     factor_groups: Names
     sites: Sites
+    listed: tuple[Listed | None, ...]
     layout: Layout = eqx.field(static=True)
     start: Start | None = eqx.field(static=True)
-    # Files of earlier versions have none.
-    listed: tuple[Listed | None, ...] | None = None
 
     def __init__(self, graph: fgraph.FactorGraph, start: Start | None = None):
         """**Arguments:**
@@ -125,6 +124,11 @@ class FactorGraphModel(AbstractFactorModel):
         return self.sites.turns
 
     @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the evidence."""
+        return self.evidence[0].dtype
+
+    @property
     def sizes(self) -> Sizes:
         return self.layout.variables
 
@@ -141,25 +145,16 @@ class FactorGraphModel(AbstractFactorModel):
 
     def factors(self, product: str = "sum") -> tuple[DenseFactor | KindFactor, ...]:
         """The dense groups, and the other factors by type."""
-        return self._made(product, self._listed())
-
-    def _listed(self) -> tuple[Listed | None, ...]:
-        if self.listed is None and _checks.is_concrete(self.wires):
-            return listed_in(self.layout, self.wires)
-        return self.listed or (None,) * len(self.layout.kinds)
-
-    def _made(
-        self, product: str, listed: tuple[Listed | None, ...]
-    ) -> tuple[DenseFactor | KindFactor, ...]:
-        dtype = self.evidence[0].dtype
-        return factors_of(self.layout, self.wires, self.log_potentials, product, dtype, listed)
+        wired = self.layout, self.wires, self.listed
+        return factors_of(*wired, self.log_potentials, product, self.dtype)
 
     def whole_tables(self) -> Stacks:
         """All factors as stacks of tables of the variables of the graph alone."""
         if not _checks.is_concrete(self.wires):
             hint = "use it as a constant"
             refuse(self, "not be an argument of a compiled function for this", hint)
-        found = self._made("sum", listed_in(self.layout, self.wires, _WHOLE))
+        wired = self.layout, self.wires, listed_in(self.layout, self.wires, _WHOLE)
+        found = factors_of(*wired, self.log_potentials, "sum", self.dtype)
         stacks: list[Any] = [f.stacks({}, {}) for f in found]
         if None in stacks:
             refuse(self, "have factors that list their configurations, dense or logical ones")
@@ -228,7 +223,7 @@ class FactorGraphModel(AbstractFactorModel):
             return "the states of its quantised units have weights, which chains ignore; take `BP`"
         if any(excludes(x) for x in self.log_potentials) or any(
             kind.type is EnumFactor and found is not None and not found.is_full
-            for kind, found in zip(self.layout.kinds, self._listed(), strict=True)
+            for kind, found in zip(self.layout.kinds, self.listed, strict=True)
         ):
             return (
                 "its factors exclude configurations, so that variables may not come past each"

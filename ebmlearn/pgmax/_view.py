@@ -297,9 +297,7 @@ class GraphView(AbstractGraphView):
 
     def _by_variable(self, fields: Float[Array, " states"]) -> Float[Array, "variables most"]:
         """The states of each variable as a row; what counts as nothing where it has no more."""
-        counts = self.layout.every_count
-        there = as_rows(jnp.ones(fields.shape, bool), counts)
-        return jnp.where(there, as_rows(fields, counts), jnp.asarray(LEAST, fields.dtype))
+        return as_rows(fields, self.layout.every_count, LEAST)
 
 
 class GraphMaker(AbstractGraphMaker):
