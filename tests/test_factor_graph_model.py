@@ -714,7 +714,7 @@ def test_bad_input():
             ValueError,
             "variables over which it maximises",
         ),
-        (lambda: ebm.Exact(max_units=3)(model), ValueError, r"at most 2\*\*3 configurations"),
+        (lambda: ebm.Exact(max_units=3)(model), ValueError, r"at most 2\*\*3 are allowed"),
         (lambda: ebm.MeanField(2)(model), TypeError, "MeanField"),
         (lambda: ebm.CD().step(model, None, {a: states[None]}, key=key, epoch=0), TypeError, "CD"),
         (

@@ -14,14 +14,14 @@ from ..inference import Beliefs
 from ..inference._beliefs import Found
 from ..inference._eliminated import networks_of
 from ..models import TableModel
-from ..models._listed import stacks_of, told
+from ..models._listed import told, whole_stacks
 from ..models._require import Refused
 
 
 def tables_of(model: Any) -> Stacks | None:
     """The tables of a model; None if its factors are not tables."""
     try:
-        found = stacks_of(model)
+        found = whole_stacks(model)
         return None if found is None else told(found)
     except Refused:
         return None

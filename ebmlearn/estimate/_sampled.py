@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 
-from .. import _checks, messages
+from .. import _checks
 from .._types import AnyArray, Key
 from ..models import AbstractLayeredModel
 from ..models._require import require
@@ -45,7 +45,7 @@ def sampled_marginals(
     problem = model.problem(evidence, observed)
     if problem.evidence is None or problem.observed is None:
         raise ValueError("`evidence` and `observed` must be given, got None.")
-    unary, clamp = messages.instances(problem)
+    unary, clamp = problem.instances()
     held = clamp[0]
     assert held is not None
     rows, units = held.shape

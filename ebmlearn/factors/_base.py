@@ -66,6 +66,13 @@ class AbstractFactor(eqx.Module):
     def parameters(self) -> tuple[Any, ...]:
         """Its arrays of log-potentials. Of any type, for `equinox.tree_at` to find their places."""
 
+    @property
+    def helpers(self) -> tuple[int, ...]:
+        """The numbers of states of the variables that its stacks add, which come after those of the
+        model and of the factors before it.
+        """
+        return ()
+
     def is_inside(self, group: str) -> bool:
         """Whether it joins units of one group to each other."""
         return self.groups.count(group) > 1

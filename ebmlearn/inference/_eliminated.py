@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from .. import _checks, elimination
 from .._sentinels import EXCLUDED
-from ..factors import Stacks
+from ..factors import AbstractFactor, Stacks
 from ..models._listed import stacks_of
 from ._base import TooLarge
 
@@ -25,18 +25,37 @@ class _Settings(NamedTuple):
 
 
 def eliminated(
-    stacks: Stacks, counts: tuple[int, ...], instance: Any, product: str, most: int
+    stacks: Stacks,
+    counts: tuple[int, ...],
+    helpers: tuple[int, ...],
+    instance: Any,
+    product: str,
+    most: int,
 ) -> tuple[Float[Array, ""], Float[Array, " states"]]:
-    """Log Z of one instance, or its largest log-potential, and the probabilities of states. The
-    gradient of log Z is the probability of each state and of each entry of a table. Probabilities
-    cannot be differentiated, which raises an error.
+    """Log Z of one instance, or its largest log-potential, and the probabilities of states.
+    `helpers` are the numbers of states of variables that stacks have besides those of the model,
+    after these: each is determined by the others, and nobody asks for its states.
+
+    The gradient of log Z is the probability of each state and of each entry of a table.
+    Probabilities cannot be differentiated, which raises an error.
     """
     members = tuple(jnp.asarray(own, jnp.int32) for own, _ in stacks)
     tables = tuple(table for _, table in stacks)
     unary, clamp, outputs = instance
-    settings = _Settings(counts, product, most)
-    value, (_, p) = _log_z((tables, unary), members, (clamp, outputs), settings)
+    more = len(helpers)
+    wide = jnp.pad(unary, (0, sum(helpers)))
+    clamp = jnp.pad(clamp, (0, more), constant_values=-1)
+    # Mixed-product sums them out: they have one state only, given all others.
+    outputs = jnp.pad(outputs, (0, more), constant_values=product == "max")
+    settings = _Settings(counts + helpers, product, most)
+    value, (_, p) = _log_z((tables, wide), members, (clamp, outputs), settings)
+    p = p[: unary.shape[0]]
     return value, eqx.internal.nondifferentiable_backward(p, name="beliefs of `Exact`")
+
+
+def helpers_of(factors: tuple[AbstractFactor, ...]) -> tuple[int, ...]:
+    """The numbers of states of the variables that the stacks of factors add."""
+    return sum((factor.helpers for factor in factors), ())
 
 
 def check_width(problem: Any, product: str, most: int) -> None:
@@ -45,11 +64,12 @@ def check_width(problem: Any, product: str, most: int) -> None:
     assert stacks is not None
     if not _checks.is_concrete([own for own, _ in stacks]):
         return
-    counts = problem.counts
-    held = np.zeros(len(counts), bool)
+    size = len(problem.counts)
+    counts = (*problem.counts, *helpers_of(problem.model.factors()))
+    held = np.zeros(size, bool)
     if _checks.is_concrete(problem.rows):
         # What all instances hold joins nothing.
-        held = (np.asarray(problem.rows) >= 0).reshape(-1, len(counts)).all(axis=0)
+        held = (np.asarray(problem.rows) >= 0).reshape(-1, size).all(axis=0)
     known = set(np.flatnonzero(held).tolist())
     scopes = tuple(
         tuple(v for v in row if v not in known)
@@ -58,7 +78,7 @@ def check_width(problem: Any, product: str, most: int) -> None:
     )
     maximised = [frozenset()]
     if product == "mixed" and problem.outputs is not None and _checks.is_concrete(problem.outputs):
-        rows = np.asarray(problem.outputs).reshape(-1, len(counts)) & ~held
+        rows = np.asarray(problem.outputs).reshape(-1, size) & ~held
         maximised = [frozenset(np.flatnonzero(row).tolist()) for row in np.unique(rows, axis=0)]
     try:
         for own in maximised:

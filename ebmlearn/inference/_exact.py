@@ -19,7 +19,7 @@ from ..models._require import refuse
 from ..units import AbstractNumberedUnits
 from ._base import AbstractInference, TooLarge
 from ._beliefs import AbstractDerived, Beliefs
-from ._eliminated import check_width, eliminated
+from ._eliminated import check_width, eliminated, helpers_of
 from ._enumeration import Answer, CHUNK, sides, Space, Table
 from ._gaussian_exact import gaussian_exact, gaussian_statistics
 from ._nonnegative import moment_statistics
@@ -43,10 +43,10 @@ class Exact(AbstractInference):
       visible units, for a [`ebmlearn.BoltzmannMachine`][] all units. Memory is one number per
       configuration.
     - Graphs: all configurations. With `product="max"` the states of the most likely configuration
-      have probability 1. A [`ebmlearn.TableModel`][] or [`ebmlearn.GridMRF`][] with more than 4,096
-      configurations is eliminated instead: on the host, in float64, in an order that is searched
-      for. A chain or a tree of any length is easy, and so is a grid of any length that is up to
-      twenty binary pixels wide.
+      have probability 1. A graph with more than 4,096 configurations is eliminated instead: on the
+      host, in float64, in an order that is searched for. A chain or a tree of any length is easy,
+      and so is a grid of any length that is up to twenty binary pixels wide. PGMax graphs with
+      quantised units are always enumerated.
     - Nonnegative units: up to four are integrated by quadrature; any number has a formula if no two
       are joined. `residual` is the difference of log Z to a smaller quadrature rule.
     - Gaussian visible units: the hidden units are enumerated; the visible units are a mixture of
@@ -306,7 +306,8 @@ def _by_elimination(
     stacks = stacks_of(model, factors)
     assert stacks is not None
     counts = tuple(np.asarray(model.num_states).tolist())
-    return eliminated(stacks, counts, instance, way.product, way.most)
+    helpers = helpers_of(factors)
+    return eliminated(stacks, counts, helpers, instance, way.product, way.most)
 
 
 def _reduced(product: Product) -> str:

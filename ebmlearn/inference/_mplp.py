@@ -119,7 +119,7 @@ def _relaxed(engine: Engine, state: State, instance: Instance) -> tuple[State, F
         step = jnp.where(out, 1.0, jnp.broadcast_to(1 / width[:, None], out.shape))
         steps.append(step if share.ndim > 1 else step.max(-1))
     new = _less(heard.messages, [part.spread(shares) for part in engine.parts])
-    step = tuple(part.spread(steps) for part in engine.parts)
+    step = tuple(part.spread(steps, jnp.maximum) for part in engine.parts)
     moved = jax.tree.map(lambda a, b, part: (1 - part) * a + part * b, state.messages, new, step)
     far = jax.tree.map(
         lambda a, b: (jnp.abs(b - a) / jnp.maximum(jnp.abs(b), 1)).max(initial=0),

@@ -9,6 +9,7 @@ from ._assembly import (
     check_mixed as check_mixed,
     check_settings as check_settings,
     engine as engine,
+    FAST as FAST,
     fits as fits,
     form_of as form_of,
     MAKERS as MAKERS,
@@ -17,6 +18,7 @@ from ._assembly import (
     probabilities as probabilities,
     serves as serves,
     sides_of as sides_of,
+    Site as Site,
     size as size,
 )
 from ._edge import (
@@ -30,4 +32,7 @@ from ._edge import (
 )
 from ._engine import Engine as Engine, Expected as Expected, State as State
 from ._expectation import Given as Given, Moments as Moments
+from ._forms import Heard as Heard, Scores as Scores, Sums as Sums
+from ._odds import OddsSent as OddsSent
+from ._sent import AbstractSent as AbstractSent, Damp as Damp
 from ._types import Form as Form, Product as Product, Schedule as Schedule, Start as Start

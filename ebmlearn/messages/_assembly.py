@@ -40,7 +40,7 @@ class Site(NamedTuple):
     schedule: Schedule
     is_damped: bool
     beta: Float[AnyArray, ""]
-    leaves: frozenset[str]
+    leaves: frozenset[str] = frozenset()
 
     def ends(self, factor: AbstractFactor) -> tuple[int, ...]:
         """The numbers of the groups that a factor joins."""
@@ -81,7 +81,9 @@ def _dense(factor: Dense, site: Site) -> AbstractSent:
     if families == ["binary", "binary"]:
         in_place = site.schedule == "layers" and not site.is_damped
         leader = site.sides[ends[0]] if in_place and site.sides is not None else None
-        how = site.form, site.product, rules, leader
+        # Odds that are damped are not.
+        form = "log-odds" if site.is_damped else site.form
+        how = form, site.product, rules, leader
         return OddsSent(factor.weights, site.beta, ends, *how)  # pyright: ignore
     if set(families) == {"gaussian", "binary"}:
         real = families.index("gaussian")
@@ -202,18 +204,27 @@ def size(model: Any) -> int:
     return sum(factor.size(units) for factor in model.factors())
 
 
-def _is_moderate(model: Any, temperature: Float[AnyArray, ""]) -> bool | Bool[AnyArray, ""] | None:
+def _fast_dense(factor: Dense, units: Mapping[str, Any], temperature: Float[AnyArray, ""]) -> Any:
+    if any(units[group].family != "binary" for group in factor.groups):
+        return None
+    return odds_serve((factor.weights,), temperature)
+
+
+# From the class of a factor to whether the fast form of its messages, if there is one, is accurate
+# enough at a temperature. Hosts add those of their own factors.
+FAST: dict[type, Callable[[Any, Mapping[str, Any], Float[AnyArray, ""]], Any]] = {
+    Dense: _fast_dense,
+    Lattice: is_narrow,
+}
+
+
+def _is_moderate(model: Any, temperature: Float[AnyArray, ""]) -> Any:
     """Whether the fast forms of all messages are accurate enough; None if there are none."""
-    units, factors = dict(zip(names_of(model), model.layers, strict=True)), model.factors()
-    edges = [f.weights for f in factors if isinstance(f, Dense) and _joins_binary(f, units)]
-    found = [odds_serve(tuple(edges), temperature)] if edges else []
-    grids = [f for f in factors if isinstance(f, Lattice) and any(f.offset)]
-    found += [is_narrow(f, temperature) for f in grids]
-    return functools.reduce(jnp.logical_and, found) if found else None
-
-
-def _joins_binary(factor: Dense, units: Mapping[str, AbstractUnits]) -> bool:
-    return all(units[group].family == "binary" for group in factor.groups)
+    units = dict(zip(names_of(model), model.layers, strict=True))
+    factors = [f for f in model.factors() if type(f) in FAST]
+    found = [FAST[type(f)](f, units, temperature) for f in factors]
+    known = [x for x in found if x is not None]
+    return functools.reduce(jnp.logical_and, known) if known else None
 
 
 # What a program may be compiled for: whether parameters that are traced are moderate.
@@ -243,10 +254,10 @@ def moderate(model: Any) -> Bool[AnyArray, ""] | None:
 
 
 def fits(
-    model: Any, temperature: Float[AnyArray, ""], product: Product, damped: bool
+    model: Any, temperature: Float[AnyArray, ""], product: Product
 ) -> bool | Bool[AnyArray, ""]:
     """Whether messages are sent in the fast form: if it is accurate enough for sum-product."""
-    if product == "max" or (damped and any(isinstance(f, Dense) for f in model.factors())):
+    if product == "max":
         return False
     if _ASSUMED.get() is not None and not _checks.is_concrete((model, temperature)):
         # Temperatures that are traced are parameters, too.

@@ -7,7 +7,7 @@ A message from a hidden to a visible unit is $e^{\\eta z - \\Lambda z^2 / 2}$; $
 and $\\theta_2 = -\\Lambda / 2$ in the paper.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import equinox as eqx
@@ -158,7 +158,6 @@ class GaussianSent(AbstractSent):
     ends: tuple[int, int] = eqx.field(static=True)
     takes_turns: bool = eqx.field(static=True)
     is_turned: bool = eqx.field(static=True)
-    leaf: None = eqx.field(static=True, default=None)
 
     def posed(self, instance: Any) -> Any:
         real, binary = self.ends
@@ -186,7 +185,7 @@ class GaussianSent(AbstractSent):
     def is_silent(self, start: Start) -> bool:
         return False
 
-    def spread(self, fields: Sequence[Any]) -> NoReturn:
+    def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> NoReturn:
         raise NotImplementedError("Gaussian messages have one start.")
 
     def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:

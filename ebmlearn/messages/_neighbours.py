@@ -2,7 +2,7 @@
 B).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -49,7 +49,7 @@ class LatticeSent(AbstractSent):
     offset: tuple[int, ...] = eqx.field(static=True)
     ends: tuple[int, ...] = eqx.field(static=True)
     product: Product = eqx.field(static=True)
-    leaf: int | None = eqx.field(static=True)
+    leaf: Any = eqx.field(static=True)  # pyright: ignore
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class LatticeSent(AbstractSent):
     def start(self, start: Start, heard: Sequence[Heard]) -> PyTree:
         return tuple(jnp.zeros((*self.shape, n), self.table.dtype) for n in self.table.shape)
 
-    def spread(self, fields: Sequence[Any]) -> PyTree:
+    def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> PyTree:
         """Zero where there is no pair."""
         out = []
         for end, there in zip(self.ends, self._there, strict=True):
@@ -217,8 +217,10 @@ def _(primals, tangents):
     return out, jax.lax.scan(step, jnp.zeros_like(out), parts)[0]
 
 
-def is_narrow(factor: Lattice, temperature: Float[AnyArray, ""]) -> bool | Bool[Array, ""]:
-    """Whether the fast form serves."""
+def is_narrow(factor: Lattice, units: Any, temperature: Float[AnyArray, ""]) -> Any:
+    """Whether the fast form serves. Leaves have none."""
+    if not any(factor.offset):
+        return None
     table = factor.table
     width = table.max() - table.min()
     return width <= spread(table.dtype) * jnp.asarray(temperature)

@@ -1,7 +1,7 @@
 """Messages between binary units: one number for each edge and direction, see `_edge.py`."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -42,7 +42,6 @@ class OddsSent(AbstractSent):
     product: Product = eqx.field(static=True)
     rules: tuple[Rule, Rule] = eqx.field(static=True)
     leader: int | None = eqx.field(static=True)
-    leaf: None = eqx.field(static=True, default=None)
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class OddsSent(AbstractSent):
         coarse, rest = self.shifts[self.ends.index(group)]
         return sums[0] + coarse, sums[1] + rest
 
-    def spread(self, fields: Sequence[Any]) -> PyTree:
+    def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> PyTree:
         pair = [
             jnp.broadcast_to(_aligned(fields[end], k), self.weights.shape)
             for k, end in enumerate(self.ends)

@@ -3,7 +3,7 @@
 import abc
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -29,7 +29,7 @@ class AbstractSent(eqx.Module):
     """
 
     ends: eqx.AbstractVar[tuple[int, ...]]
-    leaf: eqx.AbstractVar[int | None]
+    leaf: ClassVar[Any] = None
 
     @property
     def excludes(self) -> bool:
@@ -74,8 +74,10 @@ class AbstractSent(eqx.Module):
         return sums
 
     @abc.abstractmethod
-    def spread(self, fields: Sequence[Any]) -> PyTree:
-        """Messages to each unit that say what its field does."""
+    def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> PyTree:
+        """Messages to each unit that say what its field does. Where a message is one number for two
+        scores, `joined` makes it of them.
+        """
 
     @abc.abstractmethod
     def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
@@ -170,7 +172,6 @@ class TablesSent(AbstractListed):
     ends: tuple[int, ...] = eqx.field(static=True)
     product: Product = eqx.field(static=True)
     rules: tuple[Rule, ...] = eqx.field(static=True)
-    leaf: int | None = eqx.field(static=True, default=None)
 
     @property
     def excludes(self) -> bool:
@@ -180,7 +181,7 @@ class TablesSent(AbstractListed):
         zeros = (jnp.zeros((len(self.members), n), self.tables.dtype) for n in self._sizes)
         return tuple(form.message(x) for form, x in zip(self.forms, zeros, strict=True))
 
-    def spread(self, fields: Sequence[Any]) -> PyTree:
+    def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> PyTree:
         return tuple(
             form.message(form.rows(fields[end])[self.members[:, axis], :size])
             for axis, (form, end, size) in enumerate(
@@ -272,7 +273,6 @@ class DenseSent(AbstractListed):
     ends: tuple[int, ...] = eqx.field(static=True)
     product: Product = eqx.field(static=True)
     rules: tuple[Rule, ...] = eqx.field(static=True)
-    leaf: int | None = eqx.field(static=True, default=None)
 
     def start(self, start: Start, heard: Sequence[Heard]) -> PyTree:
         m, n, *sizes = self.tables.shape
@@ -280,7 +280,7 @@ class DenseSent(AbstractListed):
         found = [form.message(x) for form, x in zip(self.forms, zeros, strict=True)]
         return tuple(found[1:] if self._is_one else found)
 
-    def spread(self, fields: Sequence[Any]) -> PyTree:
+    def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> PyTree:
         m, n, a, b = self.tables.shape
         one, two = (form.rows(fields[e]) for form, e in zip(self.forms, self.ends, strict=True))
         to_second = jnp.broadcast_to(two[None], (m, n, b))

@@ -378,6 +378,12 @@ class AbstractPlainModel(AbstractModel):
     def no_moves(self) -> str | None:
         """The same of chains that follow fields."""
 
+    def mended(self, states: tuple[Array, ...], clamp: tuple[Any, ...]) -> tuple[Array, ...]:
+        """Decoded states of one instance by group, in which units that others determine are
+        computed from these, unless they are held.
+        """
+        return states
+
     @property
     def numbered(self) -> bool:
         """Whether all units have a few states that can be listed."""

@@ -1,4 +1,3 @@
-import functools
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
@@ -14,7 +13,17 @@ from ..factors import AbstractFactor, Stacks
 from ..units import AbstractUnits
 from ._block import Block
 from ._graph import AbstractGraphModel, excludes
-from ._groups import cut_states, cut_units, Groups, likelihoods_of, place, rows_of, Sizes
+from ._groups import (
+    as_flat,
+    as_rows,
+    cut_states,
+    cut_units,
+    Groups,
+    likelihoods_of,
+    place,
+    rows_of,
+    Sizes,
+)
 from ._statistics import Statistics
 from ._turns import coloured, put, taken, unless_held
 
@@ -98,22 +107,19 @@ class AbstractFactorModel(AbstractGraphModel):
         return Groups(cut_states(states, self.sizes), self.group_names)
 
     def padded(self, flat: Float[Array, "*batch states"]) -> Float[Array, "*batch variables most"]:
-        variable, local = _by_state(self.counts)
-        shape = *flat.shape[:-1], len(self.counts), max(self.counts)
-        return jnp.zeros(shape, flat.dtype).at[..., variable, local].set(flat)
+        return as_rows(flat, self.counts)
 
     def flattened(
         self, padded: Float[Array, "*batch variables most"]
     ) -> Float[Array, "*batch states"]:
-        variable, local = _by_state(self.counts)
-        return padded[..., variable, local]
+        return as_flat(padded, self.counts)
 
     def log_potential(
         self, states: Int[Array, "*batch variables"], product: Literal["sum", "max"] = "max"
     ) -> Float[Array, "*batch"]:
         own = self._by_group(states)
         out = jnp.zeros(states.shape[:-1], self.dtype)
-        for factor in self.factors():
+        for factor in self.factors(product):
             out = out - factor.energy(own)
         return out
 
@@ -133,8 +139,10 @@ class AbstractFactorModel(AbstractGraphModel):
         means = cut_units(self.padded(unary), self.sizes)
         for own, x in zip(means, statistics.units.values, strict=True):
             out = out - (own * x.reshape(-1, *own.shape).mean(0)).sum()
-        for factor, x in zip(model.factors(), statistics.pairwise.values, strict=True):
-            out = out + factor.mean_energy((x,))
+        found = iter(statistics.pairwise.values)
+        for factor in model.factors():
+            own = tuple(next(found) for _ in factor.parameters)
+            out = out + factor.mean_energy(own) if own else out
         return out
 
     def pulled(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
@@ -156,10 +164,11 @@ class AbstractFactorModel(AbstractGraphModel):
         there = jnp.broadcast_to(self.there, found.shape)
         return jnp.where(there, found, jnp.asarray(LEAST, found.dtype))
 
-    def as_tables(self) -> Stacks:
+    def as_tables(self) -> Stacks | None:
         units, starts = self.places_of_groups()
         out = [factor.stacks(units, starts) for factor in self.factors()]
-        return sum((x for x in out if x is not None), ())
+        found: Any = [x for x in out if x is not None]
+        return sum(found, ()) if len(found) == len(out) else None
 
     def classes(self) -> Int[AnyArray, "colours width"]:
         """Variables in classes of which no two share a factor. Short rows are filled up with the
@@ -216,7 +225,7 @@ class AbstractFactorModel(AbstractGraphModel):
         return rows
 
     @property
-    def determined(self) -> Int[np.ndarray, " 0"]:
+    def determined(self) -> Int[AnyArray, " _"]:
         """None."""
         return np.zeros(0, np.int32)
 
@@ -269,12 +278,3 @@ def colours_of(stacks: Stacks, variables: int) -> Int[np.ndarray, "colours width
                 joined[v].append((side, side))
             side += 1
     return coloured(joined)
-
-
-@functools.lru_cache(maxsize=64)
-def _by_state(counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Of each state of each variable, the variable and its number there."""
-    variable = np.repeat(np.arange(len(counts)), counts)
-    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    local = np.arange(len(variable)) - first[variable]
-    return variable.astype(np.int32), local.astype(np.int32)

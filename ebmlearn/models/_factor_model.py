@@ -99,7 +99,7 @@ class FactorModel(AbstractFactorModel):
             _checks.parameter(f"unary[{name!r}]", given.get(name, jnp.zeros(u.width, dtype)))
             for name, u in variables.items()
         )
-        tables = [x for x in self.as_tables() if _checks.is_concrete(x[0])]
+        tables = [x for x in self.as_tables() or () if _checks.is_concrete(x[0])]
         self.colours = colours_of(tuple(tables), len(self.counts))
 
     def __check_init__(self):

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._sentinels import EXCLUDED
+from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..factors import AbstractFactor, scaled_potentials as scaled_potentials
 from ..units import _random
@@ -277,9 +277,23 @@ class AbstractGraphModel(AbstractTurns):
         """The same for states that have been checked."""
         return units, clamped
 
-    def from_view(self, states: Int[Array, "rows variables"]) -> Int[Array, "rows variables"]:
+    def from_view(self, states: tuple[Int[Array, "rows _"], ...]) -> Int[Array, "rows variables"]:
         """Converts states that messages decode to states of samplers."""
-        return states
+        return jnp.concatenate(states, -1)
+
+    def by_group(
+        self, unary: Sequence[Float[Array, "rows states"]], nothing: float = LEAST
+    ) -> tuple[Float[Array, "rows ..."], ...]:
+        """Unary terms of rows by group: log-odds of binary units, scores of the states of others;
+        `nothing` where one has no more.
+        """
+        (flat,) = unary
+        rows = self.padded(flat)
+        there = jnp.broadcast_to(self.padded(jnp.ones_like(flat[:1])) > 0, rows.shape)
+        rows = jnp.where(there, rows, jnp.asarray(nothing, rows.dtype))
+        sizes = tuple(((u.size,), u.number) for u in self.layers)
+        pairs = zip(self.layers, cut_units(rows, sizes), strict=True)
+        return tuple(x[..., 1] - x[..., 0] if u.width == u.size else x for u, x in pairs)
 
     def chains(
         self, num_chains: int, key: PRNGKeyArray, start: PyTree, clamped: PyTree

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._sentinels import LEAST
 from .._types import AnyArray, Targets
-from ._groups import cut_states, cut_units
-from ._problem import AbstractSampled, Chained, Instance, whole
+from ._groups import cut_states
+from ._problem import AbstractSampled, Chained, held_at, Instance, whole
 
 
 # Where a variable stands among all, its group and its index there.
@@ -101,21 +101,13 @@ class GraphProblem(AbstractSampled):
         flat = self.flat(unary)
         if self.log_likelihood is not None:
             flat = flat + self.flat(self.log_likelihood.astype(flat.dtype))
-        there = model.padded(jnp.ones_like(unary)) > 0
-        rows = model.padded(flat)
-        rows = jnp.where(jnp.broadcast_to(there, rows.shape), rows, jnp.asarray(LEAST, rows.dtype))
-        sizes = tuple(((u.size,), u.number) for u in model.layers)
-        parts, clamp = list(cut_units(rows, sizes)), [None] * len(sizes)
+        clamp = [None] * len(model.layers)
         if self.held is not None:
             held = self.flat(jnp.asarray(self.held).astype(jnp.int32))
-            clamp = list(cut_states(held, sizes))
-        for k, units in enumerate(model.layers):
-            if units.width == units.size:
-                own = clamp[k]
-                parts[k] = parts[k][..., 1] - parts[k][..., 0]
-                if own is not None:
-                    clamp[k] = jnp.where(own < 0, 0, 2 * own - 1).astype(rows.dtype)
-        return Instance(tuple(parts), tuple(clamp))
+            sizes = tuple(((u.size,), u.number) for u in model.layers)
+            parts = zip(model.layers, cut_states(held, sizes), strict=True)
+            clamp = [held_at(u, x, x >= 0, model.dtype) for u, x in parts]
+        return Instance(model.by_group((flat,)), tuple(clamp))
 
     def told(self, beliefs: tuple[Any, ...]) -> PyTree:
         """Scores of the states of variables, by group."""

@@ -1,5 +1,6 @@
 """Variables of a graph by groups: from what a user says of each to rows of all, and back."""
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -152,6 +153,38 @@ def cut_states(
         out.append(part.reshape(*part.shape[:-1], *shape))
         at += math.prod(shape)
     return tuple(out)
+
+
+def as_rows(
+    flat: Float[Array, "*batch states"], counts: tuple[int, ...], missing: float = 0.0
+) -> Float[Array, "*batch variables most"]:
+    """The states of all variables, one after the other, as a row for each variable: `missing` where
+    it has no more states.
+    """
+    shape = *flat.shape[:-1], len(counts), max(counts)
+    if min(counts) == max(counts):
+        return flat.reshape(shape)
+    variable, local = _by_state(counts)
+    return jnp.full(shape, missing, flat.dtype).at[..., variable, local].set(flat)
+
+
+def as_flat(
+    rows: Float[Array, "*batch variables most"], counts: tuple[int, ...]
+) -> Float[Array, "*batch states"]:
+    """The reverse of `as_rows`."""
+    if min(counts) == max(counts):
+        return rows.reshape(*rows.shape[:-2], math.prod(rows.shape[-2:]))
+    variable, local = _by_state(counts)
+    return rows[..., variable, local]
+
+
+@functools.lru_cache(maxsize=64)
+def _by_state(counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Of each state of each variable, the variable and its number there."""
+    variable = np.repeat(np.arange(len(counts)), counts)
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    local = np.arange(len(variable)) - first[variable]
+    return variable.astype(np.int32), local.astype(np.int32)
 
 
 def joined_states(

@@ -25,6 +25,11 @@ def stacks_of(model: Any, factors: Sequence[AbstractFactor] | None = None) -> St
     return None if any(x is None for x in found) else sum(found, ())
 
 
+def whole_stacks(model: Any) -> Stacks | None:
+    """The same with tables of the variables of the model alone, without helper variables."""
+    return model.whole_tables() if hasattr(model, "whole_tables") else stacks_of(model)
+
+
 def told(stacks: Stacks) -> Stacks:
     """Stacks without tables of zeros."""
     out = []

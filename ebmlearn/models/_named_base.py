@@ -4,7 +4,7 @@ from typing import Any, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Observed
@@ -187,9 +187,16 @@ class AbstractNamedModel(AbstractPlainModel):
         filled = [z if x is None else x for x, z in zip(states, zeros, strict=True)]
         return self.units(filled), clamped
 
-    def from_view(self, states: Sequence[Float[Array, "rows _"]]) -> PyTree:
+    def from_view(self, states: Sequence[Int[Array, "rows _"]]) -> PyTree:
         """Converts states that messages decode to states of samplers."""
-        return self.decode(states)
+        return self.units(list(states))
+
+    def by_group(
+        self, unary: Sequence[Float[Array, "rows _"]], nothing: float = 0.0
+    ) -> tuple[Float[Array, "rows ..."], ...]:
+        """Unary terms of rows by layer: log-odds of binary units, scores of states of others."""
+        shapes = [units.shape if units.numbered else (units.size,) for units in self.layers]
+        return tuple(x.reshape(len(x), *own) for x, own in zip(unary, shapes, strict=True))
 
     @property
     def is_seen(self) -> bool:

@@ -77,6 +77,13 @@ class Instance(NamedTuple):
     clamp: tuple[Any, ...]
 
 
+def held_at(units: Any, states: Array, mask: Array, dtype: Any) -> Array:
+    """The `clamp` of units that are held at their states where a mask says so."""
+    if units.width == units.size:
+        return jnp.where(mask, 2 * states.astype(dtype) - 1, jnp.zeros((), dtype))
+    return jnp.where(mask, states.astype(jnp.int32), -1)
+
+
 class Chained(NamedTuple):
     """A model with an instance for each chain, states to start from, and which of them are held."""
 
@@ -259,16 +266,13 @@ class Problem(AbstractSampled):
             evidence, observed = given
             if model.layers[0].finite:
                 sure = observed & ((evidence == 0) | (evidence == 1))
-                clamp[0] = self.flat(jnp.where(sure, 2 * evidence - 1, jnp.zeros_like(evidence)))
+                clamp[0] = self.flat(held_at(model.layers[0], evidence, sure, model.dtype))
                 likely = jnp.where(observed & ~sure, evidence, jnp.full_like(evidence, 0.5))
                 first = jnp.broadcast_to(unary[0], evidence.shape)
                 unary[0] = first + jax.scipy.special.logit(likely)
             else:
                 clamp[0] = self.flat(evidence), self.flat(observed)
-        rows = [self.flat(x) for x in unary]
-        shapes = [units.shape if units.numbered else (units.size,) for units in model.layers]
-        pairs = zip(rows, shapes, strict=True)
-        return Instance(tuple(x.reshape(len(x), *shape) for x, shape in pairs), tuple(clamp))
+        return Instance(model.by_group([self.flat(x) for x in unary]), tuple(clamp))
 
     def told(self, beliefs: tuple[Any, ...]) -> PyTree:
         """Log-odds of units, or scores of their states, by name."""

@@ -17,7 +17,6 @@ from ._compat import (
 _make_compatible()
 _make_energies_quiet()
 
-from .. import messages as _messages
 from ._caches import clear_caches as clear_caches
 from ._convert import MAKERS as _MAKERS, PGMaxGraph as PGMaxGraph, to_pgmax as to_pgmax
 from ._dense_group import (
@@ -36,6 +35,7 @@ from ._grid import (
 )
 from ._inferer import MatrixBP as MatrixBP
 from ._layout import Constants as _Constants, Kind as _Kind, Layout as _Layout, Wires as _Wires
+from ._listed import Listed as _Listed, Listing as _Listing
 from ._model import FactorGraphModel as FactorGraphModel
 from ._names import Ids as _Ids, Names as _Names
 from ._networks import from_tables as _from_tables
@@ -48,18 +48,19 @@ from ._nnbm_group import (
 from ._normalisers import NORMALISERS as _NORMALISERS
 from ._rebuild import rebuilt as _rebuilt
 from ._sites import Sites as _Sites
-from ._view import GraphMaker as _GraphMaker
+from ._wired import register as _register_messages
 
 
 _register_dense()
 _register_nnbm()
-_messages.register("factors", _GraphMaker())
+_register_messages()
 _MAKERS["factors"] = _rebuilt
 _MAKERS["tables"] = _from_tables
 # What files of models may hold: see `ebmlearn.save`.
 _SAVED = {
     kind.__name__: kind
     for kind in (
-        FactorGraphModel, _Wires, _Names, _Ids, _Layout, _Kind, _Constants, _Sites, *_NORMALISERS
+        FactorGraphModel, _Wires, _Names, _Ids, _Layout, _Kind, _Constants, _Sites, _Listed,
+        _Listing, *_NORMALISERS
     )
 }  # fmt: skip

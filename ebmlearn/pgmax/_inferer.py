@@ -1,3 +1,4 @@
+import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -11,24 +12,30 @@ from pgmax.infer import bp_state as bp_states
 from pgmax.infer.bp import BeliefPropagation
 
 from .. import _checks
-from .._sentinels import LIMIT
+from .._sentinels import LEAST, LIMIT
 from .._types import AnyArray
 from ..inference._base import limited, Limits
 from ..inference._bp import in_form, passed
-from ..messages import Form, GraphInstance, ODDS_LIMIT
+from ..messages import Engine, Form, MAKERS, ODDS_LIMIT, Scores, Site, State
+from ..models._groups import as_rows, cut_units
+from ..models._problem import Instance
 from ._dense_group import RBMFactor
+from ._factors import factors_of
 from ._layout import lay_out, Layout, Wires
-from ._tables import Tables
-from ._view import GraphView
+from ._wired import KindSent
 
 
 class _Slices(NamedTuple):
     """Where the parts of PGMax's flat arrays are."""
 
-    weights: tuple[tuple[int, tuple[int, ...]], ...]
-    potentials: tuple[tuple[int, int], ...]
+    groups: tuple[tuple[int, tuple[int, ...], bool], ...]
     dense: tuple[int, int]
     rest: tuple[tuple[int, int], ...]
+
+    @property
+    def weights(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Those of dense groups, and their shapes."""
+        return [(start, shape) for start, shape, dense in self.groups if dense]
 
 
 def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> BeliefPropagation:
@@ -63,17 +70,11 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> BeliefPropaga
     layout, wires, owners = lay_out(
         state.variable_groups, groups, state.vars_to_starts, state.wiring
     )
-    weights, potentials = [], []
-    for group, (shape, dense) in zip(owners, layout.groups, strict=True):
-        start = int(state.factor_group_to_potentials_starts[group])
-        if dense:
-            weights.append((start, shape))
-        else:
-            potentials.append((start, start + int(np.prod(shape))))
+    starts = state.factor_group_to_potentials_starts
+    groups_of = zip(owners, layout.groups, strict=True)
     ranges = {k: (int(a), int(b)) for k, (a, b) in state.factor_type_to_msgs_range.items()}
     slices = _Slices(
-        tuple(weights),
-        tuple(potentials),
+        tuple((int(starts[group]), *shape) for group, shape in groups_of),
         ranges[RBMFactor],
         tuple(ranges[kind.type] for kind in layout.kinds),
     )
@@ -188,11 +189,12 @@ def _parts(arrays: infer.BPArrays) -> tuple[Array, Array, Array]:
     )
 
 
-def _weights(slices: _Slices, log_potentials: Array) -> list[Float[Array, "m n"]]:
-    out = []
-    for start, shape in slices.weights:
-        out.append(log_potentials[start : start + shape[0] * shape[1]].reshape(shape))
-    return out
+def _values(slices: _Slices, log_potentials: Array) -> list[Float[Array, "..."]]:
+    """The log-potentials of each group."""
+    return [
+        log_potentials[start : start + math.prod(shape)].reshape(shape)
+        for start, shape, _ in slices.groups
+    ]
 
 
 def _dense(slices: _Slices, messages: Array) -> list[tuple[Array, Array]]:
@@ -212,7 +214,9 @@ def _fits(slices: _Slices, given: tuple, temperature: Float[AnyArray, ""]) -> Bo
     to start from.
     """
     peaks = [jnp.zeros((), given[0].dtype)]
-    for w, pair in zip(_weights(slices, given[0]), _dense(slices, given[1]), strict=True):
+    values = zip(_values(slices, given[0]), slices.groups, strict=True)
+    weights = [x for x, (_, _, dense) in values if dense]
+    for w, pair in zip(weights, _dense(slices, given[1]), strict=True):
         peaks.append(jnp.abs(w).max())
         peaks += [2 * jnp.abs(m - w / 2).max() for m in pair]
     return jnp.stack(peaks).max() <= ODDS_LIMIT * temperature
@@ -236,17 +240,20 @@ def _run(
     """
     log_potentials, messages, evidence = given
     dtype = evidence.dtype
-    weights = [w.astype(dtype) / temperature for w in _weights(slices, log_potentials)]
-    flat = [jnp.zeros(0, dtype), *(log_potentials[a:b] for a, b in slices.potentials)]
-    potentials = jnp.clip(jnp.concatenate(flat).astype(dtype) / temperature, -LIMIT, LIMIT)
+    values = [x.astype(dtype) / temperature for x in _values(slices, log_potentials)]
+    weights = [values[k] for k in layout.dense]
+    values = [
+        x if d else jnp.clip(x, -LIMIT, LIMIT)
+        for x, (_, d) in zip(values, layout.groups, strict=True)
+    ]
+    product = "max" if hard else "sum"
+    none = (None,) * len(layout.kinds)
+    factors = factors_of(layout, wires, none, values, product, dtype)
     rest = jnp.concatenate([jnp.zeros(0, dtype), *(messages[a:b] for a, b in slices.rest)])
     pairs = [
         tuple(m.astype(dtype) / temperature - w / 2 for m in pair)
         for w, pair in zip(weights, _dense(slices, messages), strict=True)
     ]
-    instance = GraphInstance((evidence / temperature,), None)
-
-    tables = Tables(layout, wires, potentials, tuple(weights))
 
     def flat_pairs(messages: Any, form: Form) -> list[Float[Array, "m n 2 2"]]:
         """The messages of dense groups as PGMax keeps them."""
@@ -259,25 +266,54 @@ def _run(
         return out
 
     def run(form: Form) -> tuple[list[Array], Array, Array | None]:
-        view = GraphView(tables, "max" if hard else "sum", form, damping)
-        start = tuple(tuple(map(jnp.exp, pair)) if form == "odds" else pair for pair in pairs)
-        begun = view.normalised(rest.astype(dtype) / temperature) if layout.kinds else rest
-        first = view.state(start, begun.astype(dtype), instance)
+        one = jnp.ones((), dtype)
+        site = Site({}, {}, (), None, (), product, form, "flooding", damping is not None, one)
+        engine = Engine(
+            parts=tuple(MAKERS[type(own)](own, site) for own in factors),
+            forms=(Scores(),) * len(layout.variables),
+            factors=(),
+            damping=damping,
+            temperature=one,
+            names=layout.names,
+            sides=None,
+            maximised=(),
+            product=product,
+            schedule="flooding",
+        )
+        rows = as_rows(evidence / temperature, layout.every_count, LEAST)
+        groups = cut_units(rows, tuple(((math.prod(s),), n) for s, n in layout.variables))
+        instance = Instance(groups, (None,) * len(groups))
+        dense, kinds, begin = iter(pairs), iter(layout.kinds), []
+        for part in engine.parts:
+            if isinstance(part, KindSent):
+                own = rest[slice(*next(kinds).messages)].astype(dtype)
+                begin.append(part.normalised(own / temperature))
+            else:
+                pair = next(dense)
+                begin.append(tuple(map(jnp.exp, pair)) if form == "odds" else pair)
+        first = engine.resume(State(tuple(begin), groups), instance)
+
+        def apart(state: State) -> tuple[list[Array], Array]:
+            both = list(zip(engine.parts, state.messages, strict=True))
+            listed = [own for part, own in both if isinstance(part, KindSent)]
+            sent = [own for part, own in both if not isinstance(part, KindSent)]
+            return flat_pairs(sent, form), jnp.concatenate([jnp.zeros(0, dtype), *listed])
+
         if not diffs:
             # Two at a time, so that each message can be overwritten by its answer's answer.
-            state, _, _ = passed(view, instance, first, limits, unroll=2)
-            return flat_pairs(state.messages, form), state.rest, None
+            state, _, _ = passed(engine, instance, first, limits, unroll=2)
+            return *apart(state), None
 
         @jax.checkpoint
         def again(old: Any, _: None) -> tuple[Any, Float[Array, ""]]:
-            new = view.update(old, instance)
-            pairs = zip(flat_pairs(old.messages, form), flat_pairs(new.messages, form), strict=True)
-            moved = [jnp.abs(b - a).reshape(-1) for a, b in pairs]
-            moved.append(jnp.abs(new.rest - old.rest) * temperature)
+            new = engine.update(old, instance)
+            (one, rest), (two, new_rest) = apart(old), apart(new)
+            moved = [jnp.abs(b - a).reshape(-1) for a, b in zip(one, two, strict=True)]
+            moved.append(jnp.abs(new_rest - rest) * temperature)
             return new, jnp.concatenate(moved).max(initial=0)
 
         state, changes = jax.lax.scan(again, first, length=limits.length)
-        return flat_pairs(state.messages, form), state.rest, changes
+        return *apart(state), changes
 
     sent, rest, changes = in_form(_fits(slices, given, temperature) if fits is None else fits, run)
     parts, at = {}, 0

@@ -1,7 +1,7 @@
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -51,7 +51,6 @@ class Layout:
     groups: tuple[tuple[tuple[int, ...], bool], ...]
     kinds: tuple[Kind, ...]
     counts: tuple[int, ...] | int
-    num_states: int
     max_states: int
     num_edges: int
 
@@ -60,14 +59,37 @@ class Layout:
         return sum(math.prod(shape) for shape, _ in self.variables)
 
     @property
-    def is_uniform(self) -> bool:
-        """Whether all variables have as many states: `counts` is then that number."""
-        return isinstance(self.counts, int)
+    def every_count(self) -> tuple[int, ...]:
+        """The number of states of each variable."""
+        return (self.counts,) * self.num_variables if isinstance(self.counts, int) else self.counts
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """`x`, or a number for each group of variables, as `x_0`."""
+        number = len(self.variables)
+        return ("x",) if number == 1 else tuple(f"x_{k}" for k in range(number))
+
+    def by_group(self, rows: Int[Array, "*batch variables"]) -> dict[str, Any]:
+        """The states of the variables of each group, by name."""
+        ends = np.cumsum([math.prod(shape) for shape, _ in self.variables])[:-1]
+        return dict(zip(self.names, jnp.split(rows, ends, axis=-1), strict=True))
 
     @property
     def dense(self) -> tuple[int, ...]:
         """Which groups of log-potentials are the weights of dense groups."""
         return tuple(k for k, (_, dense) in enumerate(self.groups) if dense)
+
+    @property
+    def owned(self) -> tuple[tuple[int, ...], ...]:
+        """Which groups of log-potentials belong to each kind."""
+        rest, out = (k for k, (_, dense) in enumerate(self.groups) if not dense), []
+        for kind in self.kinds:
+            size, own = kind.potentials[1] - kind.potentials[0], []
+            while size:
+                own.append(next(rest))
+                size -= math.prod(self.groups[own[-1]][0])
+            out.append(tuple(own))
+        return tuple(out)
 
 
 class Wires(eqx.Module):
@@ -80,7 +102,6 @@ class Wires(eqx.Module):
     factors: tuple[Int[AnyArray, " _"] | None, ...]
     variable: Int[AnyArray, " states"]
     local: Int[AnyArray, " states"]
-    slots: Int[AnyArray, "variables most"]
     degrees: Int[AnyArray, " variables"]
 
 
@@ -99,7 +120,6 @@ def lay_out(
     first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
     local = np.arange(len(variable), dtype=np.int32) - first[variable]
     most = int(counts.max())
-    slots = np.minimum(first[:, None] + np.arange(most, dtype=np.int32), len(variable) - 1)
     degrees = np.zeros(len(counts), np.int32)
 
     kinds, owners, shapes, pairs = [], [], [], []
@@ -166,7 +186,6 @@ def lay_out(
         groups=tuple(shapes),
         kinds=tuple(kinds),
         counts=most if (counts == most).all() else tuple(counts.tolist()),
-        num_states=len(variable),
         max_states=most,
         num_edges=edges,
     )
@@ -178,10 +197,27 @@ def lay_out(
         factors=tuple(factors),
         variable=variable,
         local=local,
-        slots=slots,
         degrees=degrees,
     )
     return layout, wires, owners
+
+
+def configurations(
+    layout: Layout, wires: Wires, k: int
+) -> Iterator[Int[np.ndarray, "factors configurations _"]]:
+    """For each group of a kind whose factors list their configurations, the states of these, among
+    those of all variables. Wires must be known.
+    """
+    kind, arguments, first = layout.kinds[k], wires.arguments[k], 0
+    states = np.asarray(wires.states)[slice(*kind.messages)]
+    states = states[np.asarray(arguments["factor_configs_edge_states"])]
+    for group in layout.owned[k]:
+        shape, _ = layout.groups[group]
+        last = first + math.prod(shape)
+        own = slice(*np.searchsorted(arguments["factor_configs_indices"], [first, last]))
+        number = 1 if len(shape) == 1 else shape[0]
+        yield states[own].reshape(number, math.prod(shape) // number, -1)
+        first = last
 
 
 def initial(group: fgroup.FactorGroup) -> Float[Array, "..."]:

@@ -1,6 +1,6 @@
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -8,36 +8,35 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from pgmax import fgraph, infer
+from pgmax.factor import EnumFactor
 
 from .. import _checks
 from .._sentinels import EXCLUDED
 from .._types import AnyArray, Batch, ByGroup
-from ..messages import GraphInstance, Start
-from ..messages._graph import tempered
-from ..models import Statistics
+from ..factors import Stacks
+from ..messages import Start
 from ..models._block import Block
-from ..models._graph import AbstractGraphModel, excludes, scaled_potentials
-from ..models._groups import (
-    cut_states,
-    cut_units,
-    likelihoods_of,
-    rows_of,
-    Sizes,
-)
+from ..models._factor_base import AbstractFactorModel
+from ..models._graph import excludes, scaled_potentials
+from ..models._groups import cut_states, cut_units, Sizes
 from ..models._require import refuse
 from ..models._turns import put, taken, unless_held
 from ..units import Categorical
 from ._compat import starts_of
 from ._evidence import apart, by_group, joined, parts_of
+from ._factors import DenseFactor, factors_of, KindFactor
 from ._layout import check_graph, initial, lay_out, Layout, Wires
+from ._listed import Listed, listed_in
 from ._names import Named, Names
 from ._nnbm_group import NNBMFactor
-from ._sites import excluded_in, Sites, sites_of
-from ._tables import Tables
-from ._view import GraphView
+from ._sites import Sites, sites_of
 
 
-class FactorGraphModel(AbstractGraphModel):
+# Up to 2**_WHOLE entries, a table is never split for others than `Exact`.
+_WHOLE = 20
+
+
+class FactorGraphModel(AbstractFactorModel):
     """Any PGMax graph as a model with parameters: the log-potentials of its factor groups and the
     evidence of its variables. [`ebmlearn.BP`][], [`ebmlearn.Exact`][], [`ebmlearn.query`][],
     samplers, learners and [`ebmlearn.fit`][] work on it. The graph itself is not changed, and what
@@ -76,6 +75,7 @@ class FactorGraphModel(AbstractGraphModel):
     variables: Names
     factor_groups: Names
     sites: Sites
+    listed: tuple[Listed | None, ...]
     layout: Layout = eqx.field(static=True)
     start: Start | None = eqx.field(static=True)
 
@@ -100,13 +100,9 @@ class FactorGraphModel(AbstractGraphModel):
         self.layout, self.wires, owners = lay_out(groups, graph.factor_groups, starts_of(graph))
         self.variables, self.factor_groups = Names(groups), Names(owners)
         self.sites = sites_of(self.layout, self.wires)
+        self.listed = listed_in(self.layout, self.wires)
         self.log_potentials = tuple(map(initial, owners))
         self.evidence = tuple(jnp.zeros((*shape, s), float) for shape, s in self.layout.variables)
-
-    @property
-    def num_variables(self) -> int:
-        """The number of variables."""
-        return self.layout.num_variables
 
     @property
     def kind(self) -> str:
@@ -118,17 +114,19 @@ class FactorGraphModel(AbstractGraphModel):
         """The variables of each group."""
         return tuple(Categorical(math.prod(shape), n) for shape, n in self.layout.variables)
 
-    def project(self) -> "FactorGraphModel":
-        """The model itself: its log-potentials may be any numbers."""
-        return self
-
-    def trained(self) -> "FactorGraphModel":
-        """True in the place of each array."""
-        return jax.tree.map(lambda _: True, self)
+    @property
+    def counts(self) -> tuple[int, ...]:  # pyright: ignore
+        """The number of states of each variable."""
+        return self.layout.every_count
 
     @property
-    def num_states(self) -> Int[np.ndarray, " variables"]:
-        return np.broadcast_to(np.asarray(self.layout.counts), (self.num_variables,))
+    def colours(self) -> Int[AnyArray, "turns width"]:  # pyright: ignore
+        return self.sites.turns
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the evidence."""
+        return self.evidence[0].dtype
 
     @property
     def sizes(self) -> Sizes:
@@ -137,8 +135,7 @@ class FactorGraphModel(AbstractGraphModel):
     @property
     def group_names(self) -> tuple[str, ...]:
         """`x`, or a number for each group of variables, as `x_0`."""
-        number = len(self.layout.variables)
-        return ("x",) if number == 1 else tuple(f"x_{k}" for k in range(number))
+        return self.layout.names
 
     def tempered(self, beta: float | Float[Array, ""]) -> "FactorGraphModel":
         """The model of $p(x)^\\beta$."""
@@ -146,28 +143,35 @@ class FactorGraphModel(AbstractGraphModel):
         scaled = jax.tree.map(lambda x: scaled_potentials(x, beta), parts)
         return eqx.tree_at(lambda m: (m.log_potentials, m.evidence), self, scaled)
 
-    def given(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
-        view = GraphView(self.tables(jnp.ones((), self.dtype)), "max", "log-odds", None)
-        instance = GraphInstance(self.unary(), None)
-        return jax.vmap(lambda row: view.given(row, instance))(rows)
+    def factors(self, product: str = "sum") -> tuple[DenseFactor | KindFactor, ...]:
+        """The dense groups, and the other factors by type."""
+        wired = self.layout, self.wires, self.listed
+        return factors_of(*wired, self.log_potentials, product, self.dtype, self.start)
 
-    def as_tables(self) -> None:
-        """None: factors may be logical, or dense groups."""
-        return
+    def mended(self, states: tuple[Array, ...], clamp: tuple[Any, ...]) -> tuple[Array, ...]:
+        """Children of OR, AND and pool factors follow, unless factors contend for one of them."""
+        if self.sites.problem is not None:
+            return states
+        held = None
+        if clamp[0] is not None:
+            held = jnp.concatenate([x >= 0 for x in clamp])[None]
+        rows = self.sites.followed(jnp.concatenate(states)[None], held)[0]
+        return tuple(jnp.split(rows, np.cumsum([len(x) for x in states])[:-1]))
 
-    def classes(self) -> Int[AnyArray, "classes width"]:
-        return self.sites.turns
-
-    def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
-        return self.tables(jnp.ones((), self.dtype)).expected_potential(self.flattened(q))
-
-    @property
-    def site_states(self) -> Int[np.ndarray, " variables"]:
-        """Those of each variable: the ones that others determine are never drawn."""
-        return self.num_states
-
-    def turns(self) -> Int[AnyArray, "turns width"]:
-        return self.sites.turns
+    def whole_tables(self) -> Stacks:
+        """All factors as stacks of tables of the variables of the graph alone."""
+        if not _checks.is_concrete(self.wires):
+            hint = "use it as a constant"
+            refuse(self, "not be an argument of a compiled function for this", hint)
+        wired = self.layout, self.wires, listed_in(self.layout, self.wires, _WHOLE)
+        found = factors_of(*wired, self.log_potentials, "sum", self.dtype)
+        stacks: list[Any] = [f.stacks({}, {}) for f in found]
+        if None in stacks:
+            refuse(self, "have factors that list their configurations, dense or logical ones")
+        if any(f.helpers for f in found):
+            few = f"factors of at most {_WHOLE} binary variables"
+            refuse(self, f"have {few} to become tables")
+        return sum(stacks, ())
 
     def scores(
         self,
@@ -175,26 +179,19 @@ class FactorGraphModel(AbstractGraphModel):
         members: Int[Array, " width"],
         held: Bool[Array, "rows variables"] | None,
     ) -> Float[Array, "rows width most"]:
+        if not self.sites.depth:
+            return super().scores(rows, members, held)
         own = taken(rows, members)
-        if self.sites.depth:
 
-            def with_state(state: Int[Array, ""]) -> Float[Array, " rows"]:
-                return -self.energy(self.placed(rows, members, jnp.full_like(own, state)))
+        def with_state(state: Int[Array, ""]) -> Float[Array, " rows"]:
+            return -self.energy(self.placed(rows, members, jnp.full_like(own, state)))
 
-            states = jnp.arange(self.layout.max_states, dtype=rows.dtype)
-            found = jax.vmap(with_state, out_axes=1)(states)[:, None]
-            number = jnp.asarray(self.num_states, rows.dtype)[members][:, None]
-            there = jnp.broadcast_to(states, found.shape) < jnp.broadcast_to(number, found.shape)
-            found = jnp.where(there, found, -jnp.inf)
-        else:
-            found = self.given(rows).at[:, members].get(mode="clip")
-        found = jnp.where(found < EXCLUDED / 2, -jnp.inf, found)
+        states = jnp.arange(self.layout.max_states, dtype=rows.dtype)
+        found = jax.vmap(with_state, out_axes=1)(states)[:, None]
+        number = jnp.asarray(self.num_states, rows.dtype)[members][:, None]
+        there = jnp.broadcast_to(states, found.shape) < jnp.broadcast_to(number, found.shape)
+        found = jnp.where(there & (found >= EXCLUDED / 2), found, -jnp.inf)
         return unless_held(found, own, None if held is None else taken(held, members))
-
-    def chosen(
-        self, rows: Int[Array, "rows variables"], members: Int[Array, " width"]
-    ) -> Int[Array, "rows width"]:
-        return taken(rows, members)
 
     def placed(
         self,
@@ -234,7 +231,10 @@ class FactorGraphModel(AbstractGraphModel):
             return f"{self.sites.problem}; take `PMP`"
         if any(kind.type is NNBMFactor for kind in self.layout.kinds):
             return "the states of its quantised units have weights, which chains ignore; take `BP`"
-        if excluded_in(self.layout, self.wires, self.log_potentials):
+        if any(excludes(x) for x in self.log_potentials) or any(
+            kind.type is EnumFactor and found is not None and not found.is_full
+            for kind, found in zip(self.layout.kinds, self.listed, strict=True)
+        ):
             return (
                 "its factors exclude configurations, so that variables may not come past each"
                 " other; take `PMP`, or log-potentials that are finite"
@@ -323,30 +323,15 @@ class FactorGraphModel(AbstractGraphModel):
         )
 
     def unary(self) -> tuple[Float[Array, " states"]]:
-        layout = self.layout
-        if layout.is_uniform:
-            return (jnp.concatenate([x.reshape(-1) for x in self.evidence]),)
-        most = layout.max_states
+        most = self.layout.max_states
         rows = [
             jnp.pad(x.reshape(-1, x.shape[-1]), ((0, 0), (0, most - x.shape[-1])))
             for x in self.evidence
         ]
-        return (jnp.concatenate(rows)[self.wires.variable, self.wires.local],)
+        return (self.flattened(jnp.concatenate(rows)),)
 
     def blocks(self) -> tuple[Block, ...]:
         return tuple(Block(0, 1, self.log_potentials[k]) for k in self.layout.dense)
-
-    def tables(self, beta: Float[AnyArray, ""]) -> Tables:
-        """The log-potentials times `beta`, within limits."""
-        beta, dense = jnp.asarray(beta), self.layout.dense
-        rest = [x.reshape(-1) for k, x in enumerate(self.log_potentials) if k not in dense]
-        flat = jnp.concatenate([jnp.zeros(0, self.evidence[0].dtype), *rest])
-        return Tables(
-            self.layout,
-            self.wires,
-            tempered(flat, beta),
-            tuple(beta * self.log_potentials[k] for k in dense),
-        )
 
     def rows(self, data: Batch, name: str = "data") -> Int[AnyArray, "*batch variables"]:
         """Observed states as one array, in the order of the graph's variables.
@@ -362,7 +347,7 @@ class FactorGraphModel(AbstractGraphModel):
         An array `[*batch, variables]`, -1 where a variable is not observed.
         """
         data = self._joined(data, name, False) if isinstance(data, Mapping) else data
-        return rows_of(data, name, self.layout.variables, self.num_states, _as_it_is)
+        return super().rows(data, name)
 
     def likelihood(self, data: Batch) -> tuple[Batch, Float[Array, "*batch states"] | None]:
         if not isinstance(data, Mapping):
@@ -370,12 +355,11 @@ class FactorGraphModel(AbstractGraphModel):
         soft, data = apart(data)
         if not soft:
             return data, None
-        given = self._joined(soft, "evidence", True)
-        _, parts = likelihoods_of(given, self.layout.variables, self.num_states, _as_it_is)
-        assert parts is not None
-        most = self.layout.max_states
-        rows = [jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, most - x.shape[-1])]) for x in parts]
-        return data, self.flattened(jnp.concatenate(rows, -2))
+        return data, super().likelihood(self._joined(soft, "evidence", True))[1]
+
+    def _index(self, group: Any, what: str) -> int:
+        """The group itself: `rows` and `likelihood` tell groups by their places."""
+        return group
 
     def _joined(self, data: Mapping[Any, Any], name: str, soft: bool) -> dict[int, Any]:
         """What is said of the variables of each group, by the place of the group."""
@@ -383,61 +367,16 @@ class FactorGraphModel(AbstractGraphModel):
         parts = parts_of(data, self.variables, sizes, name)
         return joined(parts, sizes, self.num_states, soft, name)
 
-    def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Named:
+    def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Named:  # pyright: ignore
         shapes = tuple(shape for shape, _ in self.layout.variables)
         return Named(cut_units(layers[0], self.layout.variables), self.variables, shapes)
 
-    def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Named:
+    def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Named:  # pyright: ignore
         shapes = tuple(shape for shape, _ in self.layout.variables)
         return Named(cut_states(states, self.layout.variables), self.variables, shapes)
 
     def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> Named:
         return Named(tuple(blocks), self.factor_groups, None)
-
-    def padded(self, flat: Float[Array, "*batch states"]) -> Float[Array, "*batch variables most"]:
-        shape = *flat.shape[:-1], self.num_variables, self.layout.max_states
-        if self.layout.is_uniform:
-            return flat.reshape(shape)
-        return jnp.zeros(shape, flat.dtype).at[..., self.wires.variable, self.wires.local].set(flat)
-
-    def flattened(
-        self, padded: Float[Array, "*batch variables most"]
-    ) -> Float[Array, "*batch states"]:
-        if self.layout.is_uniform:
-            return padded.reshape(*padded.shape[:-2], math.prod(padded.shape[-2:]))
-        return padded[..., self.wires.variable, self.wires.local]
-
-    def log_potential(
-        self, states: Int[Array, "*batch variables"], product: Literal["sum", "max"] = "max"
-    ) -> Float[Array, "*batch"]:
-        tables = self.tables(jnp.ones((), self.evidence[0].dtype))
-        flat = jax.vmap(lambda x: tables.log_potential(x, product))(
-            states.reshape(-1, states.shape[-1])
-        )
-        return flat.reshape(states.shape[:-1])
-
-    def features(
-        self, states: Int[Array, " variables"]
-    ) -> tuple[Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
-        dtype = self.evidence[0].dtype
-        units = jax.nn.one_hot(states, self.layout.max_states, dtype=dtype)
-        return units, self.tables(jnp.ones((), dtype)).features(states, "sum")
-
-    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
-        units, pairwise = statistics.units, statistics.pairwise
-        out = jnp.zeros((), self.evidence[0].dtype)
-        for evidence, x in zip(self.evidence, units.values, strict=True):
-            mean = x.reshape(-1, *evidence.shape).mean(0)
-            # What is padded has no probability and no evidence.
-            out = out - (evidence * mean).sum()
-        for own, x in zip(self.log_potentials, pairwise.values, strict=True):
-            out = out - (own * x).sum()
-        return out
-
-
-def _as_it_is(group: int, what: str) -> int:
-    """The place of a group, which is the group itself where groups are told by their places."""
-    return group
 
 
 def _filled(name: str, value: Any, like: Float[Array, "..."]) -> Float[Array, "..."]:

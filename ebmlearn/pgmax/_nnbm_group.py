@@ -20,10 +20,8 @@ from ._compat import add_type
 from ._convert import MAKERS, PGMaxGraph
 from ._dense_group import Explained, listed, Variable
 from ._grid import Grid, grid_for, quadratic
-from ._layout import Kind
 from ._normalisers import NORMALISERS
 from ._rebuild import MAKERS as REBUILDERS
-from ._scopes import SCOPES
 
 
 @jax.tree_util.register_pytree_node_class
@@ -225,20 +223,6 @@ def log_normalisers(
     return jnp.concatenate(out)
 
 
-def _scopes(
-    x: Float[Array, " states"], *, shapes: tuple[tuple[int, int], ...], **unused: Any
-) -> Float[Array, " states"]:
-    """Numbers of edges, added up over the edges of a factor: two of a pair, one of a unit."""
-    out, start = [], 0
-    for n, k in shapes:
-        pairs = n * (n - 1) // 2
-        middle, stop = start + 2 * pairs * k, start + 2 * pairs * k + n * k
-        both = x[start:middle].reshape(pairs, 2, k)
-        out += [(both + both[:, ::-1]).ravel(), x[middle:stop]]
-        start = stop
-    return jnp.concatenate(out)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class NNBMFactorGroup(fgroup.FactorGroup):
     """A nonnegative Boltzmann machine on a grid, as one group of a PGMax graph: factors
@@ -409,30 +393,31 @@ def quantised(model: AbstractLayeredModel, grid: Grid | None) -> PGMaxGraph:
 
 
 def _again(
-    kind: Kind, values: list[np.ndarray], arguments: dict, edges: list, local: np.ndarray
+    model: Any, number: int, values: list[np.ndarray], variables: list
 ) -> list[NNBMFactorGroup]:
     """The groups of a graph, from its wires and log-potentials."""
-    own = kind.arguments()
+    kind, wires = model.layout.kinds[number], model.wires
+    own, states = kind.arguments(), np.asarray(wires.states)[slice(*kind.messages)]
+    edges = np.asarray(wires.variable)[states]
     out, at, node = [], 0, 0
     for (n, k), flat in zip(own["shapes"], values, strict=True):
         at += n * (n - 1) * k
-        variables = edges[at : at + n * k : k]
+        joined = [variables[v] for v in edges[at : at + n * k : k]]
         at += n * k
         grid = Grid(own["nodes"][node : node + k], own["log_weights"][node : node + k])
         node += k
         couplings = np.zeros((n, n), flat.dtype)
         couplings[np.triu_indices(n, 1)] = flat[: -2 * n]
         couplings += couplings.T + np.diag(flat[-2 * n : -n])
-        out.append(NNBMFactorGroup(variables, couplings, grid, flat[-n:]))
+        out.append(NNBMFactorGroup(joined, couplings, grid, flat[-n:]))
     return out
 
 
 def register() -> None:
     """Tells PGMax how messages pass, which graphs built before do not know; and the rest of the
-    bridge what normalises beliefs, what a factor joins, and how models become graphs.
+    bridge what normalises beliefs, and how models become graphs.
     """
     REBUILDERS[NNBMFactor] = _again
-    SCOPES[NNBMFactor] = _scopes
     add_type(NNBMFactor, pass_nnbm_fac_to_var_messages)
     NORMALISERS[NNBMFactor] = log_normalisers
     MAKERS["nonnegative"] = quantised

@@ -11,7 +11,8 @@ from ..models._groups import cut_states
 from ._convert import no_grid, PGMaxGraph
 from ._dense_group import RBMFactorGroup
 from ._grid import Grid
-from ._layout import Kind
+from ._layout import configurations
+from ._sites import related
 
 
 Groups = list[Any]
@@ -36,16 +37,9 @@ def rebuilt(model: Any, grid: Grid | None) -> PGMaxGraph:
     owner = np.asarray(wires.variable)
 
     values = [np.asarray(x) for x in model.log_potentials]
-    listed = [x for x, (_, dense) in zip(values, layout.groups, strict=True) if not dense]
     for k, kind in enumerate(layout.kinds):
-        edges = np.asarray(wires.states)[slice(*kind.messages)]
-        own, size = [], 0
-        while size < kind.potentials[1] - kind.potentials[0]:
-            own.append(listed.pop(0))
-            size += own[-1].size
-        arguments = {name: np.asarray(x) for name, x in wires.arguments[k].items()}
-        met = [variables[v] for v in owner[edges]], np.asarray(wires.local)[edges]
-        for group in MAKERS[kind.type](kind, own, arguments, *met):
+        own = [values[i] for i in layout.owned[k]]
+        for group in MAKERS[kind.type](model, k, own, variables):
             graph.add_factors(group)
     for k, ends in zip(layout.dense, wires.ends, strict=True):
         first, second = ([variables[v] for v in owner[np.asarray(end)]] for end in ends)
@@ -60,45 +54,38 @@ def rebuilt(model: Any, grid: Grid | None) -> PGMaxGraph:
     return PGMaxGraph(graph, tuple(groups), evidence)
 
 
-def _enumerations(
-    kind: Kind, values: list[np.ndarray], arguments: dict, edges: list, local: np.ndarray
-) -> Groups:
+def _enumerations(model: Any, k: int, values: list[np.ndarray], variables: list) -> Groups:
     """Groups that list their configurations, one factor after the other."""
-    at, of = arguments["factor_configs_edge_states"], arguments["factor_configs_indices"]
-    out, first = [], 0
-    for potentials in values:
-        number = 1 if potentials.ndim == 1 else potentials.shape[0]
-        configurations = potentials.size // number
-        own = (of >= first) & (of < first + potentials.size)
-        places = at[own].reshape(number, configurations, -1)
-        first += potentials.size
-        joined = [[edges[e] for e in row[0]] for row in places]
+    out, owner, local = [], np.asarray(model.wires.variable), np.asarray(model.wires.local)
+    for potentials, states in zip(
+        values, configurations(model.layout, model.wires, k), strict=True
+    ):
+        joined = [[variables[v] for v in row] for row in owner[states[:, 0]]]
         if potentials.ndim == 3:
             group = fgroup.PairwiseFactorGroup(joined, potentials)
         elif potentials.ndim == 1:
             group = factor.EnumFactor(
-                variables=joined[0], factor_configs=local[places[0]], log_potentials=potentials
+                variables=joined[0], factor_configs=local[states[0]], log_potentials=potentials
             )
         else:
             group = fgroup.EnumFactorGroup(
                 variables_for_factors=joined,
-                factor_configs=local[places[0]],
+                factor_configs=local[states[0]],
                 log_potentials=potentials,
             )
         out.append(group)
     return out
 
 
-def _with_child(make: Callable[[Any], Any], child: str) -> Callable[..., Groups]:
-    """Groups of binary variables, of which the last of each factor is named by `child`."""
+def _with_child(make: Callable[[Any], Any]) -> Callable[..., Groups]:
+    """Groups of binary variables, of which the others determine the last of each factor."""
 
-    def made(
-        kind: Kind, values: list[np.ndarray], arguments: dict, edges: list, local: np.ndarray
-    ) -> Groups:
-        last = arguments[child] // 2
-        binary = edges[::2]
-        starts = [0, *(int(k) + 1 for k in last[:-1])]
-        return [make([binary[a : int(b) + 1] for a, b in zip(starts, last, strict=True)])]
+    def made(model: Any, k: int, values: list[np.ndarray], variables: list) -> Groups:
+        owner, above, below = related(model.layout, model.wires, k)
+        joined: list[list] = [[] for _ in below]
+        for f, v in zip((*owner, *range(len(below))), (*above, *below), strict=True):
+            joined[f].append(variables[v])
+        return [make(joined)]
 
     return made
 
@@ -106,7 +93,7 @@ def _with_child(make: Callable[[Any], Any], child: str) -> Callable[..., Groups]
 # How the groups of each type of factors are made again. Groups of our own add theirs.
 MAKERS: dict[type, Callable[..., Groups]] = {
     factor.EnumFactor: _enumerations,
-    factor.ORFactor: _with_child(fgroup.ORFactorGroup, "children_edge_states"),
-    factor.ANDFactor: _with_child(fgroup.ANDFactorGroup, "children_edge_states"),
-    factor.PoolFactor: _with_child(fgroup.PoolFactorGroup, "pool_indicators_edge_states"),
+    factor.ORFactor: _with_child(fgroup.ORFactorGroup),
+    factor.ANDFactor: _with_child(fgroup.ANDFactorGroup),
+    factor.PoolFactor: _with_child(fgroup.PoolFactorGroup),
 }

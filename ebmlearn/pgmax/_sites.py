@@ -1,8 +1,5 @@
 """Which variables of a graph are drawn together, and which follow others."""
 
-from collections.abc import Iterable
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,11 +7,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 from pgmax import factor
 
-from .. import _checks
 from .._types import AnyArray
-from ..models._graph import excludes
 from ..models._turns import coloured
-from ._layout import Layout, Wires
+from ._layout import configurations, Layout, Wires
 
 
 # From the type of a factor with a variable that the others determine to the names of its arguments:
@@ -72,10 +67,7 @@ def sites_of(layout: Layout, wires: Wires) -> Sites:
     for k, kind in enumerate(layout.kinds):
         if kind.type not in _DETERMINING:
             continue
-        names = _DETERMINING[kind.type]
-        owner, first, last = (np.asarray(wires.arguments[k][name]) for name in names)
-        states = np.asarray(wires.states)[slice(*kind.messages)]
-        above, below = variable[states[first]], variable[states[last]]
+        owner, above, below = related(layout, wires, k)
         counts = np.bincount(owner, minlength=len(below))
         parents.append(above)
         of.append(owner + sum(map(len, children)))
@@ -103,33 +95,17 @@ def sites_of(layout: Layout, wires: Wires) -> Sites:
     return Sites(turns=turns, depth=depth, pools=tuple(pools), problem=problem, **flat)
 
 
-def excluded_in(layout: Layout, wires: Wires, potentials: Iterable[Any]) -> bool:
-    """Whether factors that list their configurations are known to exclude some: by a log-potential
-    of minus infinity, or because they do not list them.
+def related(
+    layout: Layout, wires: Wires, k: int
+) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " factors"]]:
+    """The variables that determine others by factors of a kind, with the number of the factor of
+    each, and those others.
     """
-    if any(excludes(x) for x in potentials):
-        return True
-    for k, kind in enumerate(layout.kinds):
-        if kind.type is not factor.EnumFactor or not _checks.is_concrete(wires):
-            continue
-        owner, edge = _members(layout, wires, k)
-        # How many states an edge has, and so how many configurations a factor may have.
-        sizes = np.bincount(np.asarray(wires.edges), minlength=layout.num_edges)
-        possible = np.zeros(owner.max(initial=-1) + 1)
-        np.add.at(possible, owner, np.log(sizes[edge]))
-        listed = np.bincount(np.asarray(wires.factors[k]), minlength=len(possible))
-        if (np.log(listed) < possible - 1e-9).any():
-            return True
-    return False
-
-
-def _members(layout: Layout, wires: Wires, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The factors of a kind that lists configurations, and the edges of each."""
-    arguments, kind = wires.arguments[k], layout.kinds[k]
-    at = np.asarray(arguments["factor_configs_edge_states"]) + kind.messages[0]
-    owner = np.asarray(wires.factors[k])[np.asarray(arguments["factor_configs_indices"])]
-    pairs = np.unique(np.stack([owner, np.asarray(wires.edges)[at]], 1), axis=0)
-    return pairs[:, 0], pairs[:, 1]
+    kind, variable = layout.kinds[k], np.asarray(wires.variable)
+    names = _DETERMINING[kind.type]
+    owner, first, last = (np.asarray(wires.arguments[k][name]) for name in names)
+    states = np.asarray(wires.states)[slice(*kind.messages)]
+    return owner, variable[states[first]], variable[states[last]]
 
 
 def _depth(
@@ -162,19 +138,17 @@ def _coloured(
     """Variables in classes of which no two share a factor."""
     factors: list[list[tuple[int, int]]] = [[] for _ in range(number)]
     size = 0
-    edge_variable = np.zeros(layout.num_edges, np.int64)
-    edge_variable[np.asarray(wires.edges)] = variable[np.asarray(wires.states)]
     for k, kind in enumerate(layout.kinds):
         if kind.type is factor.EnumFactor:
-            owner, edge = _members(layout, wires, k)
-            joined = edge_variable[edge]
+            found = configurations(layout, wires, k)
+            scopes = [row for states in found for row in variable[states[:, 0]]]
         else:
             # Of other kinds, all variables may depend on each other.
-            joined = np.unique(variable[np.asarray(wires.states)[slice(*kind.messages)]])
-            owner = np.zeros(len(joined), int)
-        for f, v in zip((owner + size).tolist(), joined.tolist(), strict=True):
-            factors[v].append((f, f))
-        size += int(owner.max(initial=-1)) + 1
+            scopes = [np.unique(variable[np.asarray(wires.states)[slice(*kind.messages)]])]
+        for scope in scopes:
+            for v in scope.tolist():
+                factors[v].append((size, size))
+            size += 1
     for first, second in wires.ends:
         # What lies at one end of a dense group depends on all that lies at the other.
         for end, own in ((first, 0), (second, 1)):

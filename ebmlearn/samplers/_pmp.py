@@ -14,7 +14,8 @@ from ..inference import BP
 from ..inference._base import is_off, NUMBER
 from ..inference._bp import settings_of
 from ..models import AbstractPlainModel
-from ..models._problem import each
+from ..models._groups import cut_states
+from ..models._problem import each, held_at, Instance
 from ..models._require import refuse
 from ..units import _random
 from ._base import AbstractSampler
@@ -128,10 +129,8 @@ class PMP(AbstractSampler):
         )
 
     def _check(self, model: Any) -> None:
-        maker = messages.maker(model)
-        if not model.finite:
-            refuse(model, "have units of finitely many states for PMP")
-        maker.check(model, "max", np.ones((), model.dtype))
+        if not model.finite or not messages.serves(model):
+            refuse(model, "have units of finitely many states, joined by factors, for PMP")
 
     def holding(
         self, model: AbstractPlainModel, units: PyTree, clamped: PyTree, *, key: PRNGKeyArray
@@ -220,33 +219,86 @@ def _rows(state: PMPState) -> int:
     return jax.tree.leaves(state.units)[0].shape[0]
 
 
+def _chosen(
+    model: Any, noise: tuple[Float[Array, "samples _"], ...], groups: tuple[Hashable, ...]
+) -> tuple[Float[Array, "samples _"], ...]:
+    """The noise of some groups alone: zero for all others."""
+    if model.layerwise:
+        for group in groups:
+            if group not in model.names:
+                wanted = ", ".join(repr(name) for name in model.names)
+                raise ValueError(f"`perturb` must hold some of {wanted}, got {group!r}.")
+        pairs = zip(model.names, noise, strict=True)
+        return tuple(x if name in groups else jnp.zeros_like(x) for name, x in pairs)
+    (own,) = noise
+    chosen = np.zeros(len(model.num_states), bool)
+    for group in groups:
+        chosen[model.places(group, "perturb").reshape(-1)] = True
+    mask = jnp.broadcast_to(chosen[model.owners], own.shape)
+    return (jnp.where(mask, own, jnp.zeros_like(own)),)
+
+
+def _held(model: Any, state: PMPState) -> tuple[tuple[Any, Any], ...]:
+    """The states of each group and which of them are held, or None."""
+    if model.layerwise:
+        masks = model.masks(state.clamped)
+        states = [None] * len(model.layers) if masks is None else jax.tree.leaves(state.units)
+        return tuple(zip(states, [None] * len(states) if masks is None else masks, strict=True))
+    if state.clamped is None:
+        return ((None, None),) * len(model.layers)
+    sizes = tuple(((units.size,), units.number) for units in model.layers)
+    return tuple(zip(cut_states(state.units, sizes), cut_states(state.clamped, sizes), strict=True))
+
+
+def _instances(
+    model: Any, state: PMPState, noise: tuple[Float[Array, "samples _"], ...]
+) -> tuple[Instance, tuple[Any, ...]]:
+    """The instances of a model with noise on the unary terms of what is not held, and that noise,
+    by group.
+    """
+    unary = tuple(jnp.broadcast_to(u, n.shape) for u, n in zip(model.unary(), noise, strict=True))
+    terms, own = model.by_group(unary), model.by_group(noise, 0.0)
+    clamp, free = [], []
+    for units, x, (states, mask) in zip(model.layers, own, _held(model, state), strict=True):
+        if mask is None:
+            clamp.append(None)
+            free.append(x)
+            continue
+        clamp.append(held_at(units, states, mask, model.dtype))
+        mask = jnp.broadcast_to(mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)), x.shape)
+        free.append(jnp.where(mask, jnp.zeros_like(x), x))
+    both = zip(terms, free, strict=True)
+    return Instance(tuple(u + n for u, n in both), tuple(clamp)), tuple(free)
+
+
 def perturbed(
     sampler: PMP, model: Any, state: PMPState, noise: tuple[Float[Array, "samples _"], ...]
 ) -> tuple[PMPState, PMPInfo]:
     """The maxima of a model perturbed by this noise."""
-    maker = messages.maker(model)
     if sampler.perturb is not None:
-        noise = maker.noise_in(model, noise, tuple(sampler.perturb))
-    batch, noise = maker.perturbed(model, state.units, state.clamped, noise)
+        noise = _chosen(model, noise, tuple(sampler.perturb))
+    batch, free = _instances(model, state, noise)
     settings = settings_of(sampler.max_product(), model)
-    view = settings.view(model, "log-odds")
+    engine = settings.engine(model, "log-odds")
     size = noise[0].shape[:1]
+    log_odds = [units.width == units.size for units in model.layers]
 
     def one(problem: Any) -> PyTree:
         instance, noise, begin = problem
-        end, _, residual = settings.run(view, instance, settings.rows(size), begin)
-        states = maker.mended(model, view.decode(view.beliefs(end, instance)), instance)
-        score = view.score(states, instance)
-        extra = view.linear(states, noise)
+        end, _, residual = settings.run(engine, instance, settings.rows(size), begin)
+        states = engine.decode(engine.beliefs(end, instance))
+        states = model.mended(states, instance.clamp)
+        score = engine.score(states, instance)
+        centre = [x.sum() / 2 for x, alone in zip(noise, log_odds, strict=True) if alone]
         info = PMPInfo(
-            energy=extra - score,
-            perturbed=score - noise_centre(model, noise),
-            peak=view.is_peak(states, instance),
+            energy=engine.linear(states, noise) - score,
+            perturbed=score - sum(centre, jnp.zeros((), score.dtype)),
+            peak=engine.is_peak(states, instance),
             residual=residual,
         )
         return states, info, None if is_off(sampler.renewal, 1) else end
 
-    states, info, messages_ = each(one, (batch, noise, state.messages), size, settings.chunk)
+    states, info, messages_ = each(one, (batch, free, state.messages), size, settings.chunk)
     kept = None if is_off(sampler.renewal, 1) else noise
     return PMPState(model.from_view(states), state.clamped, kept, messages_), info
 

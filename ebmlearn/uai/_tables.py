@@ -9,7 +9,7 @@ from ..elimination import Network
 from ..factors import ends, OFFSETS
 from ..inference._eliminated import networks_of
 from ..models import AbstractModel, GridMRF, RBM, TableModel
-from ..models._listed import stacks_of
+from ..models._listed import whole_stacks
 from ..models._require import refuse, require_model, require_single
 from ..models._sides import two_sides
 
@@ -32,12 +32,8 @@ def to_tables(model: AbstractModel) -> TableModel:
     if isinstance(model, TableModel):
         return model
     require_single(model)
-    stacks = stacks_of(model) if getattr(model, "numbered", False) else None
+    stacks = whole_stacks(model) if getattr(model, "numbered", False) else None
     if stacks is None:
-        if model.kind == "factors":
-            from ..pgmax._networks import to_tables
-
-            return to_tables(model)
         refuse(model, "have binary or categorical units joined by tables for uai.to_tables")
     ((counts, scopes, tables),) = networks_of(model.problem(None, None), stacks)
     kept = [k for k, table in enumerate(tables) if table.any()]
