@@ -15,7 +15,6 @@ from ebmlearn import uai
 from ebmlearn.inference import _power_sums
 from ebmlearn.inference._base import limited
 from ebmlearn.inference._minimise import minimise
-from ebmlearn.messages import MAKERS
 
 
 # A bound may be off by the rounding of sums of numbers as large as this.
@@ -80,7 +79,7 @@ def test_log_z_is_bracketed_on_three_hundred_models(kind):
 
 
 def decomposition(model):
-    stacks = MAKERS[model.kind].tables(model)
+    stacks = model.as_tables()
     shape = model.num_variables, max(model.counts)
     return _power_sums.decomposed(shape, stacks, _power_sums.pieces_of(shape, stacks), model.dtype)
 

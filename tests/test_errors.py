@@ -168,7 +168,6 @@ CASES = {
     ),
     "iterations": (lambda: ebm.MeanField(2.5), TypeError, "`iterations`", "integer", "2.5"),
     "product": (lambda: ebm.BP(1, product="min"), ValueError, "`product`", "'sum', 'max', 'mixed'", "'min'"),
-    "odds of maxima": (lambda: ebm.BP(1, product="max", form="odds"), ValueError, "`form`", 'with `product="max"`', '"odds"'),
     "exact product": (lambda: ebm.Exact("sup"), ValueError, "`product`", "'sum'", "'sup'"),
     "start": (lambda: ebm.BP(1, start="zero"), ValueError, "`start`", "'centred'", "'zero'"),
     "schedule": (lambda: ebm.BP(1, schedule="random"), ValueError, "`schedule`", "'layers'", "'random'"),

@@ -129,7 +129,7 @@ def test_determined_by_the_key(tmp_path):
     np.testing.assert_array_equal(one.history.steps["gap"], cut.history.steps["gap"])
 
 
-def test_form_of_messages_is_settled_until_the_weights_outgrow_it(tmp_path):
+def test_programs_for_moderate_weights_serve_until_these_outgrow_it(tmp_path):
     """Steps are in the fast form while it serves and in the general one from then on, wherever the
     run is cut.
     """
@@ -152,8 +152,8 @@ def test_form_of_messages_is_settled_until_the_weights_outgrow_it(tmp_path):
     outgrown = np.maximum.accumulate(np.array(largest) > ODDS_LIMIT)
     assert 2 < outgrown.argmax() < len(paths) - 3
     # A checkpoint is written before the next step finds its weights too large.
-    forms = ["log-odds" if x else "odds" for x in [False, *outgrown[:-1]]]
-    assert [x["form"] for x in facts] == forms
+    moderate = [not x for x in [False, *outgrown[:-1]]]
+    assert [x["moderate"] for x in facts] == moderate
     for kept in (outgrown.argmax(), outgrown.argmax() + 2):
         for path in sorted(tmp_path.glob("step-*"))[kept:]:
             path.unlink()

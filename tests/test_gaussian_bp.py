@@ -506,18 +506,14 @@ def test_statistics_are_exact_on_stars(hidden, schedule):
 
 
 def test_what_gaussian_messages_do_not_give():
-    view = messages.view(MODEL, beta=jnp.ones(()))
-    instance = jax.tree.map(lambda x: x[0], messages.instances(MODEL.problem(None, None)))
-    state = view.start(instance, "centred")
-    for name in ("log_partition", "resume"):
-        with pytest.raises(NotImplementedError, match=f"`{name}` is not known of Gaussian"):
-            getattr(view, name)(state, instance)
+    with pytest.raises(NotImplementedError, match="`log_partition` is not known of Gaussian"):
+        _ = ebm.BP(3)(MODEL).log_partition
 
 
-def test_kinds_without_messages():
-    assert "binary" in messages.MAKERS and "nonnegative" not in messages.MAKERS
-    with pytest.raises(TypeError, match=r"binary or .*grid.*, got an NNBM, which is nonnegative"):
-        messages.view(ebm.NNBM(jnp.eye(2), jnp.zeros(2)), beta=jnp.ones(()))
+def test_units_without_messages():
+    assert messages.serves(MODEL) and not messages.serves(ebm.NNBM(jnp.eye(2), jnp.zeros(2)))
+    with pytest.raises(TypeError, match=r"that BP takes, .*, got an NNBM, which is nonnegative"):
+        ebm.BP(3)(ebm.NNBM(jnp.eye(2), jnp.zeros(2)))
 
 
 def test_beliefs_have_the_names_of_all_models():

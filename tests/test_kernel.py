@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn.messages import _pairwise, Instance, view
-from ebmlearn.messages._pairwise import by_kernel
-from ebmlearn.messages._view import one_by_one
+from ebmlearn.messages import _odds, Engine, engine
+from ebmlearn.messages._odds import by_kernel
+from ebmlearn.models._problem import Instance
 from ebmlearn.units import _random
 
 
@@ -41,7 +41,7 @@ def _views(name, scale=1.0):
     clamp = jnp.zeros((5, 21)).at[:, 2].set(1).at[1, 7].set(-1)
     hidden = jnp.broadcast_to(rbm.hidden_bias, (5, 12))
     instances = Instance((rbm.visible_bias, hidden), (clamp, jnp.zeros((5, 12)).at[0, 3].set(1)))
-    return view(rbm, beta=jnp.ones(()), **settings), instances
+    return engine(rbm, temperature=jnp.ones(()), **settings), instances
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -53,7 +53,7 @@ def test_the_kernel_does_the_same_sweeps(name):
     def both(instance, number):
         start = messages.start(instance, "centred")
         return (
-            one_by_one(messages, start, instance, number),
+            messages.one_by_one(start, instance, number),
             by_kernel(messages, start, instance, number, 2, True),
         )
 
@@ -69,7 +69,7 @@ def test_large_weights_lose_no_digits():
     one = jax.tree.map(lambda x: x[0], instances)
     start, count = messages.start(one, "centred"), jnp.asarray(4, jnp.int32)
     (wanted, _), (found, _) = (
-        jax.jit(one_by_one)(messages, start, one, count),
+        jax.jit(Engine.one_by_one)(messages, start, one, count),
         jax.jit(functools.partial(by_kernel, interpret=True))(messages, start, one, count),
     )
     for a, b in zip(wanted.fields, found.fields, strict=True):
@@ -86,7 +86,7 @@ def test_derivatives_are_those_of_the_plain_sweeps():
         return run(messages, messages.start(instance, "centred"), instance, count)[0].fields
 
     tangents = jax.tree.map(jnp.ones_like, one.unary)
-    runs = one_by_one, functools.partial(by_kernel, interpret=True)
+    runs = Engine.one_by_one, functools.partial(by_kernel, interpret=True)
     pairs = [jax.jvp(functools.partial(end, run), (one.unary,), (tangents,))[1] for run in runs]
     for a, b in zip(*pairs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -104,8 +104,8 @@ def test_the_kernel_draws_the_same_units(rows):
 def test_a_cpu_beside_a_gpu_sweeps_plainly(monkeypatch):
     rbm = _rbm()
     wanted = ebm.BP(4)(rbm).visible
-    monkeypatch.setattr(_pairwise, "serves", lambda *_: True)
-    monkeypatch.setattr(_pairwise, "_on_gpu", lambda: True)
+    monkeypatch.setattr(_odds, "serves", lambda *_: True)
+    monkeypatch.setattr(_odds, "_on_gpu", lambda: True)
     jax.clear_caches()
     np.testing.assert_allclose(ebm.BP(4)(rbm).visible, wanted, rtol=1e-6)
     gradient = jax.grad(lambda rbm: ebm.BP(4)(rbm).log_partition.sum())(rbm)

@@ -399,7 +399,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-@pytest.mark.parametrize("options", [{}, {"form": "log-odds", "damping": 0.1}])
+@pytest.mark.parametrize("options", [{}, {"damping": 0.1}])
 def test_mixed_product_maximises_over_all_visible_layers(name, options):
     layers, ends = MIXED[name]
     model, t = built(layers, ends, seed=1, scale=0.3)

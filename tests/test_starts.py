@@ -93,9 +93,9 @@ def test_gradient_of_log_partition_and_statistics_are_the_combined_answer():
 
 def test_one_start_is_confident_and_wrong_where_several_are_not():
     # The usual start leads into the mode of lower energy, which has 62% of the probability.
-    single = ebm.BP(300, tol=1e-6, form="log-odds")(ferromagnet(4, 3))
+    single = ebm.BP(300, tol=1e-6)(ferromagnet(4, 3))
     assert single.converged and single.stable is None and single.visible.min() > 0.95
-    several = ebm.BP(300, tol=1e-6, starts=3, form="log-odds")(ferromagnet(4, 3))
+    several = ebm.BP(300, tol=1e-6, starts=3)(ferromagnet(4, 3))
     p = 1 / (1 + np.exp(-TILT))
     np.testing.assert_allclose(several.visible, p, atol=0.02)
     assert several.settled == 0

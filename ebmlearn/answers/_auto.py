@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import _checks
+from .. import _checks, messages
 from .._types import Key
 from ..inference import (
     AbstractInference,
@@ -97,7 +97,7 @@ class Auto(AbstractInference):
         began = time.perf_counter()
         found = self._exact(problem) if self.exact else None
         if found is None:
-            if not BP(1).accepts(problem.model):
+            if not messages.serves(problem.model):
                 refuse(problem.model, "be small enough for exact inference in the time of `Auto`")
             ask = _summed if self.product == "sum" else maximised
             found = ask(problem, began + self.seconds, _checks.as_key(self.key))

@@ -155,7 +155,7 @@ class Ends(NamedTuple):
 
         return jax.tree.map(mixed, jax.vmap(fn)(self.state))
 
-    def beliefs(self, view: Engine, instance: Any) -> tuple[Float[Array, "..."], ...]:
+    def beliefs(self, view: Engine, instance: Any) -> tuple[Any, ...]:
         """What the messages say of all units."""
         if self.log_weights is None:
             return view.beliefs(self.state, instance)

@@ -210,8 +210,7 @@ class OddsSent(AbstractSent):
     def has_kernel(self) -> bool:
         """Whether a kernel sweeps, if this factor is alone between two groups."""
         plain = self.ends == (0, 1) and "plug" not in self.rules and self.rules[0] == self.rules[1]
-        on_gpu = jax.default_backend() == "gpu"
-        return plain and on_gpu and serves(self.weights.shape, self.weights.dtype)
+        return plain and _on_gpu() and serves(self.weights.shape, self.weights.dtype)
 
     @property
     def _is_inside(self) -> bool:
@@ -262,6 +261,10 @@ class OddsSent(AbstractSent):
             ends.append(jnp.stack([jnp.broadcast_to(zero, w.shape), one - message - w]))
         pairs = ends[0][:, None] + ends[1][None, :]
         return pairs.at[1, 1].add(2 * w).reshape(4, *w.shape)
+
+
+def _on_gpu() -> bool:
+    return jax.default_backend() == "gpu"
 
 
 def _aligned(x: Float[Array, " n"], end: int) -> Float[Array, "_ _"]:

@@ -8,7 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from .. import _checks
 from .._sentinels import LIMIT
@@ -156,8 +156,8 @@ def cut_states(
 
 
 def as_rows(
-    flat: Float[Array, "*batch states"], counts: tuple[int, ...], missing: float = 0.0
-) -> Float[Array, "*batch variables most"]:
+    flat: Shaped[Array, "*batch states"], counts: tuple[int, ...], missing: float = 0.0
+) -> Shaped[Array, "*batch variables most"]:
     """The states of all variables, one after the other, as a row for each variable: `missing` where
     it has no more states.
     """
@@ -165,12 +165,12 @@ def as_rows(
     if min(counts) == max(counts):
         return flat.reshape(shape)
     variable, local = _by_state(counts)
-    return jnp.full(shape, missing, flat.dtype).at[..., variable, local].set(flat)
+    return jnp.full(shape, missing).astype(flat.dtype).at[..., variable, local].set(flat)
 
 
 def as_flat(
-    rows: Float[Array, "*batch variables most"], counts: tuple[int, ...]
-) -> Float[Array, "*batch states"]:
+    rows: Shaped[Array, "*batch variables most"], counts: tuple[int, ...]
+) -> Shaped[Array, "*batch states"]:
     """The reverse of `as_rows`."""
     if min(counts) == max(counts):
         return rows.reshape(*rows.shape[:-2], math.prod(rows.shape[-2:]))

@@ -152,7 +152,7 @@ class AbstractSampled(AbstractProblem):
         for own, rows, clamp in zip(units, *self.instances(), strict=True):
             if own.width == own.size:
                 rows = jnp.stack([jnp.zeros_like(rows), rows], -1)
-                clamp = None if clamp is None else jnp.where(clamp == 0, -1, clamp > 0)
+                clamp = None if clamp is None else jnp.where(clamp == 0, -1, (clamp > 0).astype(int))
                 left = jnp.ones(rows.shape, bool)
             else:
                 left = rows > EXCLUDED / 2
