@@ -20,9 +20,9 @@ from ._sites import related
 _WIDE = 8
 # Factors of one shape: the variables of each, the states of its configurations, and the numbers of
 # their log-potentials, -1 for 0.
-_Batch = tuple[Int[np.ndarray, "n r"], Int[np.ndarray, "n c r"], Int[np.ndarray, "n c"]]
+_Batch = tuple[Int[np.ndarray, "_ _"], Int[np.ndarray, "_ _ _"], Int[np.ndarray, "_ _"]]
 # Makes so many helper variables of so many states.
-_New = Callable[[int, int], Int[np.ndarray, " n"]]
+_New = Callable[[int, int], Int[np.ndarray, " _"]]
 
 
 class Listing(eqx.Module):
@@ -68,7 +68,7 @@ def listed_in(layout: Layout, wires: Wires, wide: int = _WIDE) -> tuple[Listed |
             continue
         before = len(counts)
 
-        def new(number: int, states: int) -> Int[np.ndarray, " n"]:
+        def new(number: int, states: int) -> Int[np.ndarray, " _"]:
             counts.extend([states] * number)
             return np.arange(len(counts) - number, len(counts))
 
