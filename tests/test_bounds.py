@@ -185,7 +185,13 @@ def test_factor_graphs_have_the_bound_of_their_tables():
     for a, b in zip(found.pairwise.values, model.log_potentials, strict=True):
         assert a.shape == b.shape
     graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=[[x[0], x[1], x[2]]]))
-    with pytest.raises(TypeError, match=r"must let all factors list.*`uai.to_tables`"):
+    model = pgmax.FactorGraphModel(graph)
+    found, exact = bound(model), ebm.Exact()(model)
+    assert exact.log_partition - ROUNDING <= found.log_partition <= exact.log_partition + 0.5
+    wide = vgroup.NDVarArray(num_states=2, shape=(12,))
+    graph = fgraph.FactorGraph([wide])
+    graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=[[wide[k] for k in range(12)]]))
+    with pytest.raises(TypeError, match=r"have factors of few variables.*`uai.to_tables`"):
         ebm.TRBP()(pgmax.FactorGraphModel(graph))
 
 

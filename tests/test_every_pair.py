@@ -129,16 +129,17 @@ BINARY = ("rbm", "dbm", "boltzmann", "semi_restricted")
 # Graphs whose variables can all change alone, and all of them.
 OPEN = ("grid", "pairs", "tables")
 GRAPHS = (*OPEN, "channels", "or", "pool")
-OTHER = ("labelled", "categorical", "energy")
+LABELS = ("labelled", "categorical")
+OTHER = (*LABELS, "energy")
 INFERENCES = {
-    "bp": (ebm.BP(30), (*BINARY, "gaussian", *GRAPHS)),
-    "bp_max": (ebm.BP(30, product="max"), (*BINARY, *GRAPHS)),
-    "mean_field": (ebm.MeanField(30), (*BINARY, "labelled", "categorical", *OPEN)),
+    "bp": (ebm.BP(30), (*BINARY, *LABELS, "gaussian", *GRAPHS)),
+    "bp_max": (ebm.BP(30, product="max"), (*BINARY, *LABELS, *GRAPHS)),
+    "mean_field": (ebm.MeanField(30), (*BINARY, *LABELS, *OPEN)),
     "exact": (ebm.Exact(), (*BINARY, *OTHER, "gaussian", "nnbm", *GRAPHS)),
     "exact_max": (ebm.Exact("max"), (*BINARY, *OTHER, *GRAPHS)),
-    "mplp": (ebm.MPLP(), (*BINARY, *GRAPHS)),
-    "trbp": (ebm.TRBP(), (*BINARY, *OPEN, "channels")),
-    "convergent_bp": (ebm.ConvergentBP(), (*BINARY, *OPEN, "channels")),
+    "mplp": (ebm.MPLP(), (*BINARY, *LABELS, *GRAPHS)),
+    "trbp": (ebm.TRBP(), (*BINARY, *LABELS, *GRAPHS)),
+    "convergent_bp": (ebm.ConvergentBP(), (*BINARY, *LABELS, *GRAPHS)),
     "naive_mean_field": (ebm.NaiveMeanField(), ("nnbm",)),
     "tap": (ebm.TAP(), ("nnbm",)),
     "susp": (ebm.SusP(), ("nnbm",)),
@@ -154,7 +155,7 @@ SAMPLERS = {
     "gradients": (ebm.GibbsWithGradients(5), (*DISCRETE, *OPEN)),
     "dmala": (ebm.DMALA(0.5), (*DISCRETE, *OPEN)),
     "pas": (ebm.PAS(2), (*DISCRETE, *OPEN)),
-    "pmp": (ebm.PMP(30), (*BINARY, *GRAPHS)),
+    "pmp": (ebm.PMP(30), (*BINARY, *LABELS, *GRAPHS)),
 }
 # Perturbed maxima are far from a distribution with factors that exclude configurations.
 ROUGH = {("pmp", name) for name in ("channels", "or", "pool")}

@@ -240,8 +240,6 @@ def test_bad_labels():
     ]:
         with pytest.raises(ValueError, match=message):
             learner.step(model, state, batch, key=KEY, epoch=0)
-    with pytest.raises(TypeError, match=r"BP takes, binary .* is binary binary categorical"):
-        ebm.BP(3)(model)
     for label, message in [([3], "labels 0 to 2, got 3"), ([0, 1, 0], r"shape \(2, 1\)")]:
         with pytest.raises(ValueError, match=message):
             start = model.units((None, None, jnp.asarray(label)))

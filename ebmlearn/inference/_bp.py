@@ -250,7 +250,7 @@ def _is_undamped(bp: BP) -> bool:
 def _is_fast(bp: BP, model: AbstractModel, temperature: Float[AnyArray, ""]) -> bool | None:
     """Whether messages are sent in the fast form; None if that has to be found at run time."""
     with jax.ensure_compile_time_eval():
-        found = messages.fits(model, temperature, bp.product)
+        found = messages.fits(model, temperature, bp.product, not _is_undamped(bp))
     return found if isinstance(found, bool) else None
 
 
@@ -292,7 +292,7 @@ class Settings:
         """
         if self.fast is not None:
             return self.fast
-        return messages.fits(model, self.temperature, self.product)
+        return messages.fits(model, self.temperature, self.product, self.damping is not None)
 
     def rows(self, shape: tuple[int, ...]) -> int:
         """How many instances of a batch are treated at once."""

@@ -58,6 +58,9 @@ class AbstractDual(AbstractInference):
     def _beliefs(self, problem: Any) -> Beliefs:
         model = problem.model
         limits = limited(self.iterations, self.tol, model.dtype)
+        if any(factor.helpers for factor in model.factors()):
+            hint = "write it as tables by `uai.to_tables`"
+            refuse(model, f"have factors of few variables for {type(self).__name__}", hint)
         listed = _listed(model)
         if not _checks.is_concrete([members for members, _ in listed]):
             hint = "use it as a constant there, and its log-potentials as the argument"

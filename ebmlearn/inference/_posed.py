@@ -59,6 +59,6 @@ def statistics_of(
     return Statistics(
         units=named_means(model, p),
         pairwise=model.by_factor(pairs),
-        squares=() if is_graph(model) else (None,) * len(model.layers),
+        squares=(None,) * len(model.layers),
         **went,
     )

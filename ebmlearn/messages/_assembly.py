@@ -204,25 +204,27 @@ def size(model: Any) -> int:
     return sum(factor.size(units) for factor in model.factors())
 
 
-def _fast_dense(factor: Dense, units: Mapping[str, Any], temperature: Float[AnyArray, ""]) -> Any:
-    if any(units[group].family != "binary" for group in factor.groups):
+def _fast_dense(
+    factor: Dense, units: Mapping[str, Any], temperature: Float[AnyArray, ""], damped: bool
+) -> Any:
+    if damped or any(units[group].family != "binary" for group in factor.groups):
         return None
     return odds_serve((factor.weights,), temperature)
 
 
 # From the class of a factor to whether the fast form of its messages, if there is one, is accurate
 # enough at a temperature. Hosts add those of their own factors.
-FAST: dict[type, Callable[[Any, Mapping[str, Any], Float[AnyArray, ""]], Any]] = {
+FAST: dict[type, Callable[[Any, Mapping[str, Any], Float[AnyArray, ""], bool], Any]] = {
     Dense: _fast_dense,
     Lattice: is_narrow,
 }
 
 
-def _is_moderate(model: Any, temperature: Float[AnyArray, ""]) -> Any:
+def _is_moderate(model: Any, temperature: Float[AnyArray, ""], damped: bool) -> Any:
     """Whether the fast forms of all messages are accurate enough; None if there are none."""
     units = dict(zip(names_of(model), model.layers, strict=True))
     factors = [f for f in model.factors() if type(f) in FAST]
-    found = [FAST[type(f)](f, units, temperature) for f in factors]
+    found = [FAST[type(f)](f, units, temperature, damped) for f in factors]
     known = [x for x in found if x is not None]
     return functools.reduce(jnp.logical_and, known) if known else None
 
@@ -249,12 +251,12 @@ def moderate(model: Any) -> Bool[AnyArray, ""] | None:
     """
     if not serves(model):
         return None
-    found = _is_moderate(model, np.ones((), model.dtype))
+    found = _is_moderate(model, np.ones((), model.dtype), False)
     return None if found is None else jnp.asarray(found)
 
 
 def fits(
-    model: Any, temperature: Float[AnyArray, ""], product: Product
+    model: Any, temperature: Float[AnyArray, ""], product: Product, damped: bool
 ) -> bool | Bool[AnyArray, ""]:
     """Whether messages are sent in the fast form: if it is accurate enough for sum-product."""
     if product == "max":
@@ -263,7 +265,7 @@ def fits(
         # Temperatures that are traced are parameters, too.
         warm = not _checks.is_concrete(temperature) or float(temperature) >= 1
         return bool(_ASSUMED.get()) and warm
-    found = _is_moderate(model, temperature)
+    found = _is_moderate(model, temperature, damped)
     if found is None:
         return False
     return bool(found) if _checks.is_concrete(found) else found

@@ -75,9 +75,10 @@ class Engine(eqx.Module):
         messages = [part.start(start, heard) for part in self.parts]
         # Nothing is added up where messages say nothing.
         pairs = zip(self.parts, messages, strict=True)
-        return self._begun(
-            messages, [None if p.is_silent(start) else x for p, x in pairs], instance
-        )
+        sent = [None if part.is_silent(start) else own for part, own in pairs]
+        for k, leaf, _ in self._leaves:
+            messages[k], sent[k] = self.parts[k].turn(messages[k], heard, leaf, _whole)
+        return self._begun(messages, sent, instance)
 
     def leaning(self, instance: Instance, key: PRNGKeyArray, sign: Float[Array, ""]) -> State:
         """Another state before any sweep: all messages to a unit say the same, which is random. For
@@ -262,7 +263,9 @@ class Engine(eqx.Module):
         return jnp.stack(peaks).all()
 
     def as_logs(self, state: State, are_odds: bool | Bool[AnyArray, ""]) -> State:
-        """The state with messages as log-odds, if they are odds."""
+        """The state with messages as log-odds, if they are odds; damped ones never are."""
+        if self.damping is not None:
+            return state
         pairs = zip(self.parts, state.messages, strict=True)
         return state._replace(messages=tuple(part.as_logs(own, are_odds) for part, own in pairs))
 

@@ -247,7 +247,7 @@ class AbstractGraphModel(AbstractTurns):
         return Statistics(
             units=self.units((units,)),
             pairwise=self.by_factor(factors),
-            squares=(),
+            squares=(None,) * len(self.layers),
             converged=jnp.ones(size, bool),
             iterations=jnp.zeros(size, jnp.int32),
             residual=jnp.zeros(size, self.dtype),

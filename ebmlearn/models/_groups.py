@@ -132,8 +132,8 @@ def likelihoods_of(
 
 
 def cut_units(
-    padded: Float[Array, "*batch variables most"], sizes: Sizes
-) -> tuple[Float[Array, "..."], ...]:
+    padded: Shaped[Array, "*batch variables most"], sizes: Sizes
+) -> tuple[Shaped[Array, "..."], ...]:
     """A value for each state of each variable, by group."""
     out, at = [], 0
     for shape, states in sizes:

@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
@@ -65,7 +65,7 @@ class AbstractWired(AbstractSent):
         degree, width = (jnp.round(x).astype(jnp.int32) for x in found)
         return degree, width
 
-    def _by_group(self, rows: Float[Array, "variables _"], group: int, most: int = 0) -> Array:
+    def _by_group(self, rows: Shaped[Array, "variables _"], group: int, most: int = 0) -> Array:
         sizes = self.factor.layout.variables
         return cut_units(rows, tuple((shape, most or states) for shape, states in sizes))[group]
 
@@ -227,10 +227,12 @@ def _selected(factor: DenseFactor, site: Site) -> SelectedSent:
     return SelectedSent(factor=factor.tempered(site.beta), pairs=pairs)
 
 
+def _fast(factor: DenseFactor, units: Any, temperature: Float[AnyArray, ""], damped: bool) -> Any:
+    return None if damped else odds_serve((factor.weights,), temperature)
+
+
 def register() -> None:
     """Makes the messages of these factors known."""
     MAKERS[KindFactor] = _kind
     MAKERS[DenseFactor] = _selected
-    FAST[DenseFactor] = lambda factor, units, temperature: odds_serve(
-        (factor.weights,), temperature
-    )
+    FAST[DenseFactor] = _fast

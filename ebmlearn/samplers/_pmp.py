@@ -129,7 +129,7 @@ class PMP(AbstractSampler):
         )
 
     def _check(self, model: Any) -> None:
-        if not model.finite or not messages.serves(model):
+        if not messages.serves(model) or not model.finite:
             refuse(model, "have units of finitely many states, joined by factors, for PMP")
 
     def holding(
