@@ -174,8 +174,6 @@ def test_likely_states_of_models(rbm, batch):
 @pytest.mark.usefixtures("as_a_user")
 def test_wrong_uses(rbm):
     gaussian = ebm.GaussianRBM.init(visible=3, hidden=40, key=0)
-    layers = {"visible": ebm.Categorical(30, 3), "hidden": ebm.Binary(40)}
-    potts = ebm.LayeredModel.init(layers, [("visible", "hidden")], key=0)
     learner = ebm.MLE(ebm.Auto())
     for case in (
         (lambda: ebm.Auto(0), ValueError, "`seconds`", "0"),
@@ -183,13 +181,6 @@ def test_wrong_uses(rbm):
         (lambda: eqx.filter_jit(ebm.Auto())(rbm), TypeError, "outside of compiled functions", "BP"),
         (lambda: ebm.Auto()(gaussian), TypeError, "GaussianRBM"),
         (lambda: ebm.query(gaussian, None), TypeError, "small enough", "use `BP`"),
-        (lambda: ebm.Auto()(potts), TypeError, "LayeredModel", "use a sampler, such as `Gibbs"),
-        (
-            lambda: ebm.query(potts, None),
-            TypeError,
-            "LayeredModel",
-            "use a sampler, such as `Gibbs",
-        ),
         (lambda: ebm.fit(rbm, learner, np.zeros((4, 6), int), epochs=1), TypeError, "Auto"),
     ):
         errors.check(case)

@@ -186,8 +186,7 @@ def test_factor_graphs_have_the_bound_of_their_tables():
         assert a.shape == b.shape
     graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=[[x[0], x[1], x[2]]]))
     model = pgmax.FactorGraphModel(graph)
-    found, exact = bound(model), ebm.Exact()(model)
-    assert exact.log_partition - ROUNDING <= found.log_partition <= exact.log_partition + 0.5
+    assert bound(model).log_partition >= ebm.Exact()(model).log_partition - ROUNDING
     wide = vgroup.NDVarArray(num_states=2, shape=(12,))
     graph = fgraph.FactorGraph([wide])
     graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=[[wide[k] for k in range(12)]]))

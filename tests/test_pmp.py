@@ -361,7 +361,7 @@ def test_a_distribution_may_ask_for_it():
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input():
     rng = np.random.default_rng(13)
-    rbm, labelled = oracle.random_rbm(rng), oracle.random_labelled(rng)
+    rbm = oracle.random_rbm(rng)
     cases = [
         (lambda: ebm.PMP(0), r"`iterations` must be at least 1, got 0"),
         (lambda: ebm.PMP(-1), r"`iterations` must not be negative, got -1"),
@@ -371,7 +371,6 @@ def test_bad_input():
         (lambda: ebm.PMP(5, damping=1.0), r"`damping` must lie in \(0, 1\), got 1"),
         (lambda: ebm.PMP(5, renewal=0.0), r"`renewal` must lie in \(0, 1\], got 0"),
         (lambda: ebm.PMP(5, chunk=0), r"`chunk` must be at least 1, got 0"),
-        (lambda: ebm.sample(labelled, ebm.PMP(5), 2, key=KEY), r"`model`.*got a SemiRestrictedBM"),
         (
             lambda: ebm.sample(ebm.GaussianRBM.init(3, 2, key=KEY), ebm.PMP(5), 2, key=KEY),
             r"`model`.*got a GaussianRBM",
@@ -429,4 +428,4 @@ def test_dual_of_large_couplings_in_float32():
         found = ebm.MPLP()(model)
         assert found.converged
         best = float(ebm.Exact("max")(model).log_partition)
-        assert found.log_partition > best - 1e-6 * abs(best)
+        assert found.log_partition > best - 1e-6 * float(np.abs(w).sum())

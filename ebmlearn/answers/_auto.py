@@ -97,7 +97,7 @@ class Auto(AbstractInference):
         began = time.perf_counter()
         found = self._exact(problem) if self.exact else None
         if found is None:
-            if not messages.serves(problem.model):
+            if not (messages.serves(problem.model) and problem.model.numbered):
                 refuse(problem.model, "be small enough for exact inference in the time of `Auto`")
             ask = _summed if self.product == "sum" else maximised
             found = ask(problem, began + self.seconds, _checks.as_key(self.key))

@@ -15,6 +15,7 @@ from ..factors import Dense
 from ..messages import Given
 from ..models import Statistics
 from ..models._problem import each, each_and_mean, Instance
+from ..models._require import refuse
 from ..units._binary import binary
 from ._beliefs import AbstractDerived, Beliefs, Normal
 from ._enumeration import CHUNK, Space, Table
@@ -120,6 +121,8 @@ class _Posed:
     """A model in standard units."""
 
     def __init__(self, model: Any):
+        if any(len(set(factor.groups)) == 1 for factor in model.factors()):
+            refuse(model, "have one block of weights, between its layers, for exact inference")
         self.engine = messages.engine(model, temperature=jnp.ones((), model.dtype))
         form: Any = self.engine.forms[0]
         self.sigma, self.hidden = form.sigma, model.layers[1].size

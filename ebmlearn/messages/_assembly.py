@@ -15,6 +15,7 @@ from .. import _checks
 from .._sentinels import LIMIT
 from .._types import AnyArray
 from ..factors import AbstractFactor, Dense, Lattice, Tables
+from ..models._base import only_trained
 from ..models._sides import two_sides
 from ..units import AbstractUnits, Binary
 from ._edge import odds_serve
@@ -134,7 +135,7 @@ def engine(
     end are left alone until then.
     """
     names, sides = names_of(model), sides_of(model)
-    factors = model.factors("max" if product == "max" else "sum")
+    factors = only_trained(model).factors("max" if product == "max" else "sum")
     beta = jnp.asarray(1 / temperature)
     units = dict(zip(names, model.layers, strict=True))
     forms = tuple(_form(name, units, factors) for name in names)
@@ -176,13 +177,14 @@ def serves(model: Any) -> bool:
     """Whether there are messages between all units of a model that are joined."""
     if not hasattr(model, "layers") or not hasattr(model, "factors"):
         return False
-    units = dict(zip(names_of(model), model.layers, strict=True))
-    for factor in model.factors():
-        real = [group for group in factor.groups if not units[group].numbered]
-        families = {units[group].family for group in factor.groups}
-        if type(factor) not in MAKERS or (real and families != {"gaussian", "binary"}):
-            return False
-    return all(own.numbered or own.family == "gaussian" for own in model.layers)
+    families = {name: own.family for name, own in zip(names_of(model), model.layers, strict=True)}
+    if not set(families.values()) <= {"binary", "categorical", "gaussian"}:
+        return False
+    real = "gaussian" in families.values()
+    joined = [{families[group] for group in factor.groups} for factor in model.factors()]
+    if real and any(own != {"gaussian", "binary"} for own in joined):
+        return False
+    return all(type(factor) in MAKERS for factor in model.factors())
 
 
 def sides_of(model: Any) -> tuple[int, ...] | None:

@@ -178,7 +178,7 @@ class Engine(eqx.Module):
             units = [form.p(form.decided(x)) for form, x in zip(self._numbered, found, strict=True)]
             return Expected(tuple(units), self._met(self.decode(found)), (None,) * len(units))
         plugged = self._plugged(state, instance)
-        if self._in_place and all(isinstance(part, OddsSent) for part in self.parts):
+        if self._in_place and self.parts and all(isinstance(p, OddsSent) for p in self.parts):
             inward, fields = self._inward(state, instance), list(state.fields)
             self.take_turn(0, list(state.messages), fields, plugged)
             state = state._replace(fields=tuple(fields))

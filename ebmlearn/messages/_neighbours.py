@@ -217,9 +217,7 @@ def _(primals, tangents):
     return out, jax.lax.scan(step, jnp.zeros_like(out), parts)[0]
 
 
-def is_narrow(
-    factor: Lattice, units: Any, temperature: Float[AnyArray, ""], damped: bool
-) -> Any:
+def is_narrow(factor: Lattice, units: Any, temperature: Float[AnyArray, ""], damped: bool) -> Any:
     """Whether the fast form serves. Leaves have none."""
     if not any(factor.offset):
         return None

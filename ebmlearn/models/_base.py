@@ -190,6 +190,16 @@ def matrices_of(model: Model) -> Model:
     return with_inside(out, without_diagonal)
 
 
+def only_trained(model: Model) -> Model:
+    """The model, of which no gradient reaches what is not trained."""
+    trained = model.trained()
+    if all(jax.tree.leaves(trained)):
+        return model
+    return jax.tree.map(
+        lambda x, learned: x if learned else jax.lax.stop_gradient(x), model, trained
+    )
+
+
 def with_inside(model: Model, change: Callable[[Array], Array]) -> Model:
     """The model with its symmetric matrices changed."""
     # `tree_at` calls `inside` on a model of placeholders: its annotation says no more than PyTree.

@@ -11,6 +11,7 @@ from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray, Batch
 from ..factors import AbstractFactor, Stacks
 from ..units import AbstractUnits
+from ._base import only_trained
 from ._block import Block
 from ._graph import AbstractGraphModel, excludes
 from ._groups import (
@@ -131,10 +132,7 @@ class AbstractFactorModel(AbstractGraphModel):
 
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
         out = jnp.zeros((), self.dtype)
-        # No gradient reaches what is not trained.
-        model = jax.tree.map(
-            lambda x, trained: x if trained else jax.lax.stop_gradient(x), self, self.trained()
-        )
+        model = only_trained(self)
         (unary,) = model.unary()
         means = cut_units(self.padded(unary), self.sizes)
         for own, x in zip(means, statistics.units.values, strict=True):

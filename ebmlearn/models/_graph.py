@@ -12,7 +12,7 @@ from .. import _checks
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..factors import AbstractFactor, scaled_potentials as scaled_potentials
-from ..units import _random
+from ..units import _random, Binary
 from ._alone import by_state
 from ._base import no_features, States
 from ._chains import as_mask
@@ -293,7 +293,7 @@ class AbstractGraphModel(AbstractTurns):
         rows = jnp.where(there, rows, jnp.asarray(nothing, rows.dtype))
         sizes = tuple(((u.size,), u.number) for u in self.layers)
         pairs = zip(self.layers, cut_units(rows, sizes), strict=True)
-        return tuple(x[..., 1] - x[..., 0] if u.width == u.size else x for u, x in pairs)
+        return tuple(x[..., 1] - x[..., 0] if isinstance(u, Binary) else x for u, x in pairs)
 
     def chains(
         self, num_chains: int, key: PRNGKeyArray, start: PyTree, clamped: PyTree
@@ -535,7 +535,7 @@ def _probabilities(
     for units, x in zip(graph.layers, parts, strict=True):
         # Binary units are one number each.
         by_unit = x.reshape(units.size, -1)
-        own = jnp.concatenate([1 - by_unit, by_unit], 1) if units.width == units.size else by_unit
+        own = jnp.concatenate([1 - by_unit, by_unit], 1) if isinstance(units, Binary) else by_unit
         rows.append(jnp.pad(own, ((0, 0), (0, most - own.shape[-1]))))
     return jnp.concatenate(rows)
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._sentinels import LEAST
 from .._types import AnyArray, Targets
+from ..units import Binary
 from ._groups import cut_states
 from ._problem import AbstractSampled, Chained, held_at, Instance, whole
 
@@ -120,7 +121,7 @@ class GraphProblem(AbstractSampled):
     def _joined(self, parts: tuple[Any, ...], other: Any, nothing: float) -> PyTree:
         """One number for each state of each variable, by group. Binary units have one for 1."""
         rows = [
-            jnp.stack([other(x), x], -1) if units.width == units.size else x
+            jnp.stack([other(x), x], -1) if isinstance(units, Binary) else x
             for units, x in zip(self.model.layers, parts, strict=True)
         ]
         most = max(x.shape[-1] for x in rows)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
 from .. import _checks
 from .._sentinels import CLAMPED, EXCLUDED
 from .._types import AnyArray, Evidence, Observed, Targets
+from ..units import Binary
 
 
 Posed = TypeVar("Posed", bound="AbstractProblem")
@@ -79,7 +80,7 @@ class Instance(NamedTuple):
 
 def held_at(units: Any, states: Array, mask: Array, dtype: Any) -> Array:
     """The `clamp` of units that are held at their states where a mask says so."""
-    if units.width == units.size:
+    if isinstance(units, Binary):
         return jnp.where(mask, 2 * states.astype(dtype) - 1, jnp.zeros((), dtype))
     return jnp.where(mask, states.astype(jnp.int32), -1)
 
@@ -150,12 +151,12 @@ class AbstractSampled(AbstractProblem):
         units, parts = self.model.layers, []
         most = max(own.number for own in units)
         for own, rows, clamp in zip(units, *self.instances(), strict=True):
-            if own.width == own.size:
-                rows = jnp.stack([jnp.zeros_like(rows), rows], -1)
-                clamp = None if clamp is None else jnp.where(clamp == 0, -1, (clamp > 0).astype(int))
-                left = jnp.ones(rows.shape, bool)
-            else:
+            rows = own.scores(rows.reshape(len(rows), own.width))
+            left = jnp.ones(rows.shape, bool)
+            if not isinstance(own, Binary):
                 left = rows > EXCLUDED / 2
+            elif clamp is not None:
+                clamp = jnp.where(clamp == 0, -1, (clamp > 0).astype(int))
             if clamp is not None:
                 number = jnp.arange(own.number, dtype=clamp.dtype)
                 held = jnp.broadcast_to(clamp[..., None], rows.shape)
@@ -229,6 +230,11 @@ class Problem(AbstractSampled):
     @property
     def shape(self) -> tuple[int, ...]:
         """The batch shape."""
+        if tuple(jnp.ndim(x) for x in jax.tree.leaves(self.model)) != self.ranks:
+            raise ValueError(
+                "`pairwise` and `log_partition` must be read inside the `vmap` that made these"
+                " beliefs: outside, the model they belong to has gained an axis."
+            )
         shapes = {"model": self.model.batch_shape}
         if self.evidence is not None and self.observed is not None:
             shapes |= {"evidence": self.evidence.shape[:-1], "observed": self.observed.shape[:-1]}
@@ -242,11 +248,6 @@ class Problem(AbstractSampled):
         """Evidence and what of it counts, for each instance; it raises at run time what could not
         be found before. None if there is none.
         """
-        if tuple(jnp.ndim(x) for x in jax.tree.leaves(self.model)) != self.ranks:
-            raise ValueError(
-                "`pairwise` and `log_partition` must be read inside the `vmap` that made these"
-                " beliefs: outside, the model they belong to has gained an axis."
-            )
         if self.evidence is None or self.observed is None:
             return None
         units = self.model.layers[0]

@@ -52,6 +52,12 @@ class AbstractGraphFactor(AbstractFactor):
         return self
 
     def given(self, states: States, group: str) -> Float[Array, "... _"]:
+        if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in states.values()):
+            # The mean log-potential is linear in the probabilities of each variable.
+            def energy(x: Array) -> Float[Array, ""]:
+                return self.energy({**states, group: x}).sum()
+
+            return -jax.grad(energy)(states[group])
         found = as_rows(self.fields(self.flat(states)), self.layout.every_count)
         own = cut_units(found, self.layout.variables)[self.layout.names.index(group)]
         return own.reshape(*found.shape[:-2], -1)

@@ -17,7 +17,7 @@ from ..models import AbstractPlainModel
 from ..models._groups import cut_states
 from ..models._problem import each, held_at, Instance
 from ..models._require import refuse
-from ..units import _random
+from ..units import _random, Binary
 from ._base import AbstractSampler
 
 
@@ -171,7 +171,7 @@ def _terms(model: Any) -> tuple[tuple[Int[np.ndarray, " _"], bool], ...]:
         return ((model.owners, False),)
     steps = [max(units.width // max(units.size, 1), 1) for units in model.layers]
     pairs = zip(model.layers, steps, strict=True)
-    return tuple((np.arange(u.width) // step, u.width == u.size) for u, step in pairs)
+    return tuple((np.arange(u.width) // step, isinstance(u, Binary)) for u, step in pairs)
 
 
 def perturbation(
@@ -281,7 +281,7 @@ def perturbed(
     settings = settings_of(sampler.max_product(), model)
     engine = settings.engine(model, "log-odds")
     size = noise[0].shape[:1]
-    log_odds = [units.width == units.size for units in model.layers]
+    log_odds = [isinstance(units, Binary) for units in model.layers]
 
     def one(problem: Any) -> PyTree:
         instance, noise, begin = problem
