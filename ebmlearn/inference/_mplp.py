@@ -138,7 +138,7 @@ def _even(engine: Engine, edges: Any, instance: Instance) -> State:
     """A state with messages that are evened: scores are equal without rounding errors."""
     state = engine.resume(State(tuple(edges), instance.unary), instance)
     fields = []
-    for form, *own in zip(engine.forms, state.fields, instance.clamp, strict=True):
+    for form, *own in zip(engine.numbered, state.fields, instance.clamp, strict=True):
         rows = form.shifted(*own)[0].rows
         even = jnp.where(rows < EXCLUDED / 2, rows, jnp.zeros_like(rows))
         fields.append(form.message(even))
@@ -162,7 +162,7 @@ def _shares(
     that are excluded; and which are. By group.
     """
     shares, excluded = [], []
-    for group, (form, *own) in enumerate(zip(engine.forms, fields, instance.clamp, strict=True)):
+    for group, (form, *own) in enumerate(zip(engine.numbered, fields, instance.clamp, strict=True)):
         rows = form.shifted(*own)[0].rows
         degree = _counts(engine, group, len(rows))[0].astype(rows.dtype)
         out = rows < EXCLUDED / 2

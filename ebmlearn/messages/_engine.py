@@ -51,7 +51,7 @@ class Engine(eqx.Module):
     parts: tuple[AbstractSent, ...]
     forms: tuple[AbstractForm, ...]
     factors: tuple[AbstractFactor, ...]
-    damping: Float[Array, ""] | None
+    damping: Float[AnyArray, ""] | None
     temperature: Float[AnyArray, ""]
     names: tuple[str, ...] = eqx.field(static=True)
     sides: tuple[int, ...] | None = eqx.field(static=True)
@@ -62,7 +62,7 @@ class Engine(eqx.Module):
     def posed(self, instance: Instance) -> Instance:
         """An instance of the model as one of the model of $p^{1/T}$, of which messages are sent."""
         parts = zip(self.forms, *instance, strict=True)
-        found = [form.posed(*own, self.temperature) for form, *own in parts]
+        found = [form.posed(u, clamp, self.temperature) for form, u, clamp in parts]
         instance = Instance(tuple(u for u, _ in found), tuple(c for _, c in found))
         for part in self.parts:
             instance = part.posed(instance)
@@ -87,7 +87,7 @@ class Engine(eqx.Module):
         keys = jax.random.split(key, len(self.forms))
         lean = [
             sign * form.leaning(u, own)
-            for form, u, own in zip(self._numbered, instance.unary, keys, strict=True)
+            for form, u, own in zip(self.numbered, instance.unary, keys, strict=True)
         ]
         messages = [part.spread(lean) for part in self.parts]
         for k, _, _ in self._leaves:
@@ -164,18 +164,18 @@ class Engine(eqx.Module):
 
     def mixture(self, beliefs: Sequence[Any], log_weights: Float[Array, " n"]) -> tuple[Any, ...]:
         """What is to be said of all units if each part is right with its probability."""
-        pairs = zip(self._numbered, beliefs, strict=True)
+        pairs = zip(self.numbered, beliefs, strict=True)
         return tuple(form.mixture(own, log_weights) for form, own in pairs)
 
     def decode(self, beliefs: Sequence[Any]) -> tuple[Int[Array, " _"], ...]:
         """The likeliest state of each unit."""
-        return tuple(form.mode(own) for form, own in zip(self._numbered, beliefs, strict=True))
+        return tuple(form.mode(own) for form, own in zip(self.numbered, beliefs, strict=True))
 
     def statistics(self, state: State, instance: Instance) -> Expected:
         """The gradient of `log_partition` at a fixed point; what is maximised is 0 or 1."""
         if self.product == "max":
             found = self.beliefs(state, instance)
-            units = [form.p(form.decided(x)) for form, x in zip(self._numbered, found, strict=True)]
+            units = [form.p(form.decided(x)) for form, x in zip(self.numbered, found, strict=True)]
             return Expected(tuple(units), self._met(self.decode(found)), (None,) * len(units))
         plugged = self._plugged(state, instance)
         if self._in_place and self.parts and all(isinstance(p, OddsSent) for p in self.parts):
@@ -216,7 +216,7 @@ class Engine(eqx.Module):
         The log-normalisers of the factors, plus those of the units times one minus the number of
         factors that they are in.
         """
-        if len(self._numbered) < len(self.forms):
+        if len(self.numbered) < len(self.forms):
             raise NotImplementedError(
                 "`log_partition` is not known of Gaussian messages; `Exact` may give it."
             )
@@ -242,13 +242,13 @@ class Engine(eqx.Module):
 
     def linear(self, states: Sequence[Int[Array, " _"]], unary: Any) -> Float[Array, ""]:
         """The sum of the unary terms that states meet."""
-        parts = zip(self._numbered, states, unary, strict=True)
+        parts = zip(self.numbered, states, unary, strict=True)
         return jnp.stack([form.linear(x, u) for form, x, u in parts]).sum()
 
     def is_peak(self, states: Sequence[Int[Array, " _"]], instance: Instance) -> Bool[Array, ""]:
         """Whether no change of one unit raises the log-potential."""
         own, peaks = dict(zip(self.names, states, strict=True)), []
-        for k, (form, name) in enumerate(zip(self._numbered, self.names, strict=True)):
+        for k, (form, name) in enumerate(zip(self.numbered, self.names, strict=True)):
             rows = form.rows(instance.unary[k])
             for factor in self.factors:
                 if name in factor.groups:
@@ -281,7 +281,8 @@ class Engine(eqx.Module):
         return range(len(self.forms))
 
     @property
-    def _numbered(self) -> list[AbstractNumbered]:
+    def numbered(self) -> list[AbstractNumbered]:
+        """The forms of groups whose units have a few states each."""
         return [form for form in self.forms if isinstance(form, AbstractNumbered)]
 
     @property
@@ -350,7 +351,7 @@ class Engine(eqx.Module):
             return instance
         clamp = list(instance.clamp)
         for k in self.maximised:
-            form = self._numbered[k]
+            form = self.numbered[k]
             clamp[k] = form.chosen(form.held(state.fields[k], clamp[k]))
         return instance._replace(clamp=tuple(clamp))
 
@@ -384,7 +385,7 @@ class Engine(eqx.Module):
             value, is_possible = part.normalisers(own, heard, singles)
             values.append(value)
             possible.append(is_possible)
-        for group, form in enumerate(self._numbered):
+        for group, form in enumerate(self.numbered):
             left = form.possible(posed.unary[group], posed.clamp[group])
             for part, own in zip(self.parts, messages, strict=True):
                 if group in part.ends:

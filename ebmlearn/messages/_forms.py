@@ -79,7 +79,7 @@ class AbstractForm(eqx.Module):
 class AbstractNumbered(AbstractForm):
     """Units of a few states. `excluded` is the score of a state that evidence excludes."""
 
-    excluded: eqx.AbstractClassVar[float]
+    excluded: ClassVar[float]
 
     @abc.abstractmethod
     def held(self, field: Any, clamp: Any) -> Any:

@@ -1,16 +1,14 @@
 from ._base import (
-    AbstractFree as AbstractFree,
     AbstractModel as AbstractModel,
     AbstractPlainModel as AbstractPlainModel,
-    AbstractSymmetric as AbstractSymmetric,
 )
 from ._block import Block as Block
 from ._boltzmann import BoltzmannMachine as BoltzmannMachine
 from ._dbm import DBM as DBM
 from ._energy import EnergyModel as EnergyModel
+from ._factor_base import AbstractFactorModel as AbstractFactorModel
 from ._factor_model import FactorModel as FactorModel
 from ._gaussian_rbm import GaussianRBM as GaussianRBM
-from ._graph import AbstractGraphModel as AbstractGraphModel
 from ._grid_mrf import GridMRF as GridMRF
 from ._groups import Groups as Groups
 from ._layered import LayeredModel as LayeredModel

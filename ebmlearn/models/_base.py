@@ -88,13 +88,13 @@ class AbstractModel(eqx.Module):
     def dtype(self) -> np.dtype:
         """The dtype of the parameters."""
 
-    @abc.abstractmethod
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks of weights, each between two layers or inside one."""
+        """The blocks of weights, each between two layers or inside one, if there are layers."""
+        return ()
 
-    @abc.abstractmethod
     def check(self, batch: Batch, name: str = "batch") -> None:
         """Raises an error if a batch does not fit this model. Values are checked if known."""
+        self.observe(batch, name)
 
     @abc.abstractmethod
     def observe(self, batch: Batch, name: str = "batch") -> tuple["AbstractModel", PyTree, PyTree]:
@@ -111,33 +111,34 @@ class AbstractModel(eqx.Module):
         booleans for the observed ones, or None if all are observed.
         """
 
-    @abc.abstractmethod
     def project(self: Model) -> Model:
-        """The model with its parameters mapped to allowed ones, for use after an update. It returns
-        the model itself if any numbers are allowed.
+        """The model with its parameters mapped to allowed ones, for use after an update: couplings
+        inside a layer are made symmetric and zero on the diagonal. It returns the model itself if
+        any numbers are allowed.
         """
+        return with_inside(self, symmetrised)
 
-    @abc.abstractmethod
     def trained(self: Model) -> Model:
         """A boolean in the place of each array: whether it is trained."""
+        return jax.tree.map(lambda _: True, self)
 
     @abc.abstractmethod
     def tempered(self: Model, beta: float | Float[Array, ""]) -> Model:
         """The model of $p(x)^\\beta$."""
 
-    @abc.abstractmethod
     def inside(self) -> tuple[PyTree, ...]:
         """The parameters that are symmetric matrices, which hold each edge twice."""
+        return ()
 
-    @abc.abstractmethod
     def decayed(self: Model) -> Model:
         """The parameters that weight decay shrinks, and zeros for all others."""
+        return self._no_penalty("weight_decay")
 
-    @abc.abstractmethod
     def uncentred(self: Model, offsets: PyTree, batch: Batch) -> Model:
         """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
         in all products of two units, `offsets` being the $\\mu$ of all units.
         """
+        return self._no_penalty("centred")
 
     @abc.abstractmethod
     def as_batch(self, batch: Batch) -> PyTree:
@@ -148,23 +149,32 @@ class AbstractModel(eqx.Module):
         """The model with checked evidence, on which inferences work."""
 
     @property
-    @abc.abstractmethod
     def query_defaults(self) -> tuple[float, Strength] | None:
         """The initial scale and strength of a [`ebmlearn.QueryModel`][] of this model; None if
         there can be none.
         """
+        return None
 
-    @abc.abstractmethod
     def configuration(self, states: PyTree) -> PyTree:
         """The states of chains, with the names that users see."""
+        return states
 
-    @abc.abstractmethod
     def given_features(self, features: AnyArray | None) -> "AbstractModel":
         """The model given its features; the model itself if it has none."""
+        if features is not None:
+            kind = _checks.article(type(self).__name__)
+            raise ValueError(f"`features` must be None for {kind}, got an array.")
+        return self
 
-    @abc.abstractmethod
     def bare(self) -> "AbstractModel":
-        """The model without its features; the model itself if it has none."""
+        """The model of which messages are sent: without its features, if it has any."""
+        return self
+
+    def _no_penalty(self, name: str) -> NoReturn:
+        raise ValueError(
+            f"`{name}` must not be set for {_checks.article(type(self).__name__)}, whose parameters"
+            " are of many kinds: use `optax.add_decayed_weights` with a mask."
+        )
 
     def by_entries(self: Model) -> Model:
         """A gradient of a learner, in which that of an edge inside a layer stands whole at both its
@@ -232,9 +242,9 @@ class AbstractPlainModel(AbstractModel):
         """The number of units that queries are about."""
 
     @property
-    @abc.abstractmethod
     def is_seen(self) -> bool:
         """Whether nothing is hidden."""
+        return True
 
     @abc.abstractmethod
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
@@ -306,15 +316,15 @@ class AbstractPlainModel(AbstractModel):
         """Converts states that messages decode to states of samplers."""
 
     @property
-    @abc.abstractmethod
     def finite(self) -> bool:
         """Whether all units have finitely many states."""
+        return all(layer.finite for layer in self.layers)
 
-    @abc.abstractmethod
     def batched(self: Plain, shape: tuple[int, ...]) -> Plain:
         """The model with an instance for each row of a batch of this shape, along one axis; itself
         if it is a single one.
         """
+        return self
 
     @abc.abstractmethod
     def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
@@ -326,9 +336,9 @@ class AbstractPlainModel(AbstractModel):
     def energies(self, layers: States) -> Float[Array, " rows"]:
         """The energy of states of all layers, as they are inside."""
 
-    @abc.abstractmethod
     def marginal_energies(self, layers: States) -> Float[Array, " rows"]:
         """Minus the log-potential of states, the layers `summed` being summed out."""
+        return self.energies(layers)
 
     @abc.abstractmethod
     def between(self: Plain, base: tuple[Float[Array, " _"], ...], beta: Float[Array, ""]) -> Plain:
@@ -354,19 +364,19 @@ class AbstractPlainModel(AbstractModel):
     def decode(self, layers: Sequence[Float[Array, "... _"]]) -> PyTree:
         """The reverse of `encode`."""
 
-    @abc.abstractmethod
     def unnamed(self, configuration: PyTree) -> PyTree:
         """The reverse of `configuration`: what samples are, as chains take their start."""
+        return configuration
 
     @abc.abstractmethod
     def masks(self, clamped: PyTree) -> Sequence[Bool[Array, "rows _"] | None] | None:
         """Which units of each layer are held, from what chains keep of it; None if none are."""
 
-    @abc.abstractmethod
     def told(self, num_chains: int, start: PyTree, clamped: PyTree) -> PyTree:
         """Which units keep their start while others are drawn from what is possible; None if every
         start is possible. Raises `ValueError` if a unit is held that never moves by itself.
         """
+        return None
 
     @abc.abstractmethod
     def near(self, units: PyTree, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
@@ -374,19 +384,19 @@ class AbstractPlainModel(AbstractModel):
         inferences give them.
         """
 
-    @abc.abstractmethod
     def has_gaps(self, observed: PyTree) -> bool:
         """Whether data lack values that they should have."""
+        return observed is not None
 
-    @abc.abstractmethod
     def no_chains(self) -> str | None:
         """Why chains that change a unit at a time would not reach all configurations; None if they
         do.
         """
+        return None
 
-    @abc.abstractmethod
     def no_moves(self) -> str | None:
         """The same of chains that follow fields."""
+        return self.no_chains()
 
     def mended(self, states: tuple[Array, ...], clamp: tuple[Any, ...]) -> tuple[Array, ...]:
         """Decoded states of one instance by group, in which units that others determine are
@@ -421,47 +431,10 @@ class AbstractPlainModel(AbstractModel):
     def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
         """The indices of the variables of a group of a graph."""
 
-    @abc.abstractmethod
     def centred_form(self: Model) -> Model:
         """The parameters for units ±1, if the units are binary."""
-
-    @abc.abstractmethod
-    def plain_form(self: Model) -> Model:
-        """The reverse of `centred_form`."""
-
-
-class AbstractFree(AbstractModel):
-    """A model whose parameters may be any numbers, and are all trained."""
-
-    def project(self: Model) -> Model:
-        """The model itself: its parameters may be any numbers."""
         return self
 
-    def trained(self: Model) -> Model:
-        """True in the place of each array."""
-        return jax.tree.map(lambda _: True, self)
-
-    def inside(self) -> tuple[PyTree, ...]:
-        """None."""
-        return ()
-
-
-class AbstractSymmetric(AbstractModel):
-    """A model with couplings that must be symmetric and zero on the diagonal."""
-
-    def project(self: Model) -> Model:
-        """The model with its couplings made symmetric and zero on the diagonal, for use after an
-        update that may have broken either.
-        """
-        return with_inside(self, symmetrised)
-
-    def trained(self: Model) -> Model:
-        """True in the place of each array."""
-        return jax.tree.map(lambda _: True, self)
-
-
-def no_features(model: AbstractModel, features: Any) -> None:
-    """Raises `ValueError` if features are given to a model that has none."""
-    if features is not None:
-        kind = _checks.article(type(model).__name__)
-        raise ValueError(f"`features` must be None for {kind}, got an array.")
+    def plain_form(self: Model) -> Model:
+        """The reverse of `centred_form`."""
+        return self

@@ -8,12 +8,11 @@ from .._types import AnyArray, Key
 from ..units import AbstractUnits
 from ..units._binary import binary
 from ._arrays import gaussian, instancewise, parameter, states, symmetrised
-from ._base import AbstractSymmetric
 from ._block import Block
 from ._layered_base import AbstractLayeredModel
 
 
-class BoltzmannMachine(AbstractLayeredModel, AbstractSymmetric):
+class BoltzmannMachine(AbstractLayeredModel):
     """A fully visible Boltzmann machine, also known as an Ising model, on binary units:
 
     $E(x) = -\\tfrac12 x^\\top W x - b^\\top x$ with $x \\in \\lbrace 0, 1 \\rbrace^n$,

@@ -12,7 +12,6 @@ from .._types import AnyArray, Key
 from ..units import AbstractUnits
 from ..units._binary import binary
 from ._arrays import gaussian, instancewise, states
-from ._base import AbstractFree
 from ._block import Block
 from ._layered_base import AbstractLayeredModel
 from ._rbm import RBM
@@ -29,7 +28,7 @@ def _arrays(name: str) -> Callable[[Sequence[ArrayLike]], tuple[Array, ...]]:
     return convert
 
 
-class DBM(AbstractLayeredModel, AbstractFree):
+class DBM(AbstractLayeredModel):
     """A deep Boltzmann machine: layers of binary units $x_0 = v, x_1, \\ldots, x_L$, each joined to
     the next,
 

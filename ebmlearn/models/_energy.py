@@ -8,11 +8,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._types import AnyArray, Batch
+from .._types import AnyArray
 from ..factors import AbstractFactor, Function
 from ..units import AbstractUnits
 from ._base import Result, States
-from ._block import Block
 from ._named_base import AbstractNamedModel
 from ._names import by_layer, check_names
 from ._require import refuse
@@ -169,10 +168,6 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         """Whether there are no hidden units."""
         return self.is_seen
 
-    def blocks(self) -> tuple[Block, ...]:
-        """None."""
-        return ()
-
     def unary(self) -> tuple[Float[Array, " _"], ...]:
         """Zeros: all is in the energy."""
         return tuple(jnp.zeros(units.width, self.dtype) for units in self.layers)
@@ -184,21 +179,9 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
     def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
         return tuple(blocks)
 
-    def inside(self) -> tuple[PyTree, ...]:
-        """None."""
-        return ()
-
-    def project(self) -> "EnergyModel":
-        """The model itself: its parameters may be any numbers."""
-        return self
-
     def trained(self) -> "EnergyModel":
         """True in the place of each array of floating-point numbers."""
         return jax.tree.map(lambda x: bool(jnp.issubdtype(x.dtype, jnp.floating)), self)
-
-    def batched(self, shape: tuple[int, ...]) -> "EnergyModel":
-        """The model itself: it is always a single one."""
-        return self
 
     def tempered(self, beta: float | Float[Array, ""]) -> "EnergyModel":
         """The model of $p(x)^\\beta$."""
@@ -216,10 +199,6 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
 
     def energies(self, layers: States) -> Float[Array, " rows"]:
         return jax.vmap(lambda x: self._of_one(x))(list(layers))
-
-    def marginal_energies(self, layers: States) -> Float[Array, " rows"]:
-        """The energy: nothing is summed out."""
-        return self.energies(layers)
 
     def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
         """Minus the gradient of the energy."""
@@ -306,27 +285,6 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         """The mean energy of the states that statistics hold."""
         return self.energies(jax.tree.leaves(statistics.units)).mean()
 
-    def decayed(self) -> NoReturn:
-        """Raises `ValueError`: the parameters may mean anything."""
-        return self._no_penalty("weight_decay")
-
-    def uncentred(self, offsets: PyTree, batch: Batch | None = None) -> NoReturn:
-        """Raises `ValueError`: the parameters may mean anything."""
-        return self._no_penalty("centred")
-
-    def centred_form(self) -> "EnergyModel":
-        """Itself."""
-        return self
-
-    def plain_form(self) -> "EnergyModel":
-        """Itself."""
-        return self
-
-    @property
-    def query_defaults(self) -> None:
-        """There are no messages on it."""
-        return
-
     def surprise_alone(self, train: Array, rows: Array) -> NoReturn:
         """Raises `TypeError`: it takes no queries."""
         return refuse(self, "be of a kind that queries are about")
@@ -352,12 +310,6 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
             converged=jnp.ones(size, bool),
             iterations=jnp.zeros(size, jnp.int32),
             residual=jnp.zeros(size, self.dtype),
-        )
-
-    def _no_penalty(self, name: str) -> NoReturn:
-        raise ValueError(
-            f"`{name}` must not be set for an EnergyModel, whose parameters may mean anything;"
-            " `optax.add_decayed_weights` takes a mask of them."
         )
 
 

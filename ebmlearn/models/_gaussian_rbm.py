@@ -11,13 +11,12 @@ from .._types import AnyArray, Key
 from ..units import AbstractUnits, Gaussian
 from ..units._binary import binary
 from ._arrays import gaussian, instancewise, parameter, states
-from ._base import AbstractFree
 from ._block import Block
 from ._boltzmann import BoltzmannMachine
 from ._layered_base import AbstractLayeredModel
 
 
-class GaussianRBM(AbstractLayeredModel, AbstractFree):
+class GaussianRBM(AbstractLayeredModel):
     """An RBM with real visible units, Gaussian given the binary hidden ones:
 
     $E(v, h) = \\sum_i \\frac{(v_i - b_i)^2}{2 \\sigma_i^2}

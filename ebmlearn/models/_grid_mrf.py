@@ -14,8 +14,7 @@ from .._types import AnyArray, Key
 from ..factors import Lattice, scaled_potentials
 from ..units import Categorical
 from ._arrays import gaussian
-from ._factor_base import AbstractFactorModel
-from ._graph import excludes
+from ._factor_base import AbstractFactorModel, excludes
 from ._groups import Groups, Sizes
 from ._lattice import lattices, sizes_of
 from ._require import refuse

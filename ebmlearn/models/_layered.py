@@ -176,10 +176,6 @@ class LayeredModel(AbstractLayeredModel):
         """The model with its couplings inside layers made symmetric, and zero within each unit."""
         return self.remade(self.layers, tuple(b.weights for b in self.blocks()), self.unary())
 
-    def trained(self) -> "LayeredModel":
-        """True in the place of each array."""
-        return jax.tree.map(lambda _: True, self)
-
 
 def _inside(weights: Float[Array, "n n"], units: AbstractUnits) -> Float[Array, "n n"]:
     """Couplings inside a layer, made symmetric. Of two states of one unit at most one is taken:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..units import AbstractUnits
-from ._base import AbstractPlainModel, no_features
+from ._base import AbstractPlainModel
 from ._chains import chains
 from ._names import by_layer, HIDDEN, named, TUPLES
 from ._problem import apart, check_inside, marked, observed_evidence, Partial, Problem
@@ -60,31 +60,10 @@ class AbstractNamedModel(AbstractPlainModel):
             return None
         return jax.tree.leaves(clamped, is_leaf=lambda x: x is None)
 
-    def told(self, num_chains: int, start: PyTree, clamped: PyTree) -> None:
-        """Nothing: every configuration is possible."""
-        return
-
-    def has_gaps(self, observed: PyTree) -> bool:
-        """Whether values of data are missing."""
-        return observed is not None
-
-    def no_chains(self) -> str | None:
-        """Nothing: every configuration is possible."""
-        return
-
-    def no_moves(self) -> str | None:
-        """Nothing: every configuration is possible."""
-        return
-
     def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
         """The sum of the logarithms of the units' own normalisers."""
         pairs = zip(self.layers, base, strict=True)
         return jnp.stack([units.log_normaliser(bias) for units, bias in pairs]).sum()
-
-    @property
-    def finite(self) -> bool:
-        """Whether all units have finitely many states."""
-        return all(layer.finite for layer in self.layers)
 
     @property
     def seen(self) -> tuple[int, ...]:
@@ -101,14 +80,6 @@ class AbstractNamedModel(AbstractPlainModel):
         if isinstance(batch, (tuple, list)) and not isinstance(batch, Partial):
             return type(batch)(map(marked, batch))
         return marked(batch)
-
-    def configuration(self, states: PyTree) -> PyTree:
-        """The states themselves."""
-        return states
-
-    def unnamed(self, configuration: PyTree) -> PyTree:
-        """States as they are."""
-        return configuration
 
     def problem(self, evidence: Evidence, observed: Observed) -> Problem:
         """The model with evidence on its first layer, checked. NaN is a unit that is not
@@ -130,15 +101,6 @@ class AbstractNamedModel(AbstractPlainModel):
             )
         held = jnp.ones(seen[0].shape, bool) if observed is None else observed
         return Problem(self, seen[0], held, trusted=True)
-
-    def given_features(self: Named, features: AnyArray | None) -> Named:
-        """The model itself: it has no features."""
-        no_features(self, features)
-        return self
-
-    def bare(self: Named) -> Named:
-        """The model itself: it has no features."""
-        return self
 
     @property
     def num_asked(self) -> int:
@@ -195,7 +157,8 @@ class AbstractNamedModel(AbstractPlainModel):
         self, unary: Sequence[Float[Array, "rows _"]], nothing: float = 0.0
     ) -> tuple[Float[Array, "rows ..."], ...]:
         """Unary terms of rows by layer: log-odds of binary units, scores of states of others."""
-        shapes = [units.shape if units.numbered else (units.size,) for units in self.layers]
+        kinds: Any = self.layers
+        shapes = [units.shape if units.numbered else (units.size,) for units in kinds]
         return tuple(x.reshape(len(x), *own) for x, own in zip(unary, shapes, strict=True))
 
     @property
@@ -236,10 +199,6 @@ class AbstractNamedModel(AbstractPlainModel):
                 f" {self.batch_shape}: train the CRBM that they come from."
             )
         return self, *self._told(batch, name)
-
-    def check(self, batch: Batch, name: str = "batch") -> None:
-        """Raises an error if a batch does not fit this model. Values are checked if known."""
-        self.observe(batch, name)
 
     def seen_states(self, batch: Batch, name: str) -> tuple[Float[Array, "rows _"], ...]:
         """The checked states of all visible layers, in their internal form."""

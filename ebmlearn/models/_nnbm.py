@@ -2,7 +2,6 @@ import warnings
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, DTypeLike, Float, PyTree, Shaped
@@ -201,10 +200,6 @@ class NNBM(AbstractLayeredModel):
         ).max()
         diagonal = diagonal + jnp.maximum(_FLOOR * scale - least, 0)
         return eqx.tree_at(lambda model: model.couplings, self, couplings + jnp.diag(diagonal))
-
-    def trained(self) -> "NNBM":
-        """True in the place of each array."""
-        return jax.tree.map(lambda _: True, self)
 
     @property
     def names(self) -> tuple[str]:

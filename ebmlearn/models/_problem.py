@@ -78,7 +78,7 @@ class Instance(NamedTuple):
     clamp: tuple[Any, ...]
 
 
-def held_at(units: Any, states: Array, mask: Array, dtype: Any) -> Array:
+def held_at(units: Any, states: AnyArray, mask: AnyArray, dtype: Any) -> Array:
     """The `clamp` of units that are held at their states where a mask says so."""
     if isinstance(units, Binary):
         return jnp.where(mask, 2 * states.astype(dtype) - 1, jnp.zeros((), dtype))
@@ -262,7 +262,8 @@ class Problem(AbstractSampled):
 
     def instances(self) -> Instance:
         model, given = self.model, self.given()
-        unary, clamp = list(model.unary()), [None] * len(model.layers)
+        unary: list[Any] = list(model.unary())
+        clamp: list[Any] = [None] * len(model.layers)
         if given is not None:
             evidence, observed = given
             if model.layers[0].finite:

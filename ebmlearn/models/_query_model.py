@@ -10,8 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Observed, Targets
-from ._base import AbstractModel, AbstractPlainModel, no_features
-from ._block import Block
+from ._base import AbstractModel, AbstractPlainModel
 from ._problem import AbstractProblem
 from ._require import refuse
 from ._statistics import Statistics
@@ -146,18 +145,9 @@ class QueryModel(AbstractModel):
         """The number of units that queries are about."""
         return self.centred.num_asked
 
-    @property
-    def query_defaults(self) -> None:
-        """None: a QueryModel cannot be the model of a QueryModel."""
-        return
-
     def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
         """The indices of the variables of a group of a graph."""
         return self.centred.places(group, name)
-
-    def blocks(self) -> tuple[Block, ...]:
-        """Those of the plain model."""
-        return self.to_model().blocks()
 
     def observe(self, batch: Batch, name: str = "batch") -> tuple["QueryModel", Array, None]:
         """Checks a batch of data. Numbers between 0 and 1 are shares."""
@@ -174,11 +164,6 @@ class QueryModel(AbstractModel):
     def as_batch(self, batch: Batch) -> PyTree:
         """A batch as arrays alone."""
         return self.centred.as_batch(batch)
-
-    def given_features(self, features: AnyArray | None) -> "QueryModel":
-        """The model itself: it has no features."""
-        no_features(self, features)
-        return self
 
     def bare(self) -> AbstractPlainModel:
         """The model of which messages are sent, at its temperature."""
@@ -230,10 +215,6 @@ class QueryModel(AbstractModel):
     def tempered(self, beta: float | Float[Array, ""]) -> "QueryModel":
         """Raises `TypeError`: it has a temperature of its own."""
         return refuse(self, "be a plain one to be tempered")
-
-    def inside(self) -> tuple[()]:
-        """None: its gradient is one by entries."""
-        return ()
 
     def decayed(self) -> "QueryModel":
         """Raises `TypeError`."""

@@ -11,7 +11,7 @@ from .._types import AnyArray, Batch, Evidence, Key, Observed
 from ..units import AbstractUnits
 from ..units._binary import binary
 from ._arrays import gaussian, instancewise, parameter, states
-from ._base import AbstractFree, matrices_of
+from ._base import AbstractModel, matrices_of
 from ._block import Block
 from ._layered_base import AbstractLayeredModel
 from ._named_base import rows_of
@@ -19,7 +19,7 @@ from ._names import Layers
 from ._require import refuse
 
 
-class RBM(AbstractLayeredModel, AbstractFree):
+class RBM(AbstractLayeredModel):
     """A restricted Boltzmann machine: binary visible units $v$ joined to binary hidden units $h$,
 
     $E(v, h) = -v^\\top W h - b^\\top v - c^\\top h$  (Ping & Ihler 2017, eq. (1)),
@@ -216,7 +216,7 @@ RBM.__init__.__doc__ = """**Arguments:**
 """
 
 
-class CRBM(AbstractFree):
+class CRBM(AbstractModel):
     """A conditional restricted Boltzmann machine: an RBM whose biases depend on features $x$,
 
     $E(v, h, x) = -v^\\top W h - v^\\top (A x + b) - h^\\top (C x + c)$
@@ -322,9 +322,6 @@ class CRBM(AbstractFree):
         """The dtype of the parameters."""
         return self.weights.dtype
 
-    def blocks(self) -> tuple[Block, ...]:
-        return (Block(0, 1, self.weights),)
-
     def check(self, batch: Batch, name: str = "batch") -> None:
         """Raises an error if a batch is not a pair (features, visible) for this model."""
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
@@ -411,15 +408,6 @@ class CRBM(AbstractFree):
     def problem(self, evidence: Evidence, observed: Observed) -> NoReturn:
         """Raises `TypeError`: inferences need the features."""
         return refuse(self, "be an RBM")
-
-    @property
-    def query_defaults(self) -> None:
-        """A QueryModel needs the features."""
-        return
-
-    def configuration(self, states: PyTree) -> PyTree:
-        """The states themselves."""
-        return states
 
     def bare(self) -> RBM:
         """The RBM for features that are all 0."""

@@ -10,13 +10,12 @@ from .._types import AnyArray, Key
 from ..units import AbstractUnits, Categorical
 from ..units._binary import binary
 from ._arrays import gaussian, instancewise, optional, parameter, states, symmetrised
-from ._base import AbstractSymmetric
 from ._block import Block
 from ._layered_base import AbstractLayeredModel
 from ._rbm import RBM
 
 
-class SemiRestrictedBM(AbstractLayeredModel, AbstractSymmetric):
+class SemiRestrictedBM(AbstractLayeredModel):
     """A semi-restricted Boltzmann machine: an RBM with couplings between its visible units,
 
     $E(v, h) = -v^\\top W h - \\tfrac12 v^\\top L v - b^\\top v - c^\\top h$
