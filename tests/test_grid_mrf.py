@@ -204,7 +204,7 @@ def test_low_temperatures(temperature):
     """In the fast form and, where that has no room for it, in the general one."""
     with oracle.x64(False):
         model = grid((1, 4), scale=3.0, channels=False, dtype="float32")
-        fits = messages.fits(model, jnp.asarray(temperature), "sum", False)
+        fits = messages.outline(model).fits(jnp.asarray(temperature), "sum", False)
         assert bool(fits) == (temperature > 0.1)
         _, scores = enumerated(model)
         scores = np.asarray(scores, np.float64) / temperature
@@ -227,7 +227,7 @@ def test_wide_tables():
         wide = jnp.asarray([[50.0, -50.0], [0.0, 0.0]])
         bias = jnp.asarray([-45.0, 45.0])
         model = ebm.GridMRF(zero, wide, zero, zero, shape=(1, 2), bias=bias)
-        assert not messages.fits(model, jnp.asarray(1.0), "sum", False)
+        assert not messages.outline(model).fits(jnp.asarray(1.0), "sum", False)
         found = ebm.BP(5)(model, {"state": jnp.asarray([[0, -1]])})["state"][0, 1]
         # Scores of 50 - 45 and -50 + 45.
         np.testing.assert_allclose(found, [1 / (1 + np.exp(-10)), 1 / (1 + np.exp(10))], rtol=1e-4)
@@ -289,7 +289,7 @@ def test_gradients_through_all_sweeps(temperature):
     """Against differences, in both forms; none for channels but those that are learned."""
     with oracle.x64(True):
         model = grid((2, 3), learned=("pixels",), scale=20.0 if temperature < 1 else 0.7)
-        assert bool(messages.fits(model, jnp.asarray(temperature), "sum", False)) == (
+        assert bool(messages.outline(model).fits(jnp.asarray(temperature), "sum", False)) == (
             temperature == 1
         )
         pixels = np.array([[1, 0, 1], [0, -1, 0]])

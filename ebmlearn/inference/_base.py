@@ -260,12 +260,12 @@ def chunk_of(model: AbstractModel) -> int:
     """The number of instances to process at once, so that their messages take no more memory than
     messages that are kept.
     """
-    return max(1, KEPT // max(1, messages.size(model)))
+    return max(1, KEPT // max(1, messages.outline(model).size))
 
 
-def swept_at_once(model: AbstractModel) -> int:
-    """How many instances pass messages at once on the device at hand."""
-    return max(1, _numbers() // max(1, messages.size(model)))
+def swept_at_once(size: int) -> int:
+    """How many instances with so many numbers each pass messages at once on the device at hand."""
+    return max(1, _numbers() // max(1, size))
 
 
 @functools.cache

@@ -10,9 +10,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
 from .._types import AnyArray, Key
-from ..messages import Engine, Form, Moments, Product, Schedule, Start
-from ..models import AbstractModel, Statistics
+from ..messages import Engine, Form, Moments, Outline, Product, Schedule, Start
+from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ..models._problem import each, each_and_mean
+from ..models._require import refuse
 from ._base import (
     AbstractInference,
     check_limits,
@@ -100,6 +101,11 @@ class BP(AbstractInference):
     def accepts(self, model: AbstractModel) -> bool:
         """Whether there are messages between all units that are joined."""
         return messages.serves(model)
+
+    def check(self, model: AbstractModel) -> None:
+        """Raises `TypeError` if it does not take this model, as far as that is seen at once."""
+        if not isinstance(model, AbstractPlainModel):
+            super().check(model)
 
     @property
     def maximises(self) -> Literal["nothing", "visible", "all"]:
@@ -198,9 +204,11 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
     # as a small inference. `type(model)` is used below for the same reason.
     kind, dtype = _checks.article(type(model).__name__), model.dtype
     automatic = _is_automatic(bp)
-    temperature = traced(bp.temperature, dtype)
-    messages.check_settings(model, bp.product, temperature)
-    turns = messages.sides_of(model) is not None
+    temperature, own = traced(bp.temperature, dtype), messages.outline(model)
+    if not own.serves:
+        refuse(model, f"be of a kind that BP takes, {' or '.join(bp.takes)}")
+    own.check(bp.product, temperature)
+    turns = own.sides is not None
     for setting, is_set in (
         ("product", bp.product == "mixed"),
         ("schedule", bp.schedule == "layers"),
@@ -216,7 +224,7 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         ('schedule="residual"', bp.schedule == "residual"),
     ):
         if is_set:
-            messages.check_mixed(model, written)
+            own.check_mixed(written)
     schedule: Schedule = "layers" if bp.schedule is None and turns else "flooding"
     if bp.schedule is not None and bp.schedule != "residual":
         schedule = bp.schedule
@@ -224,7 +232,7 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         limits=limited(bp.iterations, bp.tol, dtype, bp.unroll),
         temperature=temperature,
         damping=None if _is_undamped(bp) else traced(0.0 if automatic else bp.damping, dtype),
-        fast=_is_fast(bp, model, temperature),
+        fast=_is_fast(bp, own, temperature),
         product=bp.product,
         start=bp.start,
         schedule=schedule,
@@ -233,7 +241,7 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
         unroll=bp.unroll,
         automatic=automatic,
         hottest=bp.schedule == "residual",
-        chunk=bp.chunk or max(1, swept_at_once(model) // bp.starts),
+        chunk=bp.chunk or max(1, swept_at_once(own.size) // bp.starts),
     )
 
 
@@ -247,10 +255,10 @@ def _is_undamped(bp: BP) -> bool:
     return is_zero and bp.schedule != "residual"
 
 
-def _is_fast(bp: BP, model: AbstractModel, temperature: Float[AnyArray, ""]) -> bool | None:
+def _is_fast(bp: BP, own: Outline, temperature: Float[AnyArray, ""]) -> bool | None:
     """Whether messages are sent in the fast form; None if that has to be found at run time."""
     with jax.ensure_compile_time_eval():
-        found = messages.fits(model, temperature, bp.product, not _is_undamped(bp))
+        found = own.fits(temperature, bp.product, not _is_undamped(bp))
     return found if isinstance(found, bool) else None
 
 
@@ -292,7 +300,8 @@ class Settings:
         """
         if self.fast is not None:
             return self.fast
-        return messages.fits(model, self.temperature, self.product, self.damping is not None)
+        own = messages.outline(model)
+        return own.fits(self.temperature, self.product, self.damping is not None)
 
     def rows(self, shape: tuple[int, ...]) -> int:
         """How many instances of a batch are treated at once."""
@@ -388,7 +397,7 @@ def solved(settings: Settings, problem: Any) -> tuple[Any, Array, Ends]:
     there if they may be kept.
     """
     model, shape = problem.model, problem.shape
-    keep = math.prod(shape) * settings.starts * messages.size(model) <= KEPT
+    keep = math.prod(shape) * settings.starts * messages.outline(model).size <= KEPT
 
     def run(form: Form) -> PyTree:
         view = settings.engine(model, form)

@@ -69,7 +69,7 @@ class Network(AbstractInference):
         have the same fixed points.
         """
         number = model.iterations if self.iterations is None else self.iterations
-        half = messages.sides_of(model.centred) is not None and number % 2 == 0
+        half = messages.outline(model.centred).sides is not None and number % 2 == 0
         return BP(
             number // 2 if half else number,
             temperature=model.temperature,

@@ -6,20 +6,17 @@
 
 from ._assembly import (
     assuming as assuming,
-    check_mixed as check_mixed,
-    check_settings as check_settings,
     engine as engine,
     FAST as FAST,
-    fits as fits,
     form_of as form_of,
     MAKERS as MAKERS,
     moderate as moderate,
     names_of as names_of,
+    Outline as Outline,
+    outline as outline,
     probabilities as probabilities,
     serves as serves,
-    sides_of as sides_of,
     Site as Site,
-    size as size,
 )
 from ._edge import (
     hard as hard,

@@ -3,8 +3,9 @@
 import contextlib
 import contextvars
 import functools
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from .. import _checks
 from .._sentinels import LIMIT
 from .._types import AnyArray
 from ..factors import AbstractFactor, Dense, Lattice, Tables
+from ..models import AbstractPlainModel
 from ..models._base import only_trained
 from ..models._sides import two_sides
 from ..units import AbstractUnits, Binary
@@ -60,7 +62,7 @@ class Site(NamedTuple):
         )
 
 
-Maker: TypeAlias = Callable[[Any, Site], AbstractSent]
+Maker: TypeAlias = Callable[..., AbstractSent]
 
 
 def _tables(factor: Tables, site: Site) -> TablesSent:
@@ -107,18 +109,148 @@ def _dense(factor: Dense, site: Site) -> AbstractSent:
     )
 
 
-def _lattice(factor: Lattice, site: Site) -> LatticeSent:
+def _lattice(factor: Lattice, site: Site, *more: Lattice) -> LatticeSent:
     alone = [group for group in factor.groups if group in site.leaves and not any(factor.offset)]
     leaf = site.numbers[alone[-1]] if alone else None
-    return LatticeSent(factor, site.ends(factor), site.form, site.product, leaf, site.beta)
+    ends, how = site.ends(factor), (site.form, site.product, leaf, site.beta)
+    return LatticeSent((factor, *more), ends, *how)
 
 
 # From the class of a factor to what makes its messages. Hosts add those of their own factors.
 MAKERS: dict[type, Maker] = {Tables: _tables, Dense: _dense, Lattice: _lattice}
 
 
+def _parts(factors: tuple[AbstractFactor, ...], site: Site) -> Iterator[AbstractSent]:
+    """The messages of all factors. Lattices of one group that follow each other send together."""
+
+    def together(place: tuple[int, AbstractFactor]) -> Hashable:
+        k, factor = place
+        inside = isinstance(factor, Lattice) and factor.first == factor.second
+        return (factor.first, factor.shape) if inside else k  # pyright: ignore
+
+    for _, places in itertools.groupby(enumerate(factors), together):
+        (_, first), *more = places
+        yield MAKERS[type(first)](first, site, *(factor for _, factor in more))
+
+
 def names_of(model: Any) -> tuple[str, ...]:
+    """The names of the groups of a model."""
     return getattr(model, "group_names", None) or model.names
+
+
+class Outline(NamedTuple):
+    """What messages ask of a model, which makes its factors once."""
+
+    name: str
+    units: Mapping[str, AbstractUnits]
+    factors: tuple[AbstractFactor, ...]
+
+    @property
+    def is_real(self) -> bool:
+        """Whether some units are real numbers."""
+        return not all(own.numbered for own in self.units.values())
+
+    @property
+    def serves(self) -> bool:
+        """Whether there are messages between all units that are joined."""
+        families = {name: own.family for name, own in self.units.items()}
+        if not set(families.values()) <= {"binary", "categorical", "gaussian"}:
+            return False
+        both = {"gaussian", "binary"}
+        if self.is_real and any({families[g] for g in f.groups} != both for f in self.factors):
+            return False
+        return all(type(factor) in MAKERS for factor in self.factors)
+
+    @property
+    def sides(self) -> tuple[int, ...] | None:
+        """The side of each group, 0 or 1, if no two units of a side are joined. None if there are
+        no such sides.
+        """
+        names = list(self.units)
+        joined = [tuple(names.index(group) for group in f.groups) for f in self.factors]
+        if any(len(ends) > 2 or (len(ends) == 2 and ends[0] == ends[1]) for ends in joined):
+            return None
+        pairs = [ends for ends in joined if len(ends) == 2]
+        sides = two_sides(len(names), pairs)
+        return None if any(sides[a] == sides[b] for a, b in pairs) else tuple(sides)
+
+    @property
+    def size(self) -> int:
+        """How many numbers the messages of an instance are."""
+        return sum(factor.size(self.units) for factor in self.factors)
+
+    def moderate(self, temperature: Float[AnyArray, ""], damped: bool = False) -> Any:
+        """Whether the fast forms of all messages are accurate enough; None if there are none."""
+        own = [f for f in self.factors if type(f) in FAST]
+        found = [FAST[type(f)](f, self.units, temperature, damped) for f in own]
+        known = [x for x in found if x is not None]
+        if not known:
+            return None
+        both = np.logical_and if _checks.is_concrete(known) else jnp.logical_and
+        return functools.reduce(both, known)
+
+    def fits(
+        self, temperature: Float[AnyArray, ""], product: Product, damped: bool
+    ) -> bool | Bool[AnyArray, ""]:
+        """Whether messages are sent in the fast form: if it is accurate enough for sum-product."""
+        if product == "max":
+            return False
+        if _ASSUMED.get() is not None and not _checks.is_concrete((self.factors, temperature)):
+            # Temperatures that are traced are parameters, too.
+            warm = not _checks.is_concrete(temperature) or float(temperature) >= 1
+            return bool(_ASSUMED.get()) and warm
+        found = self.moderate(temperature, damped)
+        if found is None:
+            return False
+        return bool(found) if _checks.is_concrete(found) else found
+
+    def check(self, product: Product, temperature: Float[AnyArray, ""]) -> None:
+        """Raises `ValueError` for settings that these messages do not support."""
+        known = _checks.is_concrete(temperature)
+        if self.is_real and product != "sum":
+            raise ValueError(f'`product` must be "sum" for {self.name}, got {product!r}.')
+        if self.is_real and (not known or float(temperature) != 1):
+            raise ValueError(f"`temperature` must be 1 for {self.name}, got {temperature}.")
+        tables = [f for f in self.factors if not isinstance(f, Dense)]
+        if not tables:
+            return
+        if product == "mixed":
+            raise ValueError(
+                f'`product` must be "sum" or "max" for messages of {self.name}, got "mixed": take'
+                ' `Exact(product="mixed")`, or `LSSVM` to train it.'
+            )
+        arrays = [x for factor in tables for x in factor.parameters if x.size]
+        if not known or not _checks.is_concrete(arrays) or float(temperature) >= 1:
+            return
+        # Log-potentials divided by it must remain small against what stands for minus infinity.
+        peaks = [float(np.where(np.abs(x) < LIMIT / 2, np.abs(x), 0).max()) for x in arrays]
+        least = max([1e-4, *(4 * peak / LIMIT for peak in peaks)])
+        if float(temperature) < least:
+            raise ValueError(
+                f"`temperature` must be at least {least:.3g} for log-potentials as large as"
+                f' {max(peaks, default=0):.3g}, or `product="max"` for 0, got'
+                f" {float(temperature):.3g}."
+            )
+
+    def check_mixed(self, argument: str) -> None:
+        """Raises `ValueError` if messages cannot be mixed, which this argument of `BP` asks for."""
+        if self.is_real:
+            raise ValueError(
+                f"`{argument}` must be left out for {self.name}: its messages are Gaussians, which"
+                " cannot be mixed."
+            )
+
+
+def outline(model: Any) -> Outline:
+    """What messages ask of a model."""
+    units = dict(zip(names_of(model), model.layers, strict=True))
+    # On the class: Equinox wraps each method of an instance in a new module.
+    return Outline(_checks.article(type(model).__name__), units, type(model).factors(model))
+
+
+def serves(model: Any) -> bool:
+    """Whether there are messages between all units of a model that are joined."""
+    return isinstance(model, AbstractPlainModel) and outline(model).serves
 
 
 def engine(
@@ -134,7 +266,7 @@ def engine(
     """The messages of a model at a temperature. With `leaves`, groups that hear nothing before the
     end are left alone until then.
     """
-    names, sides = names_of(model), sides_of(model)
+    names, sides = names_of(model), outline(model).sides
     factors = only_trained(model).factors("max" if product == "max" else "sum")
     beta = jnp.asarray(1 / temperature)
     units = dict(zip(names, model.layers, strict=True))
@@ -146,7 +278,7 @@ def engine(
     how = product, form, schedule, damping is not None, beta, frozenset(alone)
     site = Site(units, numbers, forms, sides, maximised, *how)
     return Engine(
-        parts=tuple(MAKERS[type(factor)](factor, site) for factor in factors),
+        parts=tuple(_parts(factors, site)),
         forms=forms,
         factors=tuple(factor.tempered(beta) for factor in factors),
         damping=None if damping is None else jnp.asarray(damping),
@@ -173,39 +305,6 @@ def form_of(units: AbstractUnits) -> AbstractNumbered:
     return LogOdds() if isinstance(units, Binary) else Scores()
 
 
-def serves(model: Any) -> bool:
-    """Whether there are messages between all units of a model that are joined."""
-    if not hasattr(model, "layers") or not hasattr(model, "factors"):
-        return False
-    families = {name: own.family for name, own in zip(names_of(model), model.layers, strict=True)}
-    if not set(families.values()) <= {"binary", "categorical", "gaussian"}:
-        return False
-    real = "gaussian" in families.values()
-    joined = [{families[group] for group in factor.groups} for factor in model.factors()]
-    if real and any(own != {"gaussian", "binary"} for own in joined):
-        return False
-    return all(type(factor) in MAKERS for factor in model.factors())
-
-
-def sides_of(model: Any) -> tuple[int, ...] | None:
-    """The side of each group, 0 or 1, if no two units of a side are joined. None if there are no
-    such sides.
-    """
-    names = names_of(model)
-    joined = [tuple(names.index(group) for group in f.groups) for f in model.factors()]
-    if any(len(ends) > 2 or (len(ends) == 2 and ends[0] == ends[1]) for ends in joined):
-        return None
-    pairs = [ends for ends in joined if len(ends) == 2]
-    sides = two_sides(len(names), pairs)
-    return None if any(sides[a] == sides[b] for a, b in pairs) else tuple(sides)
-
-
-def size(model: Any) -> int:
-    """How many numbers the messages of an instance are."""
-    units = dict(zip(names_of(model), model.layers, strict=True))
-    return sum(factor.size(units) for factor in model.factors())
-
-
 def _fast_dense(
     factor: Dense, units: Mapping[str, Any], temperature: Float[AnyArray, ""], damped: bool
 ) -> Any:
@@ -220,15 +319,6 @@ FAST: dict[type, Callable[[Any, Mapping[str, Any], Float[AnyArray, ""], bool], A
     Dense: _fast_dense,
     Lattice: is_narrow,
 }
-
-
-def _is_moderate(model: Any, temperature: Float[AnyArray, ""], damped: bool) -> Any:
-    """Whether the fast forms of all messages are accurate enough; None if there are none."""
-    units = dict(zip(names_of(model), model.layers, strict=True))
-    factors = [f for f in model.factors() if type(f) in FAST]
-    found = [FAST[type(f)](f, units, temperature, damped) for f in factors]
-    known = [x for x in found if x is not None]
-    return functools.reduce(jnp.logical_and, known) if known else None
 
 
 # What a program may be compiled for: whether parameters that are traced are moderate.
@@ -253,64 +343,8 @@ def moderate(model: Any) -> Bool[AnyArray, ""] | None:
     """
     if not serves(model):
         return None
-    found = _is_moderate(model, np.ones((), model.dtype), False)
+    found = outline(model).moderate(np.ones((), model.dtype))
     return None if found is None else jnp.asarray(found)
-
-
-def fits(
-    model: Any, temperature: Float[AnyArray, ""], product: Product, damped: bool
-) -> bool | Bool[AnyArray, ""]:
-    """Whether messages are sent in the fast form: if it is accurate enough for sum-product."""
-    if product == "max":
-        return False
-    if _ASSUMED.get() is not None and not _checks.is_concrete((model, temperature)):
-        # Temperatures that are traced are parameters, too.
-        warm = not _checks.is_concrete(temperature) or float(temperature) >= 1
-        return bool(_ASSUMED.get()) and warm
-    found = _is_moderate(model, temperature, damped)
-    if found is None:
-        return False
-    return bool(found) if _checks.is_concrete(found) else found
-
-
-def check_settings(model: Any, product: Product, temperature: float | Float[AnyArray, ""]) -> None:
-    """Raises `ValueError` for settings that the messages of a model do not support."""
-    name, known = _checks.article(type(model).__name__), _checks.is_concrete(temperature)
-    if not all(units.numbered for units in model.layers):
-        if product != "sum":
-            raise ValueError(f'`product` must be "sum" for {name}, got {product!r}.')
-        if not known or float(temperature) != 1:
-            raise ValueError(f"`temperature` must be 1 for {name}, got {temperature}.")
-    tables = [f for f in model.factors() if not isinstance(f, Dense)]
-    if not tables:
-        return
-    if product == "mixed":
-        raise ValueError(
-            f'`product` must be "sum" or "max" for messages of {name}, got "mixed": take'
-            ' `Exact(product="mixed")`, or `LSSVM` to train it.'
-        )
-    arrays = [x for factor in tables for x in factor.parameters if x.size]
-    if not known or not _checks.is_concrete(arrays) or float(temperature) >= 1:
-        return
-    # Log-potentials divided by it must remain small against what stands for minus infinity.
-    peaks = [float(np.where(np.abs(x) < LIMIT / 2, np.abs(x), 0).max()) for x in arrays]
-    least = max([1e-4, *(4 * peak / LIMIT for peak in peaks)])
-    if float(temperature) < least:
-        raise ValueError(
-            f"`temperature` must be at least {least:.3g} for log-potentials as large as"
-            f' {max(peaks, default=0):.3g}, or `product="max"` for 0, got'
-            f" {float(temperature):.3g}."
-        )
-
-
-def check_mixed(model: Any, argument: str) -> None:
-    """Raises `ValueError` if messages cannot be mixed, which this argument of `BP` asks for."""
-    if not all(units.numbered for units in model.layers):
-        name = _checks.article(type(model).__name__)
-        raise ValueError(
-            f"`{argument}` must be left out for {name}: its messages are Gaussians, which cannot"
-            " be mixed."
-        )
 
 
 def probabilities(

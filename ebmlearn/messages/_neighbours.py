@@ -2,6 +2,7 @@
 B).
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,61 +34,70 @@ def spread(dtype: DTypeLike) -> float:
 
 
 class LatticeSent(AbstractSent):
-    """All pairs of places that lie an offset apart. Messages are `[height, width, states]` towards
-    the first and the second places, zero where there is no pair.
+    """All pairs of places that lie one of some offsets apart, with a table for each offset.
+    Messages are `[offsets, height, width, states]` towards the first and the second places, zero
+    where there is no pair.
 
     In the fast form a message is the logarithm of a product of matrices. It serves if no entry of
-    the table lies further below its largest than float32 has room for, 80.
+    a table lies further below its largest than float32 has room for, 80.
 
     `leaf` is a group whose units are each joined to one place, and to nothing else. What it sends
     never changes, so that it sends before the first sweep, and hears after the last.
     """
 
-    table: Float[Array, "m n"]
-    kernel: Float[Array, "m n"] | None
+    tables: Float[Array, "offsets m n"]
+    kernels: Float[Array, "offsets m n"] | None
     shape: tuple[int, ...] = eqx.field(static=True)
-    offset: tuple[int, ...] = eqx.field(static=True)
+    offsets: tuple[tuple[int, ...], ...] = eqx.field(static=True)
     ends: tuple[int, ...] = eqx.field(static=True)
     product: Product = eqx.field(static=True)
     leaf: Any = eqx.field(static=True)  # pyright: ignore
 
     def __init__(
         self,
-        factor: Lattice,
+        factors: Sequence[Lattice],
         ends: tuple[int, ...],
         form: Form,
         product: Product,
         leaf: int | None,
         beta: Float[AnyArray, ""],
     ):
-        self.table = jnp.clip(factor.tempered(beta).table, -LIMIT, LIMIT)
-        self.shape, self.offset, self.ends = factor.shape, factor.offset, ends
-        self.product, self.leaf, self.kernel = product, leaf, None
+        """`factors` join the same groups."""
+        tables = jnp.stack([factor.tempered(beta).table for factor in factors])
+        self.tables = jnp.clip(tables, -LIMIT, LIMIT)
+        self.shape, self.offsets = factors[0].shape, tuple(factor.offset for factor in factors)
+        self.ends, self.product, self.leaf, self.kernels = ends, product, leaf, None
         if form == "odds" and product == "sum" and leaf is None:
-            limit = spread(self.table.dtype)
-            top = jax.lax.stop_gradient(self.table.max())
-            self.kernel = jnp.exp(jnp.maximum(self.table - top, -limit) + limit / 4)
+            limit = spread(self.tables.dtype)
+            top = jax.lax.stop_gradient(self.tables.max((1, 2), keepdims=True))
+            self.kernels = jnp.exp(jnp.maximum(self.tables - top, -limit) + limit / 4)
 
     @property
     def excludes(self) -> bool:
         """Not in the fast form."""
-        return self.kernel is None
+        return self.kernels is None
 
     def start(self, start: Start, heard: Sequence[Heard]) -> PyTree:
-        return tuple(jnp.zeros((*self.shape, n), self.table.dtype) for n in self.table.shape)
+        number, *sizes = self.tables.shape
+        return tuple(jnp.zeros((number, *self.shape, n), self.tables.dtype) for n in sizes)
 
     def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> PyTree:
         """Zero where there is no pair."""
         out = []
-        for end, there in zip(self.ends, self._there, strict=True):
-            field = fields[end].reshape(*self.shape, -1)
+        for end, there in zip(self.ends, self._there(), strict=True):
+            field = fields[end].reshape(1, *self.shape, -1)
             out.append(field * jnp.asarray(there, field.dtype)[..., None])
         return tuple(out)
 
     def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
         one, two = self._cavities(messages, heard)
-        back = tuple(-step for step in self.offset)
-        new = moved(self._sent(two, 1), back), moved(self._sent(one, 0), self.offset)
+        # All at once, if both ends have as many states.
+        if one.shape == two.shape:
+            one, two = jnp.split(self._sent(jnp.concatenate([one, two]), both_ways=True), 2)
+        else:
+            one, two = self._sent(one), self._sent(two, back=True)
+        back = [tuple(-step for step in offset) for offset in self.offsets]
+        new = _all_moved(two, back), _all_moved(one, self.offsets)
         return tuple(damp(a, b) for a, b in zip(messages, new, strict=True))
 
     def turn(
@@ -102,76 +112,79 @@ class LatticeSent(AbstractSent):
         rows = sums[1]
         for end, message in zip(self.ends, sent, strict=True):
             if end == group:
-                rows = rows + message.reshape(rows.shape)
+                rows = rows + message.sum(0).reshape(rows.shape)
         return sums[0], rows
 
     def normalisers(
         self, messages: PyTree, heard: Sequence[Heard], singles: Singles
     ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
-        one, two = self._edges(self._cavities(messages, heard))
-        found = reduced(_sums(one, self.table, self.product) + two, -1, self.product)
-        own = self._edges([singles[end].reshape(self.shape) for end in self.ends])
-        return (found - own[0] - own[1]).sum(), (found > EXCLUDED / 2).all()
+        own = [singles[end].reshape(self.shape) for end in self.ends]
+        values, possible = [], []
+        for k, (one, two) in enumerate(self._edges(self._cavities(messages, heard))):
+            found = reduced(_sums(one, self.tables[k], self.product) + two, -1, self.product)
+            first, second = ends(self.shape, self.offsets[k])
+            values.append((found - own[0][first] - own[1][second]).sum())
+            possible.append((found > EXCLUDED / 2).all())
+        return jnp.stack(values).sum(), jnp.stack(possible).all()
 
     def statistic(
         self, messages: PyTree, heard: Sequence[Heard], temperature: Float[Array, ""]
-    ) -> tuple[Float[Array, "m n"]]:
-        one, two = self._edges(self._cavities(messages, heard))
-        table = temperature * self.table
-
-        # A row of the grid at a time.
-        def step(total: Array, row: tuple[Array, Array]) -> tuple[Array, None]:
-            joint = row[0][..., :, None] + row[1][..., None, :]
-            joint = temperature * joint + jnp.broadcast_to(table, joint.shape)
-            p = jax.nn.softmax(joint, axis=(-2, -1))
-            return total + p.sum(tuple(range(p.ndim - 2))), None
-
-        return (jax.lax.scan(step, jnp.zeros_like(table), (one, two))[0],)
+    ) -> tuple[Float[Array, "m n"], ...]:
+        edges = self._edges(self._cavities(messages, heard))
+        pairs = zip(edges, self.tables, strict=True)
+        return tuple(_expected(*ends, table, temperature) for ends, table in pairs)
 
     def left(self, messages: PyTree, group: int, possible: Bool[Array, "n states"]) -> Any:
         for end, message in zip(self.ends, messages, strict=True):
             if end == group:
-                fine = less_the_largest(message) > EXCLUDED / 2
+                fine = (less_the_largest(message) > EXCLUDED / 2).all(0)
                 possible = possible & fine.reshape(possible.shape)
         return possible
 
     def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
-        pairs = zip(self.ends, self._there, strict=True)
-        degree = np.sum([there for end, there in pairs if end == group], 0).ravel()
+        pairs = zip(self.ends, self._there(), strict=True)
+        degree = np.sum([there.sum(0) for end, there in pairs if end == group], 0).ravel()
         return degree.astype(np.int32), np.where(degree > 0, 2, 1).astype(np.int32)
 
-    @property
     def _there(self) -> tuple[np.ndarray, np.ndarray]:
-        """Whether a place is a first, and a second one of a pair."""
-        out = []
-        for place in ends(self.shape, self.offset):
-            mask = np.zeros(self.shape, bool)
-            mask[place] = True
-            out.append(mask)
-        return tuple(out)  # pyright: ignore
+        """Whether a place is a first, and a second one of a pair, by offset."""
+        out = np.zeros((2, len(self.offsets), *self.shape), bool)
+        for k, offset in enumerate(self.offsets):
+            for end, place in enumerate(ends(self.shape, offset)):
+                out[end, k][place] = True
+        return out[0], out[1]
 
-    def _edges(self, parts: Sequence[Array]) -> tuple[Array, Array]:
-        """What is at the first and at the second places of all pairs."""
-        first, second = ends(self.shape, self.offset)
-        return parts[0][first], parts[1][second]
+    def _edges(self, parts: Sequence[Array]) -> list[tuple[Array, Array]]:
+        """What is at the first and at the second places of all pairs, by offset."""
+        found = [ends(self.shape, offset) for offset in self.offsets]
+        return [(parts[0][k][one], parts[1][k][two]) for k, (one, two) in enumerate(found)]
 
     def _cavities(self, messages: PyTree, heard: Sequence[Heard]) -> tuple[Array, Array]:
         """The scores at first and second places without what these messages say."""
         out = []
         for end, message in zip(self.ends, messages, strict=True):
-            rows, is_open = (x.reshape(message.shape) for x in (heard[end].rows, heard[end].open))
+            shape = (1, *message.shape[1:])
+            rows, is_open = (x.reshape(shape) for x in (heard[end].rows, heard[end].open))
             out.append(without(rows, is_open, message))
         return tuple(out)  # pyright: ignore
 
-    def _sent(self, cavities: Float[Array, "... m"], end: int) -> Float[Array, "... n"]:
-        """What each place sends. Each message is right up to a constant, and these are such that
-        none grows.
+    def _sent(
+        self, cavities: Float[Array, "k ... m"], back: bool = False, both_ways: bool = False
+    ) -> Float[Array, "k ... n"]:
+        """What each place sends, from first places, from second ones, or from both. Each message is
+        right up to a constant, and these are such that none grows.
         """
+
+        def turned(x: Float[Array, "offsets m n"]) -> Array:
+            other = x.swapaxes(1, 2)
+            return jnp.concatenate([x, other]) if both_ways else (other if back else x)
+
         # The subtraction is differentiated too: otherwise a constant, and its rounding errors, grow
         # sevenfold in each sweep of a gradient.
         cavities = cavities - cavities.max(-1, keepdims=True)
-        if self.kernel is None:
-            return _sums(cavities, self.table.T if end else self.table, self.product)
+        if self.kernels is None:
+            sums = functools.partial(_sums, product=self.product)
+            return jax.vmap(sums)(cavities, turned(self.tables))
         scale = spread(cavities.dtype) / 4
         mass = jnp.exp(cavities + scale)
         # With factors rounded to 10 bits, as GPUs do by default, the scores of labels were wrong by
@@ -179,8 +192,32 @@ class LatticeSent(AbstractSent):
         # `jax.default_matmul_precision`.
         asked: Any = jax.config
         precision = None if asked.jax_default_matmul_precision else "highest"
-        kernel = self.kernel.T if end else self.kernel
-        return jnp.log(jnp.matmul(mass, kernel, precision=precision)) - 2 * scale
+        total = jnp.einsum("k...s,kst->k...t", mass, turned(self.kernels), precision=precision)
+        return jnp.log(total) - 2 * scale
+
+
+def _all_moved(
+    sent: Float[Array, "offsets ..."], offsets: Sequence[tuple[int, ...]]
+) -> Float[Array, "offsets ..."]:
+    return jnp.stack([moved(x, offset) for x, offset in zip(sent, offsets, strict=True)])
+
+
+def _expected(
+    one: Float[Array, "... m"],
+    two: Float[Array, "... n"],
+    table: Float[Array, "m n"],
+    temperature: Float[Array, ""],
+) -> Float[Array, "m n"]:
+    """The beliefs of all pairs of states, added up over pairs, a row of the grid at a time."""
+    table = temperature * table
+
+    def step(total: Array, row: tuple[Array, Array]) -> tuple[Array, None]:
+        joint = row[0][..., :, None] + row[1][..., None, :]
+        joint = temperature * joint + jnp.broadcast_to(table, joint.shape)
+        p = jax.nn.softmax(joint, axis=(-2, -1))
+        return total + p.sum(tuple(range(p.ndim - 2))), None
+
+    return jax.lax.scan(step, jnp.zeros_like(table), (one, two))[0]
 
 
 def _sums(
