@@ -12,7 +12,7 @@ from ._factor_model import FactorModel as FactorModel
 from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._graph import AbstractGraphModel as AbstractGraphModel
 from ._grid_mrf import GridMRF as GridMRF
-from ._groups import Groups as Groups
+from ._groups import cut_states as cut_states, cut_units as cut_units, Groups as Groups
 from ._layered import LayeredModel as LayeredModel
 from ._layered_base import AbstractLayeredModel as AbstractLayeredModel
 from ._named_base import AbstractNamedModel as AbstractNamedModel
@@ -21,6 +21,12 @@ from ._nnbm import NNBM as NNBM
 from ._problem import AbstractProblem as AbstractProblem
 from ._query_model import QueryModel as QueryModel
 from ._rbm import CRBM as CRBM, RBM as RBM
+from ._require import (
+    refuse as refuse,
+    require as require,
+    require_model as require_model,
+    require_single as require_single,
+)
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM
 from ._stack import Stack as Stack
 from ._statistics import Statistics as Statistics

@@ -14,7 +14,6 @@ from .. import _checks
 from .._types import AnyArray
 from ..messages import hard, soft
 from ..models import CRBM
-from ._compat import add_type
 
 
 # The states of both ends of an edge, as PGMax lists them.
@@ -245,12 +244,6 @@ class AbstractDenseGroup(fgroup.FactorGroup):
         edges = (self._edge(i, j) for i in range(visible) for j in range(hidden))
         return collections.OrderedDict((frozenset(edge.variables), edge) for edge in edges)
 
-    def compile_wiring(self, vars_to_starts: Mapping[Variable, Any]) -> RBMWiring:
-        """Where the variables of the group are in the graph."""
-        return RBMFactor.compile_wiring(
-            self.visible_variables, self.hidden_variables, vars_to_starts
-        )
-
     def flatten(self, data: PyTree) -> Array:
         """Weights `[visible, hidden]`, or messages `[visible, hidden, 2, 2]` (end, state), as
         PGMax keeps them.
@@ -385,8 +378,3 @@ def listed(name: str, variables: Any, states: int) -> list[Variable]:
         repeated, _ = collections.Counter(variables).most_common(1)[0]
         raise ValueError(f"`{name}` must hold different variables, got {repeated} twice.")
     return variables
-
-
-def register() -> None:
-    """Tells PGMax how messages pass. Graphs built before do not know of it."""
-    add_type(RBMFactor, pass_rbm_fac_to_var_messages)

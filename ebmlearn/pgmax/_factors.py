@@ -21,8 +21,8 @@ from ..messages import Start
 from ..models._groups import as_flat, as_rows, cut_units
 from ..units import AbstractUnits
 from ._layout import Kind, Layout, Wires
-from ._listed import Listed
 from ._normalisers import NORMALISERS
+from ._split import Listed
 from ._updates import UPDATES
 
 
@@ -192,7 +192,7 @@ class KindFactor(AbstractGraphFactor):
         self, units: Mapping[str, AbstractUnits], starts: Mapping[str, int]
     ) -> Stacks | None:
         """Tables of one shape together. Wide factors are split, and helper variables join their
-        parts; see `_listed.py`. None for quantised units.
+        parts; see `_split.py`. None for quantised units.
         """
         if self.listed is None:
             return None

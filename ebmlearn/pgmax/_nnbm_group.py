@@ -10,18 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PyTree
-from pgmax import factor, fgraph, fgroup, vgroup
+from pgmax import factor, fgroup, vgroup
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel
 from ..models._nnbm import check_couplings
-from ._compat import add_type
-from ._convert import MAKERS, PGMaxGraph
 from ._dense_group import Explained, listed, Variable
-from ._grid import Grid, grid_for, quadratic
-from ._normalisers import NORMALISERS
-from ._rebuild import MAKERS as REBUILDERS
+from ._grid import check_grid, Grid
 
 
 @jax.tree_util.register_pytree_node_class
@@ -264,7 +259,7 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         - `grid`: the values of the states, a [`ebmlearn.pgmax.Grid`][].
         - `bias`: $b$, of shape `[n]`; zero by default.
         """
-        _check_grid(grid)
+        check_grid(grid)
         variables = listed("variables", variables, len(grid.nodes))
         couplings = _checks.parameter("couplings", couplings)
         n = len(variables)
@@ -328,10 +323,6 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         factors = (self._factor(*place) for place in places)
         return collections.OrderedDict((frozenset(f.variables), f) for f in factors)
 
-    def compile_wiring(self, vars_to_starts: Mapping[Variable, Any]) -> NNBMWiring:
-        """Where the variables of the group are in the graph."""
-        return NNBMFactor.compile_wiring(self.variables, self.grid, vars_to_starts)
-
     def flatten(self, data: PyTree) -> Array:
         """Couplings beside the bias, `[n, n + 1]`, as PGMax keeps them."""
         n = self.num_units
@@ -346,9 +337,8 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         n = self.num_units
         size = n * (n + 3) // 2
         _checks.exact_shape("flat_data", flat_data, (size,), "as the group has log-potentials")
-        upper, diagonal, bias = jnp.split(jnp.asarray(flat_data), [size - 2 * n, size - n])
-        half = jnp.zeros((n, n), upper.dtype).at[np.triu_indices(n, 1)].set(upper)
-        return jnp.concatenate([half + half.T + jnp.diag(diagonal), bias[:, None]], axis=1)
+        couplings, bias = from_flat(jnp.asarray(flat_data), n)
+        return jnp.concatenate([couplings, bias[:, None]], axis=1)
 
     def moments(
         self, marginals: Float[AnyArray, "*units K"]
@@ -367,57 +357,15 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         return mean, second
 
 
-def _check_grid(grid: Any) -> None:
-    if not isinstance(grid, Grid):
-        got = _checks.describe(grid)
-        raise TypeError(
-            f"`grid` must be a `Grid`, such as `geometric_grid(16, 4.0, 0.1)`, got {got}."
-        )
-
-
 def _configurations(ends: int, k: int) -> np.ndarray:
     """All states of one end or of two, the last changing fastest."""
     return np.indices((k,) * ends).reshape(ends, -1).T
 
 
-def quantised(model: AbstractLayeredModel, grid: Grid | None) -> PGMaxGraph:
-    """Nonnegative units on a grid as a graph of one group."""
-    grid = grid_for(model) if grid is None else grid
-    _check_grid(grid)
-    couplings, bias = quadratic(model)
-    shape = (len(bias), len(grid.nodes))
-    x = vgroup.NDVarArray(num_states=shape[1], shape=shape[:1])
-    graph = fgraph.FactorGraph([x])
-    graph.add_factors(NNBMFactorGroup(x, couplings, grid, bias))
-    return PGMaxGraph(graph, model.units([x]), {x: jnp.zeros(shape)})
-
-
-def _again(
-    model: Any, number: int, values: list[np.ndarray], variables: list
-) -> list[NNBMFactorGroup]:
-    """The groups of a graph, from its wires and log-potentials."""
-    kind, wires = model.layout.kinds[number], model.wires
-    own, states = kind.arguments(), np.asarray(wires.states)[slice(*kind.messages)]
-    edges = np.asarray(wires.variable)[states]
-    out, at, node = [], 0, 0
-    for (n, k), flat in zip(own["shapes"], values, strict=True):
-        at += n * (n - 1) * k
-        joined = [variables[v] for v in edges[at : at + n * k : k]]
-        at += n * k
-        grid = Grid(own["nodes"][node : node + k], own["log_weights"][node : node + k])
-        node += k
-        couplings = np.zeros((n, n), flat.dtype)
-        couplings[np.triu_indices(n, 1)] = flat[: -2 * n]
-        couplings += couplings.T + np.diag(flat[-2 * n : -n])
-        out.append(NNBMFactorGroup(joined, couplings, grid, flat[-n:]))
-    return out
-
-
-def register() -> None:
-    """Tells PGMax how messages pass, which graphs built before do not know; and the rest of the
-    bridge what normalises beliefs, and how models become graphs.
-    """
-    REBUILDERS[NNBMFactor] = _again
-    add_type(NNBMFactor, pass_nnbm_fac_to_var_messages)
-    NORMALISERS[NNBMFactor] = log_normalisers
-    MAKERS["nonnegative"] = quantised
+def from_flat(
+    flat: Float[AnyArray, " parameters"], n: int
+) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+    """The couplings and the bias of so many units, from the log-potentials of their group."""
+    upper, diagonal, bias = jnp.split(jnp.asarray(flat), [flat.size - 2 * n, flat.size - n])
+    half = jnp.zeros((n, n), upper.dtype).at[np.triu_indices(n, 1)].set(upper)
+    return half + half.T + jnp.diag(diagonal), bias

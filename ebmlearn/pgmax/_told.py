@@ -12,7 +12,7 @@ from jaxtyping import Array, Int
 
 from .. import _checks
 from ..models._groups import Sizes
-from ._names import is_variable, Names
+from ._identities import is_variable, Names
 
 
 # Values of whole groups, and of single variables: by group and place in it.
