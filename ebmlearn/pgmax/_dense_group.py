@@ -244,6 +244,12 @@ class AbstractDenseGroup(fgroup.FactorGroup):
         edges = (self._edge(i, j) for i in range(visible) for j in range(hidden))
         return collections.OrderedDict((frozenset(edge.variables), edge) for edge in edges)
 
+    def compile_wiring(self, vars_to_starts: Mapping[Variable, Any]) -> RBMWiring:
+        """Where the variables of the group are in the graph."""
+        return RBMFactor.compile_wiring(
+            self.visible_variables, self.hidden_variables, vars_to_starts
+        )
+
     def flatten(self, data: PyTree) -> Array:
         """Weights `[visible, hidden]`, or messages `[visible, hidden, 2, 2]` (end, state), as
         PGMax keeps them.

@@ -1,6 +1,5 @@
 """The factors of a PGMax graph."""
 
-import abc
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,10 +14,9 @@ from pgmax import factor
 from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray
-from ..factors import AbstractFactor, Stacks, States
-from ..factors._base import scaled_potentials
+from ..factors import AbstractFactor, scaled_potentials, Stacks, States
 from ..messages import Start
-from ..models._groups import as_flat, as_rows, cut_units
+from ..models import as_flat, as_rows, cut_units
 from ..units import AbstractUnits
 from ._layout import Kind, Layout, Wires
 from ._normalisers import NORMALISERS
@@ -30,29 +28,31 @@ Own = TypeVar("Own", bound="AbstractGraphFactor")
 
 
 class AbstractGraphFactor(AbstractFactor):
-    """Some factors of a graph, which may join variables of all groups. Inside, the states of all
-    variables stand one after the other.
+    """Some factors of a graph, which may join variables of all groups: those of this `number`.
+    Inside, the states of all variables stand one after the other.
     """
 
-    layout: eqx.AbstractVar[Layout]
-    wires: eqx.AbstractVar[Wires]
-
-    @abc.abstractmethod
-    def fields(self, q: Float[Array, "... states"]) -> Float[Array, "... states"]:
-        """What each state of each variable adds to the log-potential, the others being as chosen by
-        `q`, which is 0 or 1.
-        """
+    layout: Layout = eqx.field(static=True)
+    wires: Wires
+    number: int = eqx.field(static=True)
+    potentials: Float[Array, "..."]
 
     @property
     def groups(self) -> tuple[str, ...]:
         return self.layout.names * 2
 
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the log-potentials."""
+        return self.potentials.dtype
+
     def bound(self: Own, units: Mapping[str, AbstractUnits]) -> Own:
         """The same: its graph was checked."""
         return self
 
-    def given(self, states: States, group: str) -> Float[Array, "... _"]:
-        found = as_rows(self.fields(self.flat(states)), self.layout.every_count)
+    def cut(self, fields: Float[Array, "... states"], group: str) -> Float[Array, "... _"]:
+        """What belongs to a group, of values of all states."""
+        found = as_rows(fields, self.layout.every_count)
         own = cut_units(found, self.layout.variables)[self.layout.names.index(group)]
         return own.reshape(*found.shape[:-2], -1)
 
@@ -68,30 +68,22 @@ class AbstractGraphFactor(AbstractFactor):
             rows.append(jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, layout.max_states - number)]))
         return as_flat(jnp.concatenate(rows, -2), layout.every_count)
 
-    @property
-    @abc.abstractmethod
-    def dtype(self) -> np.dtype:
-        """The dtype of the log-potentials."""
-
 
 class DenseFactor(AbstractGraphFactor):
     """A dense group: the weights of all pairs of two selections of binary variables, which count
     where both are 1. `start` is how its messages begin, if the graph says so.
     """
 
-    layout: Layout = eqx.field(static=True)
-    wires: Wires
-    number: int = eqx.field(static=True)
-    weights: Float[Array, "m n"]
     start: Start | None = eqx.field(static=True)
 
     @property
-    def dtype(self) -> np.dtype:
-        return self.weights.dtype
+    def weights(self) -> Float[Array, "m n"]:
+        """One for each pair."""
+        return self.potentials
 
     @property
     def parameters(self) -> tuple[Any, ...]:
-        return (self.weights,)
+        return (self.potentials,)
 
     @property
     def ends(self) -> tuple[Int[AnyArray, " m"], Int[AnyArray, " n"]]:
@@ -102,15 +94,17 @@ class DenseFactor(AbstractGraphFactor):
         one, two = self._ones(self.flat(states))
         return -((one @ self.weights) * two).sum(-1)
 
-    def fields(self, q: Float[Array, "... states"]) -> Float[Array, "... states"]:
+    def given(self, states: States, group: str) -> Float[Array, "... _"]:
+        q = self.flat(states)
         (first, second), (one, two) = self.ends, self._ones(q)
         out = jnp.zeros_like(q)
         out = out.at[..., first + 1].add(jnp.matmul(two, self.weights.T, precision="highest"))
-        return out.at[..., second + 1].add(jnp.matmul(one, self.weights, precision="highest"))
+        out = out.at[..., second + 1].add(jnp.matmul(one, self.weights, precision="highest"))
+        return self.cut(out, group)
 
     def tempered(self, beta: float | Float[AnyArray, ""]) -> "DenseFactor":
-        weights = jnp.asarray(beta, self.dtype) * self.weights
-        return DenseFactor(self.layout, self.wires, self.number, weights, self.start)
+        scaled = jnp.asarray(beta, self.dtype) * self.weights
+        return eqx.tree_at(lambda f: f.potentials, self, scaled)
 
     def stacks(self, units: Mapping[str, AbstractUnits], starts: Mapping[str, int]) -> Stacks:
         """A table for each pair."""
@@ -137,10 +131,6 @@ class KindFactor(AbstractGraphFactor):
     says whether the states of quantised units have weights.
     """
 
-    layout: Layout = eqx.field(static=True)
-    wires: Wires
-    number: int = eqx.field(static=True)
-    potentials: Float[Array, " configurations"]
     product: str = eqx.field(static=True)
     listed: Listed | None
 
@@ -148,10 +138,6 @@ class KindFactor(AbstractGraphFactor):
     def kind(self) -> Kind:
         """The type, and where messages and log-potentials are."""
         return self.layout.kinds[self.number]
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.potentials.dtype
 
     @property
     def states(self) -> Int[AnyArray, " edge_states"]:
@@ -175,14 +161,14 @@ class KindFactor(AbstractGraphFactor):
         found = self._each(self._met if hard or not self._lists else self._mean, q)
         return -jnp.where(found < EXCLUDED / 2, -jnp.inf, found).sum(-1)
 
-    def fields(self, q: Float[Array, "... states"]) -> Float[Array, "... states"]:
+    def given(self, states: States, group: str) -> Float[Array, "... _"]:
         def one(q: Float[Array, " states"]) -> Float[Array, " states"]:
             vtof = self._chosen(q)
             sent = self._given_listed(vtof) if self._lists else self.messages(vtof, "max")
             sent = jnp.maximum(sent.astype(q.dtype), jnp.asarray(EXCLUDED, q.dtype))
             return jnp.zeros_like(q).at[self.states].add(sent)
 
-        return self._each(one, q)
+        return self.cut(self._each(one, self.flat(states)), group)
 
     def tempered(self, beta: float | Float[AnyArray, ""]) -> "KindFactor":
         scaled = jnp.clip(scaled_potentials(self.potentials, beta), -LIMIT, LIMIT)

@@ -13,14 +13,20 @@ from pgmax.factor import EnumFactor
 from .. import _checks
 from .._sentinels import EXCLUDED
 from .._types import AnyArray, Batch, ByGroup
-from ..factors import Stacks
+from ..factors import scaled_potentials, Stacks
 from ..messages import Start
-from ..models._block import Block
-from ..models._factor_base import AbstractFactorModel
-from ..models._graph import excludes, scaled_potentials
-from ..models._groups import cut_states, cut_units, Sizes
-from ..models._require import refuse
-from ..models._turns import put, taken, unless_held
+from ..models import (
+    AbstractFactorModel,
+    Block,
+    cut_states,
+    cut_units,
+    excludes,
+    put,
+    refuse,
+    Sizes,
+    taken,
+    unless_held,
+)
 from ..units import Categorical
 from ._compat import starts_of
 from ._factors import DenseFactor, factors_of, KindFactor

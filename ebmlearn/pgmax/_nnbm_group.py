@@ -14,7 +14,7 @@ from pgmax import factor, fgroup, vgroup
 
 from .. import _checks
 from .._types import AnyArray
-from ..models._nnbm import check_couplings
+from ..models import check_couplings
 from ._dense_group import Explained, listed, Variable
 from ._grid import check_grid, Grid
 
@@ -322,6 +322,10 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         places = itertools.chain(itertools.combinations(units, 2), ((i,) for i in units))
         factors = (self._factor(*place) for place in places)
         return collections.OrderedDict((frozenset(f.variables), f) for f in factors)
+
+    def compile_wiring(self, vars_to_starts: Mapping[Variable, Any]) -> NNBMWiring:
+        """Where the variables of the group are in the graph."""
+        return NNBMFactor.compile_wiring(self.variables, self.grid, vars_to_starts)
 
     def flatten(self, data: PyTree) -> Array:
         """Couplings beside the bias, `[n, n + 1]`, as PGMax keeps them."""

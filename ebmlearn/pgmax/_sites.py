@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int
 from pgmax import factor
 
 from .._types import AnyArray
-from ..models._turns import coloured
+from ..models import coloured
 from ._layout import configurations, Layout, Wires
 
 

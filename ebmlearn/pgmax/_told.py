@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from .. import _checks
-from ..models._groups import Sizes
+from ..models import Sizes
 from ._identities import is_variable, Names
 
 

@@ -25,7 +25,7 @@ from ..messages import (
     Start,
     Sums,
 )
-from ..models._groups import as_flat, as_rows, cut_units
+from ..models import as_flat, as_rows, cut_units
 from ._factors import AbstractGraphFactor, DenseFactor, KindFactor
 
 
