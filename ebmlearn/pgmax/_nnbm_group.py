@@ -15,7 +15,7 @@ from pgmax import factor, fgroup, vgroup
 from .. import _checks
 from .._types import AnyArray
 from ..models import check_couplings
-from ._dense_group import Explained, listed, Variable
+from ._dense_group import begins, Explained, fill, joined_wirings, listed, Variable
 from ._grid import check_grid, Grid
 
 
@@ -101,12 +101,7 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
         variables: Sequence[Variable], grid: Grid, vars_to_starts: Mapping[Variable, Any]
     ) -> NNBMWiring:
         """The wiring of one group."""
-        missing = [v for v in variables if v not in vars_to_starts]
-        if missing:
-            raise ValueError(
-                f"`variables` must be variables of the graph, got {missing[0]}, which is not."
-            )
-        starts = np.array([vars_to_starts[v] for v in variables])
+        starts = begins("variables", variables, vars_to_starts)
         n, k = len(starts), len(grid.nodes)
         ends = np.stack(np.triu_indices(n, 1), axis=1)
         first = np.append(starts[ends], starts)
@@ -123,17 +118,8 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
     @staticmethod
     def concatenate_wirings(wirings: Sequence[NNBMWiring]) -> NNBMWiring:  # pyright: ignore
         """The wiring of all groups of a graph."""
-        if not wirings:
-            none = np.empty((0, 3), int), np.empty((0, 2), int), np.empty(0), np.empty(0)
-            return NNBMWiring(*none)
-        tables = [np.asarray(wiring.var_states_for_edges) for wiring in wirings]
-        return NNBMWiring(
-            factor.concatenate_var_states_for_edges(tables),
-            *(
-                np.concatenate([getattr(wiring, name) for wiring in wirings])
-                for name in ("shapes", "nodes", "log_weights")
-            ),
-        )
+        none = np.empty((0, 3), int), np.empty((0, 2), int), np.empty(0), np.empty(0)
+        return joined_wirings(wirings, NNBMWiring(*none))
 
     @staticmethod
     def compute_energy(  # pyright: ignore
@@ -151,17 +137,8 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
             energy += (s.couplings * x[:, 0] * x[:, 1]).sum() - (s.units * s.unit_potentials).sum()
         return energy
 
-    @staticmethod
-    def compute_factor_energy(  # pyright: ignore
-        variables: Sequence[Variable],
-        vars_to_map_states: Mapping[Variable, PyTree],
-        factor_configs: PyTree,
-        log_potentials: PyTree,
-    ) -> PyTree:
-        """The energy of one pair or one unit."""
-        # The configurations are always all of them, in order, of two variables or of one.
-        states = [int(vars_to_map_states[v]) for v in variables]
-        return -float(np.reshape(log_potentials, [v[1] for v in variables])[tuple(states)])
+    # That of one pair or one unit.
+    compute_factor_energy = staticmethod(factor.EnumFactor.compute_factor_energy)  # pyright: ignore
 
 
 @functools.partial(jax.jit, static_argnames=("shapes", "temperature", "normalize"))
@@ -271,18 +248,17 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         check_couplings(couplings)
         w, b = np.asarray(couplings), np.asarray(bias)
         # For PGMax the group is one factor that touches all its variables; what is inside is ours.
-        values = {
-            "variables_for_factors": [variables],
-            "variables": variables,
-            "couplings": couplings,
-            "grid": grid,
-            "bias": bias,
-            "factor_configs": _configurations(2, len(grid.nodes)),
-            "log_potentials": np.concatenate([w[np.triu_indices(n, 1)], np.diagonal(w), b]),
-            "factor_type": NNBMFactor,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        fill(
+            self,
+            variables_for_factors=[variables],
+            variables=variables,
+            couplings=couplings,
+            grid=grid,
+            bias=bias,
+            factor_configs=_configurations(2, len(grid.nodes)),
+            log_potentials=np.concatenate([w[np.triu_indices(n, 1)], np.diagonal(w), b]),
+            factor_type=NNBMFactor,
+        )
 
     @property
     def num_units(self) -> int:
