@@ -156,9 +156,7 @@ class KindFactor(AbstractGraphFactor):
         return tuple(x.reshape(shape) for x, shape in zip(parts, shapes, strict=True))
 
     def energy(self, states: States) -> Float[Array, "..."]:
-        q = self.flat(states)
-        hard = all(jnp.issubdtype(x.dtype, jnp.integer) for x in states.values())
-        found = self._each(self._met if hard or not self._lists else self._mean, q)
+        found = self._each(self._mean if self._is_mean(states) else self._met, self.flat(states))
         return -jnp.where(found < EXCLUDED / 2, -jnp.inf, found).sum(-1)
 
     def given(self, states: States, group: str) -> Float[Array, "... _"]:
@@ -168,6 +166,8 @@ class KindFactor(AbstractGraphFactor):
             sent = jnp.maximum(sent.astype(q.dtype), jnp.asarray(EXCLUDED, q.dtype))
             return jnp.zeros_like(q).at[self.states].add(sent)
 
+        if self._is_mean(states):
+            one = jax.grad(lambda q: self._mean(q).sum())
         return self.cut(self._each(one, self.flat(states)), group)
 
     def tempered(self, beta: float | Float[AnyArray, ""]) -> "KindFactor":
@@ -238,6 +238,11 @@ class KindFactor(AbstractGraphFactor):
     def _lists(self) -> bool:
         """Whether these factors list their configurations."""
         return self.kind.type is factor.EnumFactor
+
+    def _is_mean(self, states: States) -> bool:
+        """Whether these are probabilities, of which there are means."""
+        hard = all(jnp.issubdtype(x.dtype, jnp.integer) for x in states.values())
+        return self._lists and not hard
 
     def _each(self, fn: Any, q: Float[Array, "... states"]) -> Float[Array, "... _"]:
         """A function of one configuration, of each."""
