@@ -620,6 +620,66 @@ def test_models_become_graphs(name):
             np.testing.assert_allclose(ours[group][:, 1], jax.nn.sigmoid(log_odds), atol=1e-6)
 
 
+def _mixed(rng):
+    """Binary and categorical groups, joined twice by weights and by tables."""
+    factors = [
+        ebm.Dense("visible", "hidden", rng.normal(size=(3, 2))),
+        ebm.Dense("hidden", "visible", rng.normal(size=(2, 3))),
+        ebm.Dense("label", "hidden", rng.normal(size=(6, 2))),
+        ebm.Tables(("kind", "label"), rng.normal(size=(2, 3))),
+        ebm.Tables(
+            ("label", "kind"), rng.normal(size=(2, 3, 2)), members=np.array([[0, 0], [1, 0]])
+        ),
+        ebm.Tables(("label",), np.array([-np.inf, 0.5, 0.2])),
+        ebm.Tables((), np.asarray(0.7)),
+    ]
+    units = {
+        "visible": ebm.Binary(3),
+        "label": ebm.Categorical(2, 3),
+        "hidden": ebm.Binary(2),
+        "kind": ebm.Categorical(1, 2),
+    }
+    unary = {"label": rng.normal(size=6), "visible": rng.normal(size=3)}
+    return ebm.FactorModel(units, factors, unary)
+
+
+def _potts(rng):
+    """Categorical layers joined to each other, to themselves, and to binary units."""
+    inside = rng.normal(size=(3, 2, 3, 2))
+    inside = (inside + inside.transpose(2, 3, 0, 1)) / 2
+    inside[range(3), :, range(3)] = 0
+    layers = {
+        "visible": ebm.Categorical(3, 2),
+        "label": ebm.Categorical(2, 3),
+        "hidden": ebm.Binary(2),
+    }
+    blocks = {
+        ("visible", "visible"): inside.reshape(6, 6),
+        ("label", "visible"): rng.normal(size=(6, 6)),
+        ("hidden", "label"): rng.normal(size=(2, 6)),
+    }
+    unary = {"visible": rng.normal(size=6), "hidden": rng.normal(size=2)}
+    return ebm.LayeredModel(layers, blocks, unary)
+
+
+@pytest.mark.parametrize("make", [_mixed, _potts])
+def test_groups_of_any_units_become_graphs(make):
+    with oracle.x64(True):
+        model = make(np.random.default_rng(2))
+        graph, variables, evidence = ebmlearn.pgmax.to_pgmax(model)
+        as_graph = FactorGraphModel(graph).with_evidence(evidence)
+        own, theirs = ebm.Exact()(model), ebm.Exact()(as_graph)
+        np.testing.assert_allclose(theirs.log_partition, own.log_partition)
+        for name, units in zip(model.names, model.layers, strict=True):
+            if make is _mixed:
+                group, p = variables[name], np.asarray(own[name])
+                p = np.stack([1 - p, p], -1) if p.ndim == 1 else p
+            else:
+                group = getattr(variables, name)
+                p = jax.nn.softmax(units.scores(getattr(own.log_odds, name)), -1)
+            np.testing.assert_allclose(theirs[group], p, atol=1e-9)
+
+
 def test_conditional_rbm_group():
     from pgmax import fgraph, infer
 

@@ -1,6 +1,6 @@
 from ._base import AbstractInference as AbstractInference
 from ._beliefs import Beliefs as Beliefs, Found as Found, Normal as Normal, Report as Report
-from ._bp import BP as BP
+from ._bp import BP as BP, in_form as in_form
 from ._convergent import ConvergentBP as ConvergentBP
 from ._exact import Exact as Exact
 from ._isusp import ISusP as ISusP

@@ -6,21 +6,40 @@ from ._block import Block as Block
 from ._boltzmann import BoltzmannMachine as BoltzmannMachine
 from ._dbm import DBM as DBM
 from ._energy import EnergyModel as EnergyModel
-from ._factor_base import AbstractFactorModel as AbstractFactorModel
+from ._factor_base import AbstractFactorModel as AbstractFactorModel, excludes as excludes
 from ._factor_model import FactorModel as FactorModel
 from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._grid_mrf import GridMRF as GridMRF
-from ._groups import Groups as Groups
+from ._groups import (
+    as_flat as as_flat,
+    as_rows as as_rows,
+    cut_states as cut_states,
+    cut_units as cut_units,
+    Groups as Groups,
+    Sizes as Sizes,
+)
 from ._layered import LayeredModel as LayeredModel
 from ._layered_base import AbstractLayeredModel as AbstractLayeredModel
 from ._named_base import AbstractNamedModel as AbstractNamedModel
 from ._names import Layers as Layers, Units as Units
-from ._nnbm import NNBM as NNBM
-from ._problem import AbstractProblem as AbstractProblem
+from ._nnbm import check_couplings as check_couplings, NNBM as NNBM
+from ._problem import AbstractProblem as AbstractProblem, Instance as Instance
 from ._query_model import QueryModel as QueryModel
 from ._rbm import CRBM as CRBM, RBM as RBM
+from ._require import (
+    refuse as refuse,
+    require as require,
+    require_model as require_model,
+    require_single as require_single,
+)
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM
 from ._stack import Stack as Stack
 from ._statistics import Statistics as Statistics
 from ._table_model import ByTable as ByTable, TableModel as TableModel
-from ._turns import AbstractTurns as AbstractTurns
+from ._turns import (
+    AbstractTurns as AbstractTurns,
+    coloured as coloured,
+    put as put,
+    taken as taken,
+    unless_held as unless_held,
+)

@@ -9,6 +9,7 @@ from .. import _extras
 _extras.need("ebmlearn.pgmax", "pgmax")
 
 from ._compat import (
+    add_type as _add_type,
     make_compatible as _make_compatible,
     make_energies_quiet as _make_energies_quiet,
 )
@@ -18,14 +19,14 @@ _make_compatible()
 _make_energies_quiet()
 
 from ._caches import clear_caches as clear_caches
-from ._convert import MAKERS as _MAKERS, PGMaxGraph as PGMaxGraph, to_pgmax as to_pgmax
 from ._dense_group import (
     CRBMFactorGroup as CRBMFactorGroup,
+    pass_rbm_fac_to_var_messages as _pass_rbm,
     RBMFactor as RBMFactor,
     RBMFactorGroup as RBMFactorGroup,
     RBMWiring as RBMWiring,
-    register as _register_dense,
 )
+from ._graphs import PGMaxGraph as PGMaxGraph, to_pgmax as to_pgmax
 from ._grid import (
     geometric_grid as geometric_grid,
     Grid as Grid,
@@ -33,29 +34,25 @@ from ._grid import (
     laguerre_grid as laguerre_grid,
     uniform_grid as uniform_grid,
 )
+from ._identities import Ids as _Ids, Names as _Names
 from ._inferer import MatrixBP as MatrixBP
 from ._layout import Constants as _Constants, Kind as _Kind, Layout as _Layout, Wires as _Wires
-from ._listed import Listed as _Listed, Listing as _Listing
 from ._model import FactorGraphModel as FactorGraphModel
-from ._names import Ids as _Ids, Names as _Names
-from ._networks import from_tables as _from_tables
 from ._nnbm_group import (
     NNBMFactor as NNBMFactor,
     NNBMFactorGroup as NNBMFactorGroup,
     NNBMWiring as NNBMWiring,
-    register as _register_nnbm,
+    pass_nnbm_fac_to_var_messages as _pass_nnbm,
 )
 from ._normalisers import NORMALISERS as _NORMALISERS
-from ._rebuild import rebuilt as _rebuilt
 from ._sites import Sites as _Sites
+from ._split import Listed as _Listed, Listing as _Listing
 from ._wired import register as _register_messages
 
 
-_register_dense()
-_register_nnbm()
+_add_type(RBMFactor, _pass_rbm)
+_add_type(NNBMFactor, _pass_nnbm)
 _register_messages()
-_MAKERS["factors"] = _rebuilt
-_MAKERS["tables"] = _from_tables
 # What files of models may hold: see `ebmlearn.save`.
 _SAVED = {
     kind.__name__: kind

@@ -7,6 +7,7 @@ import jax
 import jax.extend.backend
 import jax.lib
 import jax.numpy as jnp
+from pgmax import factor, fgraph
 
 
 def make_compatible() -> None:
@@ -22,8 +23,6 @@ def make_energies_quiet() -> None:
     """Lets `pgmax.infer.compute_energy` run on versions of JAX that refuse to scatter numbers into
     booleans, of which those of today warn.
     """
-    from pgmax import factor
-
     kind: Any = factor.EnumFactor
     kind.compute_energy = staticmethod(_energy_of_enumerations)
 
@@ -46,7 +45,7 @@ def _energy_of_enumerations(
     return jnp.where(met.sum() == num_factors, energy, jnp.inf)
 
 
-def starts_of(graph: Any) -> Mapping[Any, Any]:
+def starts_of(graph: fgraph.FactorGraph) -> Mapping[Any, Any]:
     """Where the states of each variable begin. A graph says so in public only by compiling itself,
     edge by edge, into a cache that keeps it for ever.
     """
@@ -63,8 +62,6 @@ def add_type(kind: type, update: Callable[..., Any]) -> None:
     `graph.factor_groups`, as `pgmax.utils.primal_lp` does, may refuse types that it does not know:
     so a graph lists ours only if it has such factors.
     """
-    from pgmax import factor, fgraph
-
     factor.FAC_TO_VAR_UPDATES[kind] = update
     _OURS.add(kind)
     graphs: Any = fgraph.FactorGraph
@@ -74,11 +71,11 @@ def add_type(kind: type, update: Callable[..., Any]) -> None:
 _OURS: set[type] = set()
 
 
-def _used_groups(graph: Any) -> "collections.OrderedDict[type, list[Any]]":
+def _used_groups(graph: fgraph.FactorGraph) -> "collections.OrderedDict[type, list[Any]]":
     groups = all_groups(graph).items()
     return collections.OrderedDict((k, x) for k, x in groups if x or k not in _OURS)
 
 
-def all_groups(graph: Any) -> Mapping[type, list[Any]]:
+def all_groups(graph: fgraph.FactorGraph) -> Mapping[type, list[Any]]:
     """The factor groups of a graph by type, of all types that were known when it was built."""
     return graph._factor_types_to_groups

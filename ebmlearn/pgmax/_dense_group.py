@@ -7,14 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree, Shaped
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 from pgmax import factor, fgroup, vgroup
 
 from .. import _checks
 from .._types import AnyArray
 from ..messages import hard, soft
 from ..models import CRBM
-from ._compat import add_type
 
 
 # The states of both ends of an edge, as PGMax lists them.
@@ -49,20 +48,32 @@ class Explained(type):
         )
 
 
-def ends(
-    visible_variables: Sequence[Variable], hidden_variables: Sequence[Variable], starts: Any
-) -> list[np.ndarray]:
-    """Where the states of the variables of both sides begin in a graph."""
-    out = []
-    for name, variables in (("visible", visible_variables), ("hidden", hidden_variables)):
-        missing = [v for v in variables if v not in starts]
-        if missing:
-            raise ValueError(
-                f"`{name}_variables` must be variables of the graph, got {missing[0]}, which is"
-                " not."
-            )
-        out.append(np.array([starts[v] for v in variables]))
-    return out
+def begins(
+    name: str, variables: Sequence[Variable], starts: Mapping[Variable, Any]
+) -> Int[np.ndarray, " n"]:
+    """Where the states of some variables of a graph begin; an error names the argument."""
+    missing = [v for v in variables if v not in starts]
+    if missing:
+        raise ValueError(
+            f"`{name}` must be variables of the graph, got {missing[0]}, which is not."
+        )
+    return np.array([starts[v] for v in variables])
+
+
+def joined_wirings(wirings: Sequence[Any], none: Any) -> Any:
+    """The wirings of all groups of a graph as one: `none` if there are no groups."""
+    if not wirings:
+        return none
+    first, *rest = (field.name for field in dataclasses.fields(none))
+    arrays = {k: [np.asarray(getattr(w, k)) for w in wirings] for k in (first, *rest)}
+    table = factor.concatenate_var_states_for_edges(arrays[first])
+    return type(none)(table, *(np.concatenate(arrays[k]) for k in rest))
+
+
+def fill(group: Any, **values: Any) -> None:
+    """Sets the fields of a group, which is frozen."""
+    for name, value in values.items():
+        object.__setattr__(group, name, value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,11 +89,12 @@ class RBMFactor(factor.Factor, metaclass=Explained):
         vars_to_starts: Mapping[Variable, Any],
     ) -> RBMWiring:
         """The wiring of one group."""
-        starts = ends(visible_variables, hidden_variables, vars_to_starts)
-        visible, hidden = len(starts[0]), len(starts[1])
+        one = begins("visible_variables", visible_variables, vars_to_starts)
+        two = begins("hidden_variables", hidden_variables, vars_to_starts)
+        visible, hidden = len(one), len(two)
         first = np.empty((visible, hidden, 2, 2), int)
-        first[:, :, 0] = starts[0][:, None, None]
-        first[:, :, 1] = starts[1][None, :, None]
+        first[:, :, 0] = one[:, None, None]
+        first[:, :, 1] = two[None, :, None]
         first[..., 1] += 1
         edges = np.repeat(np.arange(2 * visible * hidden), 2)
         factors = np.repeat(np.arange(visible * hidden), 4)
@@ -92,15 +104,7 @@ class RBMFactor(factor.Factor, metaclass=Explained):
     @staticmethod
     def concatenate_wirings(wirings: Sequence[RBMWiring]) -> RBMWiring:  # pyright: ignore
         """The wiring of all groups of a graph."""
-        if not wirings:
-            none = np.empty((0, 3), int)
-            return RBMWiring(var_states_for_edges=none, shapes=np.empty((0, 2), int))
-        return RBMWiring(
-            var_states_for_edges=factor.concatenate_var_states_for_edges(
-                [np.asarray(wiring.var_states_for_edges) for wiring in wirings]
-            ),
-            shapes=np.concatenate([wiring.shapes for wiring in wirings]),
-        )
+        return joined_wirings(wirings, RBMWiring(np.empty((0, 3), int), np.empty((0, 2), int)))
 
     @staticmethod
     def compute_energy(  # pyright: ignore
@@ -112,17 +116,8 @@ class RBMFactor(factor.Factor, metaclass=Explained):
         ones = edge_states_one_hot_decoding.reshape(-1, 2, 2)[:, :, 1]
         return -(log_potentials * ones[:, 0] * ones[:, 1]).sum()
 
-    @staticmethod
-    def compute_factor_energy(  # pyright: ignore
-        variables: Sequence[Variable],
-        vars_to_map_states: Mapping[Variable, PyTree],
-        factor_configs: PyTree,
-        log_potentials: PyTree,
-    ) -> PyTree:
-        """The energy of one edge."""
-        return factor.EnumFactor.compute_factor_energy(
-            list(variables), {**vars_to_map_states}, factor_configs, log_potentials
-        )
+    # That of one edge.
+    compute_factor_energy = staticmethod(factor.EnumFactor.compute_factor_energy)  # pyright: ignore
 
 
 @functools.partial(jax.jit, static_argnames=("shapes", "temperature", "normalize"))
@@ -184,17 +179,16 @@ class AbstractDenseGroup(fgroup.FactorGroup):
         shape = len(visible), len(hidden)
         _checks.exact_shape("weights", weights, shape, "as there are variables")
         _checks.finite(weights=weights)
-        values = {
-            "variables_for_factors": [[*visible, *hidden]],
-            "visible_variables": visible,
-            "hidden_variables": hidden,
-            "weights": weights,
-            "factor_configs": _CONFIGURATIONS,
-            "log_potentials": np.asarray(weights).reshape(-1),
-            "factor_type": RBMFactor,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        fill(
+            self,
+            variables_for_factors=[[*visible, *hidden]],
+            visible_variables=visible,
+            hidden_variables=hidden,
+            weights=weights,
+            factor_configs=_CONFIGURATIONS,
+            log_potentials=np.asarray(weights).reshape(-1),
+            factor_type=RBMFactor,
+        )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -219,17 +213,15 @@ class AbstractDenseGroup(fgroup.FactorGroup):
 
     def __getitem__(self, variables: Sequence[Variable]) -> factor.EnumFactor:
         """The factor of one edge, by its two variables in any order."""
-        pair = list(variables)
-        places = {v: k for k, v in enumerate(self.visible_variables)}
-        columns = {v: k for k, v in enumerate(self.hidden_variables)}
-        if len(pair) == 2 and pair[0] not in places:
-            pair.reverse()
-        if len(pair) != 2 or pair[0] not in places or pair[1] not in columns:
+        pair = set(variables)
+        first = [i for i, v in enumerate(self.visible_variables) if v in pair]
+        second = [j for j, v in enumerate(self.hidden_variables) if v in pair]
+        if len(pair) != 2 or len(first) != 1 or len(second) != 1:
             raise ValueError(
                 "`variables` must be a visible and a hidden variable of the group, got"
                 f" {list(variables)}."
             )
-        return self._edge(places[pair[0]], columns[pair[1]])
+        return self._edge(first[0], second[0])
 
     def _edge(self, i: int, j: int) -> factor.EnumFactor:
         potentials = np.zeros(4, self.log_potentials.dtype)
@@ -344,12 +336,7 @@ class CRBMFactorGroup(AbstractDenseGroup):
         if not isinstance(model, CRBM):
             raise TypeError(f"`model` must be a CRBM, got {_checks.describe(model)}.")
         self._fill(visible_variables, hidden_variables, model.weights)
-        for name, value in (
-            ("visible_group", visible_variables),
-            ("hidden_group", hidden_variables),
-            ("model", model),
-        ):
-            object.__setattr__(self, name, value)
+        fill(self, visible_group=visible_variables, hidden_group=hidden_variables, model=model)
 
     def evidence(self, features: Shaped[AnyArray, " features"]) -> dict[vgroup.VarGroup, Array]:
         """The evidence for PGMax's `evidence_updates`, for one instance. Use `jax.vmap` for a
@@ -385,8 +372,3 @@ def listed(name: str, variables: Any, states: int) -> list[Variable]:
         repeated, _ = collections.Counter(variables).most_common(1)[0]
         raise ValueError(f"`{name}` must hold different variables, got {repeated} twice.")
     return variables
-
-
-def register() -> None:
-    """Tells PGMax how messages pass. Graphs built before do not know of it."""
-    add_type(RBMFactor, pass_rbm_fac_to_var_messages)

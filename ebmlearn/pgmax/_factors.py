@@ -1,6 +1,5 @@
 """The factors of a PGMax graph."""
 
-import abc
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,14 +14,13 @@ from pgmax import factor
 from .. import _checks
 from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray
-from ..factors import AbstractFactor, Stacks, States
-from ..factors._base import scaled_potentials
+from ..factors import AbstractFactor, scaled_potentials, Stacks, States
 from ..messages import Start
-from ..models._groups import as_flat, as_rows, cut_units
+from ..models import as_flat, as_rows, cut_units
 from ..units import AbstractUnits
 from ._layout import Kind, Layout, Wires
-from ._listed import Listed
 from ._normalisers import NORMALISERS
+from ._split import Listed
 from ._updates import UPDATES
 
 
@@ -30,35 +28,31 @@ Own = TypeVar("Own", bound="AbstractGraphFactor")
 
 
 class AbstractGraphFactor(AbstractFactor):
-    """Some factors of a graph, which may join variables of all groups. Inside, the states of all
-    variables stand one after the other.
+    """Some factors of a graph, which may join variables of all groups: those of this `number`.
+    Inside, the states of all variables stand one after the other.
     """
 
-    layout: eqx.AbstractVar[Layout]
-    wires: eqx.AbstractVar[Wires]
-
-    @abc.abstractmethod
-    def fields(self, q: Float[Array, "... states"]) -> Float[Array, "... states"]:
-        """What each state of each variable adds to the log-potential, the others being as chosen by
-        `q`, which is 0 or 1.
-        """
+    layout: Layout = eqx.field(static=True)
+    wires: Wires
+    number: int = eqx.field(static=True)
+    potentials: Float[Array, "..."]
 
     @property
     def groups(self) -> tuple[str, ...]:
         return self.layout.names * 2
 
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the log-potentials."""
+        return self.potentials.dtype
+
     def bound(self: Own, units: Mapping[str, AbstractUnits]) -> Own:
         """The same: its graph was checked."""
         return self
 
-    def given(self, states: States, group: str) -> Float[Array, "... _"]:
-        if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in states.values()):
-            # The mean log-potential is linear in the probabilities of each variable.
-            def energy(x: Array) -> Float[Array, ""]:
-                return self.energy({**states, group: x}).sum()
-
-            return -jax.grad(energy)(states[group])
-        found = as_rows(self.fields(self.flat(states)), self.layout.every_count)
+    def cut(self, fields: Float[Array, "... states"], group: str) -> Float[Array, "... _"]:
+        """What belongs to a group, of values of all states."""
+        found = as_rows(fields, self.layout.every_count)
         own = cut_units(found, self.layout.variables)[self.layout.names.index(group)]
         return own.reshape(*found.shape[:-2], -1)
 
@@ -74,30 +68,22 @@ class AbstractGraphFactor(AbstractFactor):
             rows.append(jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, layout.max_states - number)]))
         return as_flat(jnp.concatenate(rows, -2), layout.every_count)
 
-    @property
-    @abc.abstractmethod
-    def dtype(self) -> np.dtype:
-        """The dtype of the log-potentials."""
-
 
 class DenseFactor(AbstractGraphFactor):
     """A dense group: the weights of all pairs of two selections of binary variables, which count
     where both are 1. `start` is how its messages begin, if the graph says so.
     """
 
-    layout: Layout = eqx.field(static=True)
-    wires: Wires
-    number: int = eqx.field(static=True)
-    weights: Float[Array, "m n"]
     start: Start | None = eqx.field(static=True)
 
     @property
-    def dtype(self) -> np.dtype:
-        return self.weights.dtype
+    def weights(self) -> Float[Array, "m n"]:
+        """One for each pair."""
+        return self.potentials
 
     @property
     def parameters(self) -> tuple[Any, ...]:
-        return (self.weights,)
+        return (self.potentials,)
 
     @property
     def ends(self) -> tuple[Int[AnyArray, " m"], Int[AnyArray, " n"]]:
@@ -108,15 +94,17 @@ class DenseFactor(AbstractGraphFactor):
         one, two = self._ones(self.flat(states))
         return -((one @ self.weights) * two).sum(-1)
 
-    def fields(self, q: Float[Array, "... states"]) -> Float[Array, "... states"]:
+    def given(self, states: States, group: str) -> Float[Array, "... _"]:
+        q = self.flat(states)
         (first, second), (one, two) = self.ends, self._ones(q)
         out = jnp.zeros_like(q)
         out = out.at[..., first + 1].add(jnp.matmul(two, self.weights.T, precision="highest"))
-        return out.at[..., second + 1].add(jnp.matmul(one, self.weights, precision="highest"))
+        out = out.at[..., second + 1].add(jnp.matmul(one, self.weights, precision="highest"))
+        return self.cut(out, group)
 
     def tempered(self, beta: float | Float[AnyArray, ""]) -> "DenseFactor":
-        weights = jnp.asarray(beta, self.dtype) * self.weights
-        return DenseFactor(self.layout, self.wires, self.number, weights, self.start)
+        scaled = jnp.asarray(beta, self.dtype) * self.weights
+        return eqx.tree_at(lambda f: f.potentials, self, scaled)
 
     def stacks(self, units: Mapping[str, AbstractUnits], starts: Mapping[str, int]) -> Stacks:
         """A table for each pair."""
@@ -143,10 +131,6 @@ class KindFactor(AbstractGraphFactor):
     says whether the states of quantised units have weights.
     """
 
-    layout: Layout = eqx.field(static=True)
-    wires: Wires
-    number: int = eqx.field(static=True)
-    potentials: Float[Array, " configurations"]
     product: str = eqx.field(static=True)
     listed: Listed | None
 
@@ -154,10 +138,6 @@ class KindFactor(AbstractGraphFactor):
     def kind(self) -> Kind:
         """The type, and where messages and log-potentials are."""
         return self.layout.kinds[self.number]
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.potentials.dtype
 
     @property
     def states(self) -> Int[AnyArray, " edge_states"]:
@@ -176,19 +156,19 @@ class KindFactor(AbstractGraphFactor):
         return tuple(x.reshape(shape) for x, shape in zip(parts, shapes, strict=True))
 
     def energy(self, states: States) -> Float[Array, "..."]:
-        q = self.flat(states)
-        hard = all(jnp.issubdtype(x.dtype, jnp.integer) for x in states.values())
-        found = self._each(self._met if hard or not self._lists else self._mean, q)
+        found = self._each(self._mean if self._is_mean(states) else self._met, self.flat(states))
         return -jnp.where(found < EXCLUDED / 2, -jnp.inf, found).sum(-1)
 
-    def fields(self, q: Float[Array, "... states"]) -> Float[Array, "... states"]:
+    def given(self, states: States, group: str) -> Float[Array, "... _"]:
         def one(q: Float[Array, " states"]) -> Float[Array, " states"]:
             vtof = self._chosen(q)
             sent = self._given_listed(vtof) if self._lists else self.messages(vtof, "max")
             sent = jnp.maximum(sent.astype(q.dtype), jnp.asarray(EXCLUDED, q.dtype))
             return jnp.zeros_like(q).at[self.states].add(sent)
 
-        return self._each(one, q)
+        if self._is_mean(states):
+            one = jax.grad(lambda q: self._mean(q).sum())
+        return self.cut(self._each(one, self.flat(states)), group)
 
     def tempered(self, beta: float | Float[AnyArray, ""]) -> "KindFactor":
         scaled = jnp.clip(scaled_potentials(self.potentials, beta), -LIMIT, LIMIT)
@@ -198,7 +178,7 @@ class KindFactor(AbstractGraphFactor):
         self, units: Mapping[str, AbstractUnits], starts: Mapping[str, int]
     ) -> Stacks | None:
         """Tables of one shape together. Wide factors are split, and helper variables join their
-        parts; see `_listed.py`. None for quantised units.
+        parts; see `_split.py`. None for quantised units.
         """
         if self.listed is None:
             return None
@@ -258,6 +238,11 @@ class KindFactor(AbstractGraphFactor):
     def _lists(self) -> bool:
         """Whether these factors list their configurations."""
         return self.kind.type is factor.EnumFactor
+
+    def _is_mean(self, states: States) -> bool:
+        """Whether these are probabilities, of which there are means."""
+        hard = all(jnp.issubdtype(x.dtype, jnp.integer) for x in states.values())
+        return self._lists and not hard
 
     def _each(self, fn: Any, q: Float[Array, "... states"]) -> Float[Array, "... _"]:
         """A function of one configuration, of each."""

@@ -1,4 +1,4 @@
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,8 +9,7 @@ from jaxtyping import Array, Float, Float64
 from numpy.typing import ArrayLike
 
 from .. import _checks
-from ..models import AbstractLayeredModel
-from ..models._require import require, require_single
+from ..models import AbstractLayeredModel, require, require_single
 
 
 # Of each unit, a part of at most exp(-12.5), that is 4e-6, may lie beyond the end of its grid.
@@ -140,6 +139,15 @@ def quadratic(
     for block in model.blocks():
         couplings = couplings - block.weights
     return couplings, bias
+
+
+def check_grid(grid: Any) -> None:
+    """Raises `TypeError` unless this is a grid."""
+    if not isinstance(grid, Grid):
+        got = _checks.describe(grid)
+        raise TypeError(
+            f"`grid` must be a `Grid`, such as `geometric_grid(16, 4.0, 0.1)`, got {got}."
+        )
 
 
 def _trapezoidal(nodes: np.ndarray) -> Grid:

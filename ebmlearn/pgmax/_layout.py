@@ -8,12 +8,12 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from pgmax import factor, fgroup, vgroup
+from pgmax import factor, fgraph, fgroup, vgroup
 
 from .. import _checks
 from .._types import AnyArray
 from ._compat import all_groups
-from ._dense_group import AbstractDenseGroup, ends, RBMFactor
+from ._dense_group import AbstractDenseGroup, begins, RBMFactor
 from ._normalisers import NORMALISERS
 
 
@@ -69,11 +69,6 @@ class Layout:
         number = len(self.variables)
         return ("x",) if number == 1 else tuple(f"x_{k}" for k in range(number))
 
-    def by_group(self, rows: Int[Array, "*batch variables"]) -> dict[str, Any]:
-        """The states of the variables of each group, by name."""
-        ends = np.cumsum([math.prod(shape) for shape, _ in self.variables])[:-1]
-        return dict(zip(self.names, jnp.split(rows, ends, axis=-1), strict=True))
-
     @property
     def dense(self) -> tuple[int, ...]:
         """Which groups of log-potentials are the weights of dense groups."""
@@ -102,7 +97,6 @@ class Wires(eqx.Module):
     factors: tuple[Int[AnyArray, " _"] | None, ...]
     variable: Int[AnyArray, " states"]
     local: Int[AnyArray, " states"]
-    degrees: Int[AnyArray, " variables"]
 
 
 def lay_out(
@@ -120,7 +114,6 @@ def lay_out(
     first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
     local = np.arange(len(variable), dtype=np.int32) - first[variable]
     most = int(counts.max())
-    degrees = np.zeros(len(counts), np.int32)
 
     kinds, owners, shapes, pairs = [], [], [], []
     tables, arguments, factors = [], [], []
@@ -129,11 +122,9 @@ def lay_out(
         if kind is RBMFactor:
             for group in groups:
                 assert isinstance(group, AbstractDenseGroup)
-                both = ends(group.visible_variables, group.hidden_variables, starts)
-                pair = tuple(side.astype(np.int32) for side in both)
-                pairs.append(pair)
-                np.add.at(degrees, variable[pair[0]], len(pair[1]))
-                np.add.at(degrees, variable[pair[1]], len(pair[0]))
+                one = begins("visible_variables", group.visible_variables, starts)
+                two = begins("hidden_variables", group.hidden_variables, starts)
+                pairs.append((one.astype(np.int32), two.astype(np.int32)))
                 owners.append(group)
                 shapes.append((group.shape, True))
             continue
@@ -143,42 +134,30 @@ def lay_out(
             raise TypeError(
                 f"`graph` must be made of factors with a log Z of their own, got {kind.__name__}."
             )
-        size = 0
-        for group in groups:
-            shape = _shape(group)
-            if math.prod(shape):
-                owners.append(group)
-                shapes.append((shape, False))
-                size += math.prod(shape)
+        own = [(group, _shape(group)) for group in groups if math.prod(_shape(group))]
+        owners += [group for group, _ in own]
+        shapes += [(shape, False) for _, shape in own]
+        size = sum(math.prod(shape) for _, shape in own)
         if wirings is None:
             wiring = kind.concatenate_wirings([group.compile_wiring(starts) for group in groups])
         else:
             wiring = wirings[kind]
         table = np.asarray(wiring.var_states_for_edges)
-        own = wiring.get_inference_arguments()
         arrays, numbers = {}, []
-        for name, x in own.items():
+        for name, x in wiring.get_inference_arguments().items():
             if isinstance(x, np.ndarray) and np.issubdtype(x.dtype, np.floating):
                 numbers.append((name, Constants(tuple(x.tolist()))))
             elif hasattr(x, "shape") and np.ndim(x):
                 arrays[name] = np.asarray(x, np.int32)
             else:
                 numbers.append((name, int(x) if hasattr(x, "shape") else x))
-        kinds.append(
-            Kind(
-                kind,
-                (messages, messages + len(table)),
-                (potentials, potentials + size),
-                tuple(numbers),
-            )
-        )
+        last = messages + len(table), potentials + size
+        kinds.append(Kind(kind, (messages, last[0]), (potentials, last[1]), tuple(numbers)))
         arguments.append(arrays)
         factors.append(_factors(kind, table, arrays))
         tables.append(np.stack([table[:, 0], table[:, 1] + edges], 1).astype(np.int32))
-        messages, potentials = messages + len(table), potentials + size
+        messages, potentials = last
         edges += int(table[-1, 1]) + 1
-        each = np.unique(table[:, 1], return_index=True)[1]
-        np.add.at(degrees, variable[table[each, 0]], 1)
     table = np.concatenate([np.zeros((0, 2), np.int32), *tables])
     layout = Layout(
         variables=tuple((size.shape, int(size.max(initial=1))) for size in sizes),
@@ -197,7 +176,6 @@ def lay_out(
         factors=tuple(factors),
         variable=variable,
         local=local,
-        degrees=degrees,
     )
     return layout, wires, owners
 
@@ -249,7 +227,7 @@ def _factors(kind: Any, table: np.ndarray, arrays: dict[str, Any]) -> np.ndarray
     return table[arrays["factor_configs_edge_states"][each], 2].astype(np.int32)
 
 
-def check_graph(graph: Any) -> None:
+def check_graph(graph: fgraph.FactorGraph) -> None:
     """Raises unless a graph was built after our factor types were made known to PGMax, and its
     factors list each configuration once.
     """
@@ -257,7 +235,7 @@ def check_graph(graph: Any) -> None:
         raise ValueError(
             "`graph` must be built after `import ebmlearn.pgmax`, got one that was built before."
         )
-    for group in graph.factor_groups.get(factor.EnumFactor, ()):
+    for group in graph.factor_groups.get(factor.EnumFactor, []):
         listed = getattr(getattr(group, "single_factor", group), "factor_configs", ())
         for often, number in Counter(map(tuple, np.asarray(listed).tolist())).most_common(1):
             if number > 1:

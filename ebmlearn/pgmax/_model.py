@@ -15,20 +15,27 @@ from .._sentinels import EXCLUDED
 from .._types import AnyArray, Batch, ByGroup
 from ..factors import scaled_potentials, Stacks
 from ..messages import Start
-from ..models._block import Block
-from ..models._factor_base import AbstractFactorModel, excludes
-from ..models._groups import cut_states, cut_units, Sizes
-from ..models._require import refuse
-from ..models._turns import put, taken, unless_held
+from ..models import (
+    AbstractFactorModel,
+    Block,
+    cut_states,
+    cut_units,
+    excludes,
+    put,
+    refuse,
+    Sizes,
+    taken,
+    unless_held,
+)
 from ..units import Categorical
 from ._compat import starts_of
-from ._evidence import apart, by_group, joined, parts_of
 from ._factors import DenseFactor, factors_of, KindFactor
+from ._identities import Named, Names
 from ._layout import check_graph, initial, lay_out, Layout, Wires
-from ._listed import Listed, listed_in
-from ._names import Named, Names
 from ._nnbm_group import NNBMFactor
 from ._sites import Sites, sites_of
+from ._split import Listed, listed_in
+from ._told import apart, by_group, joined, parts_of
 
 
 # Up to 2**_WHOLE entries, a table is never split for others than `Exact`.

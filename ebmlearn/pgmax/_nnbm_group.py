@@ -10,18 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PyTree
-from pgmax import factor, fgraph, fgroup, vgroup
+from pgmax import factor, fgroup, vgroup
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel
-from ..models._nnbm import check_couplings
-from ._compat import add_type
-from ._convert import MAKERS, PGMaxGraph
-from ._dense_group import Explained, listed, Variable
-from ._grid import Grid, grid_for, quadratic
-from ._normalisers import NORMALISERS
-from ._rebuild import MAKERS as REBUILDERS
+from ..models import check_couplings
+from ._dense_group import begins, Explained, fill, joined_wirings, listed, Variable
+from ._grid import check_grid, Grid
 
 
 @jax.tree_util.register_pytree_node_class
@@ -106,12 +101,7 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
         variables: Sequence[Variable], grid: Grid, vars_to_starts: Mapping[Variable, Any]
     ) -> NNBMWiring:
         """The wiring of one group."""
-        missing = [v for v in variables if v not in vars_to_starts]
-        if missing:
-            raise ValueError(
-                f"`variables` must be variables of the graph, got {missing[0]}, which is not."
-            )
-        starts = np.array([vars_to_starts[v] for v in variables])
+        starts = begins("variables", variables, vars_to_starts)
         n, k = len(starts), len(grid.nodes)
         ends = np.stack(np.triu_indices(n, 1), axis=1)
         first = np.append(starts[ends], starts)
@@ -128,17 +118,8 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
     @staticmethod
     def concatenate_wirings(wirings: Sequence[NNBMWiring]) -> NNBMWiring:  # pyright: ignore
         """The wiring of all groups of a graph."""
-        if not wirings:
-            none = np.empty((0, 3), int), np.empty((0, 2), int), np.empty(0), np.empty(0)
-            return NNBMWiring(*none)
-        tables = [np.asarray(wiring.var_states_for_edges) for wiring in wirings]
-        return NNBMWiring(
-            factor.concatenate_var_states_for_edges(tables),
-            *(
-                np.concatenate([getattr(wiring, name) for wiring in wirings])
-                for name in ("shapes", "nodes", "log_weights")
-            ),
-        )
+        none = np.empty((0, 3), int), np.empty((0, 2), int), np.empty(0), np.empty(0)
+        return joined_wirings(wirings, NNBMWiring(*none))
 
     @staticmethod
     def compute_energy(  # pyright: ignore
@@ -156,17 +137,8 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
             energy += (s.couplings * x[:, 0] * x[:, 1]).sum() - (s.units * s.unit_potentials).sum()
         return energy
 
-    @staticmethod
-    def compute_factor_energy(  # pyright: ignore
-        variables: Sequence[Variable],
-        vars_to_map_states: Mapping[Variable, PyTree],
-        factor_configs: PyTree,
-        log_potentials: PyTree,
-    ) -> PyTree:
-        """The energy of one pair or one unit."""
-        # The configurations are always all of them, in order, of two variables or of one.
-        states = [int(vars_to_map_states[v]) for v in variables]
-        return -float(np.reshape(log_potentials, [v[1] for v in variables])[tuple(states)])
+    # That of one pair or one unit.
+    compute_factor_energy = staticmethod(factor.EnumFactor.compute_factor_energy)  # pyright: ignore
 
 
 @functools.partial(jax.jit, static_argnames=("shapes", "temperature", "normalize"))
@@ -264,7 +236,7 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         - `grid`: the values of the states, a [`ebmlearn.pgmax.Grid`][].
         - `bias`: $b$, of shape `[n]`; zero by default.
         """
-        _check_grid(grid)
+        check_grid(grid)
         variables = listed("variables", variables, len(grid.nodes))
         couplings = _checks.parameter("couplings", couplings)
         n = len(variables)
@@ -276,18 +248,17 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         check_couplings(couplings)
         w, b = np.asarray(couplings), np.asarray(bias)
         # For PGMax the group is one factor that touches all its variables; what is inside is ours.
-        values = {
-            "variables_for_factors": [variables],
-            "variables": variables,
-            "couplings": couplings,
-            "grid": grid,
-            "bias": bias,
-            "factor_configs": _configurations(2, len(grid.nodes)),
-            "log_potentials": np.concatenate([w[np.triu_indices(n, 1)], np.diagonal(w), b]),
-            "factor_type": NNBMFactor,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        fill(
+            self,
+            variables_for_factors=[variables],
+            variables=variables,
+            couplings=couplings,
+            grid=grid,
+            bias=bias,
+            factor_configs=_configurations(2, len(grid.nodes)),
+            log_potentials=np.concatenate([w[np.triu_indices(n, 1)], np.diagonal(w), b]),
+            factor_type=NNBMFactor,
+        )
 
     @property
     def num_units(self) -> int:
@@ -346,9 +317,8 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         n = self.num_units
         size = n * (n + 3) // 2
         _checks.exact_shape("flat_data", flat_data, (size,), "as the group has log-potentials")
-        upper, diagonal, bias = jnp.split(jnp.asarray(flat_data), [size - 2 * n, size - n])
-        half = jnp.zeros((n, n), upper.dtype).at[np.triu_indices(n, 1)].set(upper)
-        return jnp.concatenate([half + half.T + jnp.diag(diagonal), bias[:, None]], axis=1)
+        couplings, bias = from_flat(jnp.asarray(flat_data), n)
+        return jnp.concatenate([couplings, bias[:, None]], axis=1)
 
     def moments(
         self, marginals: Float[AnyArray, "*units K"]
@@ -367,57 +337,15 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         return mean, second
 
 
-def _check_grid(grid: Any) -> None:
-    if not isinstance(grid, Grid):
-        got = _checks.describe(grid)
-        raise TypeError(
-            f"`grid` must be a `Grid`, such as `geometric_grid(16, 4.0, 0.1)`, got {got}."
-        )
-
-
 def _configurations(ends: int, k: int) -> np.ndarray:
     """All states of one end or of two, the last changing fastest."""
     return np.indices((k,) * ends).reshape(ends, -1).T
 
 
-def quantised(model: AbstractLayeredModel, grid: Grid | None) -> PGMaxGraph:
-    """Nonnegative units on a grid as a graph of one group."""
-    grid = grid_for(model) if grid is None else grid
-    _check_grid(grid)
-    couplings, bias = quadratic(model)
-    shape = (len(bias), len(grid.nodes))
-    x = vgroup.NDVarArray(num_states=shape[1], shape=shape[:1])
-    graph = fgraph.FactorGraph([x])
-    graph.add_factors(NNBMFactorGroup(x, couplings, grid, bias))
-    return PGMaxGraph(graph, model.units([x]), {x: jnp.zeros(shape)})
-
-
-def _again(
-    model: Any, number: int, values: list[np.ndarray], variables: list
-) -> list[NNBMFactorGroup]:
-    """The groups of a graph, from its wires and log-potentials."""
-    kind, wires = model.layout.kinds[number], model.wires
-    own, states = kind.arguments(), np.asarray(wires.states)[slice(*kind.messages)]
-    edges = np.asarray(wires.variable)[states]
-    out, at, node = [], 0, 0
-    for (n, k), flat in zip(own["shapes"], values, strict=True):
-        at += n * (n - 1) * k
-        joined = [variables[v] for v in edges[at : at + n * k : k]]
-        at += n * k
-        grid = Grid(own["nodes"][node : node + k], own["log_weights"][node : node + k])
-        node += k
-        couplings = np.zeros((n, n), flat.dtype)
-        couplings[np.triu_indices(n, 1)] = flat[: -2 * n]
-        couplings += couplings.T + np.diag(flat[-2 * n : -n])
-        out.append(NNBMFactorGroup(joined, couplings, grid, flat[-n:]))
-    return out
-
-
-def register() -> None:
-    """Tells PGMax how messages pass, which graphs built before do not know; and the rest of the
-    bridge what normalises beliefs, and how models become graphs.
-    """
-    REBUILDERS[NNBMFactor] = _again
-    add_type(NNBMFactor, pass_nnbm_fac_to_var_messages)
-    NORMALISERS[NNBMFactor] = log_normalisers
-    MAKERS["nonnegative"] = quantised
+def from_flat(
+    flat: Float[AnyArray, " parameters"], n: int
+) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
+    """The couplings and the bias of so many units, from the log-potentials of their group."""
+    upper, diagonal, bias = jnp.split(jnp.asarray(flat), [flat.size - 2 * n, flat.size - n])
+    half = jnp.zeros((n, n), upper.dtype).at[np.triu_indices(n, 1)].set(upper)
+    return half + half.T + jnp.diag(diagonal), bias

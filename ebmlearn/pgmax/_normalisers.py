@@ -19,6 +19,7 @@ from pgmax import factor
 
 from .._sentinels import EXCLUDED
 from ..messages import Product
+from ._nnbm_group import log_normalisers, NNBMFactor
 from ._updates import log_1m_exp
 
 
@@ -119,10 +120,10 @@ def _pairs(
     return a - top, b - top, top
 
 
-# Groups of our own add theirs.
 NORMALISERS: dict[type, Any] = {
     factor.EnumFactor: enumeration,
     factor.ORFactor: logical,
     factor.ANDFactor: logical,
     factor.PoolFactor: pool,
+    NNBMFactor: log_normalisers,
 }

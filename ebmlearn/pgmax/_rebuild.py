@@ -5,82 +5,75 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 from pgmax import factor, fgraph, fgroup, vgroup
 
-from ..models._groups import cut_states
-from ._convert import no_grid, PGMaxGraph
+from ..models import cut_states
 from ._dense_group import RBMFactorGroup
 from ._grid import Grid
 from ._layout import configurations
+from ._model import FactorGraphModel
+from ._nnbm_group import from_flat, NNBMFactor, NNBMFactorGroup
 from ._sites import related
 
 
-Groups = list[Any]
-
-
-def rebuilt(model: Any, grid: Grid | None) -> PGMaxGraph:
-    """A graph with the variables, factors and log-potentials of a model, and its evidence. Groups
-    that hold no log-potentials, as logical ones, come as one group for each type.
+def rebuilt(model: FactorGraphModel) -> tuple[fgraph.FactorGraph, tuple[Any, ...], dict]:
+    """A graph with the variables, factors and log-potentials of a model, its groups of variables,
+    and its evidence. Groups that hold no log-potentials, as logical ones, come as one group for
+    each type.
     """
-    no_grid(model, grid)
     layout, wires = model.layout, model.wires
-    groups = []
+    groups: list[Any] = []
+    evidence: dict[Any, PyTree] = {}
     counts = cut_states(model.num_states, layout.variables)
-    for (shape, most), labels, states in zip(layout.variables, layout.labels, counts, strict=True):
-        number: Any = most if (states == most).all() else states.astype(np.int64)
+    for (shape, _), labels, states, x in zip(
+        layout.variables, layout.labels, counts, model.evidence, strict=True
+    ):
         if labels is None:
-            groups.append(vgroup.NDVarArray(num_states=number, shape=shape))
+            groups.append(vgroup.NDVarArray(num_states=states, shape=shape))  # pyright: ignore
+            evidence[groups[-1]] = x
         else:
-            groups.append(vgroup.VarDict(num_states=number, variable_names=labels))
+            groups.append(vgroup.VarDict(num_states=states, variable_names=labels))  # pyright: ignore
+            rows = zip(labels, x, states.tolist(), strict=True)
+            evidence[groups[-1]] = {name: row[:n] for name, row, n in rows}
     graph = fgraph.FactorGraph(groups)
     variables = [v for group in groups for v in group.variables]
-    owner = np.asarray(wires.variable)
-
     values = [np.asarray(x) for x in model.log_potentials]
     for k, kind in enumerate(layout.kinds):
         own = [values[i] for i in layout.owned[k]]
-        for group in MAKERS[kind.type](model, k, own, variables):
+        for group in _MAKERS[kind.type](model, k, own, variables):
             graph.add_factors(group)
     for k, ends in zip(layout.dense, wires.ends, strict=True):
-        first, second = ([variables[v] for v in owner[np.asarray(end)]] for end in ends)
+        owners = (np.asarray(wires.variable)[np.asarray(end)] for end in ends)
+        first, second = ([variables[v] for v in own] for own in owners)
         graph.add_factors(RBMFactorGroup(first, second, jnp.asarray(values[k])))
-    evidence = {}
-    for group, x, states in zip(groups, model.evidence, counts, strict=True):
-        if isinstance(group, vgroup.VarDict):
-            pairs = zip(group.variable_names, x, states, strict=True)
-            evidence[group] = {name: row[: int(n)] for name, row, n in pairs}
-        else:
-            evidence[group] = x
-    return PGMaxGraph(graph, tuple(groups), evidence)
+    return graph, tuple(groups), evidence
 
 
-def _enumerations(model: Any, k: int, values: list[np.ndarray], variables: list) -> Groups:
+def _enumerations(
+    model: FactorGraphModel, k: int, values: list[np.ndarray], variables: list
+) -> list[Any]:
     """Groups that list their configurations, one factor after the other."""
     out, owner, local = [], np.asarray(model.wires.variable), np.asarray(model.wires.local)
-    for potentials, states in zip(
-        values, configurations(model.layout, model.wires, k), strict=True
-    ):
+    every = configurations(model.layout, model.wires, k)
+    for potentials, states in zip(values, every, strict=True):
         joined = [[variables[v] for v in row] for row in owner[states[:, 0]]]
         if potentials.ndim == 3:
             group = fgroup.PairwiseFactorGroup(joined, potentials)
         elif potentials.ndim == 1:
-            group = factor.EnumFactor(
-                variables=joined[0], factor_configs=local[states[0]], log_potentials=potentials
-            )
+            group = factor.EnumFactor(joined[0], potentials, local[states[0]])
         else:
-            group = fgroup.EnumFactorGroup(
-                variables_for_factors=joined,
-                factor_configs=local[states[0]],
-                log_potentials=potentials,
-            )
+            group = fgroup.EnumFactorGroup(joined, local[states[0]], potentials)
         out.append(group)
     return out
 
 
-def _with_child(make: Callable[[Any], Any]) -> Callable[..., Groups]:
+def _with_child(make: Callable[[Any], Any]) -> Callable[..., list[Any]]:
     """Groups of binary variables, of which the others determine the last of each factor."""
 
-    def made(model: Any, k: int, values: list[np.ndarray], variables: list) -> Groups:
+    def made(
+        model: FactorGraphModel, k: int, values: list[np.ndarray], variables: list
+    ) -> list[Any]:
         owner, above, below = related(model.layout, model.wires, k)
         joined: list[list] = [[] for _ in below]
         for f, v in zip((*owner, *range(len(below))), (*above, *below), strict=True):
@@ -90,10 +83,30 @@ def _with_child(make: Callable[[Any], Any]) -> Callable[..., Groups]:
     return made
 
 
-# How the groups of each type of factors are made again. Groups of our own add theirs.
-MAKERS: dict[type, Callable[..., Groups]] = {
+def _quantised(
+    model: FactorGraphModel, k: int, values: list[np.ndarray], variables: list
+) -> list[Any]:
+    """Groups of quantised units."""
+    kind, wires = model.layout.kinds[k], model.wires
+    own, states = kind.arguments(), np.asarray(wires.states)[slice(*kind.messages)]
+    edges = np.asarray(wires.variable)[states]
+    out, at, node = [], 0, 0
+    for (n, size), flat in zip(own["shapes"], values, strict=True):
+        at += n * (n - 1) * size
+        joined = [variables[v] for v in edges[at : at + n * size : size]]
+        at += n * size
+        grid = Grid(own["nodes"][node : node + size], own["log_weights"][node : node + size])
+        node += size
+        couplings, bias = from_flat(flat, n)
+        out.append(NNBMFactorGroup(joined, couplings, grid, bias))
+    return out
+
+
+# How the groups of each type of factors are made again.
+_MAKERS: dict[type, Callable[..., list[Any]]] = {
     factor.EnumFactor: _enumerations,
     factor.ORFactor: _with_child(fgroup.ORFactorGroup),
     factor.ANDFactor: _with_child(fgroup.ANDFactorGroup),
     factor.PoolFactor: _with_child(fgroup.PoolFactorGroup),
+    NNBMFactor: _quantised,
 }

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Int
 from pgmax import factor
 
 from .._types import AnyArray
-from ..models._turns import coloured
+from ..models import coloured
 from ._layout import configurations, Layout, Wires
 
 
@@ -63,28 +63,25 @@ class Sites(eqx.Module):
 def sites_of(layout: Layout, wires: Wires) -> Sites:
     """How the variables of a graph are drawn, found when a model is made of it."""
     variable, number = np.asarray(wires.variable), layout.num_variables
-    parents, of, children, needed, choices, pools = [], [], [], [], [], []
+    found: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("parents", "of", "children", "needed", "choices")
+    }
+    pools = []
     for k, kind in enumerate(layout.kinds):
         if kind.type not in _DETERMINING:
             continue
         owner, above, below = related(layout, wires, k)
         counts = np.bincount(owner, minlength=len(below))
-        parents.append(above)
-        of.append(owner + sum(map(len, children)))
-        children.append(below)
-        needed.append(counts if kind.type is factor.ANDFactor else np.ones_like(counts))
+        found["parents"].append(above)
+        found["of"].append(owner + sum(map(len, found["children"])))
+        found["children"].append(below)
+        found["needed"].append(counts if kind.type is factor.ANDFactor else np.ones_like(counts))
         if kind.type is factor.PoolFactor:
-            choices.append(above)
+            found["choices"].append(above)
             pools += counts.tolist()
     flat = {
         name: np.concatenate([np.zeros(0, np.int32), *parts]).astype(np.int32)
-        for name, parts in (
-            ("parents", parents),
-            ("of", of),
-            ("children", children),
-            ("needed", needed),
-            ("choices", choices),
-        )
+        for name, parts in found.items()
     }
     depth, problem = _depth(flat["parents"], flat["of"], flat["children"], flat["choices"])
     if depth:

@@ -25,7 +25,7 @@ from ..messages import (
     Start,
     Sums,
 )
-from ..models._groups import as_flat, as_rows, cut_units
+from ..models import as_flat, as_rows, cut_units
 from ._factors import AbstractGraphFactor, DenseFactor, KindFactor
 
 
@@ -85,7 +85,7 @@ class KindSent(AbstractWired):
     edge.
     """
 
-    factor: KindFactor
+    factor: KindFactor  # pyright: ignore
 
     @property
     def excludes(self) -> bool:
@@ -155,7 +155,7 @@ class SelectedSent(AbstractWired):
     each edge and direction, as `pairs` sends them.
     """
 
-    factor: DenseFactor
+    factor: DenseFactor  # pyright: ignore
     pairs: OddsSent
 
     @property
@@ -217,14 +217,14 @@ class SelectedSent(AbstractWired):
 
 
 def _kind(factor: KindFactor, site: Site) -> KindSent:
-    return KindSent(factor=factor.tempered(site.beta))
+    return KindSent(factor=factor.tempered(site.beta))  # pyright: ignore
 
 
 def _selected(factor: DenseFactor, site: Site) -> SelectedSent:
     rules = (site.product,) * 2
     form = "log-odds" if site.is_damped else site.form
     pairs = OddsSent(factor.weights, site.beta, (0, 1), form, site.product, rules, None)  # pyright: ignore
-    return SelectedSent(factor=factor.tempered(site.beta), pairs=pairs)
+    return SelectedSent(factor=factor.tempered(site.beta), pairs=pairs)  # pyright: ignore
 
 
 def _fast(factor: DenseFactor, units: Any, temperature: Float[AnyArray, ""], damped: bool) -> Any:

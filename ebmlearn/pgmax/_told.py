@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from .. import _checks
-from ..models._groups import Sizes
-from ._names import is_variable, Names
+from ..models import Sizes
+from ._identities import is_variable, Names
 
 
 # Values of whole groups, and of single variables: by group and place in it.
@@ -88,26 +88,22 @@ def joined(
         size = math.prod(shape)
         own = counts[first[k] : first[k] + size]
         tail = (most,) if soft else ()
-        found = {}
-        for at, x in columns.items():
-            x = _likelihood(x, int(own[at]), most, name) if soft else _state(x, name)
-            found[at] = x
+        found = {
+            at: _likelihood(x, int(own[at]), most, name) if soft else _state(x, name)
+            for at, x in columns.items()
+        }
+        dtype = next(iter(found.values())).dtype
+        base = out.get(k, jnp.full((*shape, *tail), 1 if soft else -1, dtype))
+        base = jnp.asarray(base) if soft else _state(base, name)
+        _checks.trailing(name, base, (*shape, *tail), "as the group of variables has")
         batches = {f"{name}[{at}]": x.shape[: x.ndim - soft] for at, x in found.items()}
-        base = out.get(k)
-        if base is not None:
-            base = jnp.asarray(base) if soft else _state(base, name)
-            _checks.trailing(name, base, (*shape, *tail), "as the group of variables has")
-            batches[name] = base.shape[: base.ndim - len(shape) - soft]
+        batches[name] = base.shape[: base.ndim - len(shape) - soft]
         batch = _checks.broadcastable(**batches)
-        some = next(iter(found.values()))
-        if base is None:
-            base = jnp.full((*batch, size, *tail), 1 if soft else -1, some.dtype)
-        else:
-            base = jnp.broadcast_to(base, (*batch, *shape, *tail))
-            base = base.reshape(*batch, size, *tail).astype(some.dtype)
+        base = jnp.broadcast_to(base, (*batch, *shape, *tail))
+        base = base.reshape(*batch, size, *tail).astype(dtype)
         rows = [jnp.broadcast_to(x, (*batch, *tail)) for x in found.values()]
         places = (slice(None),) * len(batch) + (np.array(list(found)),)
-        filled = base.at[places].set(jnp.stack(rows, len(batch)).astype(base.dtype))
+        filled = base.at[places].set(jnp.stack(rows, len(batch)).astype(dtype))
         out[k] = filled.reshape(*batch, *shape, *tail)
     return out
 
