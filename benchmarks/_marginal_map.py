@@ -1,6 +1,6 @@
 """Mixed-product belief propagation of an RBM without its messages."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -29,13 +29,8 @@ class MarginalMAP(ebm.AbstractInference):
 
     iterations: int = eqx.field(static=True)
 
-    @property
-    def takes(self) -> tuple[str, ...]:
-        return ("binary",)
-
-    @property
-    def maximises(self) -> Literal["visible"]:
-        return "visible"
+    takes = ("binary",)
+    product: ClassVar[str] = "mixed"
 
     def _beliefs(self, problem: Any) -> ebm.Beliefs:
         field, hidden, residual = self._solved(problem.model)

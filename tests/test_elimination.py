@@ -257,11 +257,45 @@ def test_maximum_likelihood_learns_a_chain_exactly():
         np.testing.assert_allclose(found[k], share, atol=2e-3)
 
 
-def test_elimination_refuses_what_is_no_graph():
-    rbm = ebm.RBM.init(3, 2, key=0)
-    with pytest.raises(ValueError, match="needs a graph of tables, got an RBM"):
-        ebm.Exact(method="elimination")(rbm)
+def test_elimination_refuses_what_has_no_tables():
+    model = ebm.EnergyModel(lambda x: -x.sum(), ebm.Binary(3))
+    with pytest.raises(ValueError, match="needs factors that are tables, got an EnergyModel"):
+        ebm.Exact(method="elimination")(model)
     assert elimination.__doc__
+
+
+@pytest.mark.parametrize("product", ["sum", "max", "mixed"])
+def test_layers_are_the_same_by_both_methods(product):
+    model = ebm.DBM.init(4, [2, 3], key=1, scale=1.0)
+    known = jnp.asarray([0.0, 1.0, 0.3, 0.0]), jnp.asarray([True, False, True, False])
+    one, two = (
+        ebm.Exact(product, method=method)(model, *known)
+        for method in ("enumeration", "elimination")
+    )
+    np.testing.assert_allclose(one.log_partition, two.log_partition, atol=1e-5)
+    for a, b in zip(jax.tree.leaves(one.decode()), jax.tree.leaves(two.decode()), strict=True):
+        np.testing.assert_array_equal(a, b)
+    if product == "sum":
+        for a, b in zip(jax.tree.leaves(one.means), jax.tree.leaves(two.means), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+        for a, b in zip(one.pairwise, two.pairwise, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_many_small_layers_are_eliminated():
+    """A chain of layers, whose log Z is a product of matrices."""
+    layers = 60
+    model = ebm.DBM.init(1, [1] * layers, key=0, scale=1.0)
+    vector = np.array([1.0, np.exp(float(model.biases[0][0]))])
+    for weights, bias in zip(model.weights, model.biases[1:], strict=True):
+        step = np.outer([0, 1], [0, float(weights[0, 0])]) + np.array([0, float(bias[0])])
+        vector = vector @ np.exp(step)
+    beliefs = ebm.Exact()(model)
+    np.testing.assert_allclose(beliefs.log_partition, np.log(vector.sum()), rtol=1e-5)
+    statistics = ebm.Exact().statistics(model)
+    np.testing.assert_allclose(statistics.units.hidden[-1], beliefs.hidden[-1], atol=1e-6)
+    with pytest.raises(ValueError, match="at most `max_units` = 24"):
+        ebm.Exact()(ebm.RBM.init(300, 200, key=0))
 
 
 def test_mixed_product_by_both_methods():

@@ -12,15 +12,15 @@ from .. import _checks, messages
 from .._types import Key
 from ..inference import (
     AbstractInference,
+    affordable,
     Beliefs,
     ConvergentBP,
     Exact,
     MeanField,
     Report,
+    TooLarge,
     TRBP,
 )
-from ..inference._base import TooLarge
-from ..inference._exact import affordable, MAXIMISES
 from ..models import AbstractModel, Statistics
 from ..models._require import refuse, Refused
 from ._chains import apart, ENOUGH, Sampled, sampled
@@ -68,25 +68,16 @@ class Auto(AbstractInference):
     product: Literal["sum", "max"] = eqx.field(static=True, default="sum")
     exact: bool = eqx.field(static=True, default=True)
     key: Key = 0
+    takes = Exact.takes
 
     def __check_init__(self):
         _checks.number("seconds", self.seconds, 0, float("inf"), "(0, inf)")
         _checks.choice("product", self.product, ("sum", "max"))
         _checks.as_key(self.key)
 
-    @property
-    def takes(self) -> tuple[str, ...]:
-        """What `Exact` takes."""
-        return Exact().takes
-
     def accepts(self, model: AbstractModel) -> bool:
         """Whether `Exact` takes the model. Approximations are known for binary units and graphs."""
         return Exact().accepts(model)
-
-    @property
-    def maximises(self) -> Literal["nothing", "visible", "all"]:
-        """It follows from `product`."""
-        return MAXIMISES[self.product]
 
     def _beliefs(self, problem: Any) -> Beliefs:
         if not _checks.is_concrete(problem):

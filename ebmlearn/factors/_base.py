@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from .._sentinels import EXCLUDED
 from .._types import AnyArray
-from ..units import AbstractUnits
+from ..units import AbstractNumberedUnits, AbstractUnits
 
 
 Factor = TypeVar("Factor", bound="AbstractFactor")
@@ -72,6 +72,12 @@ class AbstractFactor(eqx.Module):
         model and of the factors before it.
         """
         return ()
+
+    def scores(
+        self, states: States, group: str, units: AbstractNumberedUnits
+    ) -> Float[Array, "... n number"]:
+        """What each state of each unit of a group adds to the log-potential, all else known."""
+        return units.scores(self.given(states, group))
 
     def is_inside(self, group: str) -> bool:
         """Whether it joins units of one group to each other."""

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,16 +101,21 @@ class Tables(AbstractFactor):
         return -jnp.where(found < EXCLUDED / 2, -jnp.inf, found).sum(-1)
 
     def given(self, states: States, group: str) -> Float[Array, "... _"]:
+        _, _, one_hot = self.layout[self.axes.index(group)]
+        out = self.scores(states, group)
+        if one_hot:
+            return out.reshape(*out.shape[:-2], math.prod(out.shape[-2:]))
+        return out[..., 1] - out[..., 0]
+
+    def scores(self, states: States, group: str, units: Any = None) -> Float[Array, "... n number"]:
         axes = [axis for axis, own in enumerate(self.axes) if own == group]
-        size, number, one_hot = self.layout[axes[0]]
+        size, number, _ = self.layout[axes[0]]
         out: Any = 0.0
         for axis in axes:
             found = self._open(states, axis)
             rows = jnp.zeros((*found.shape[:-2], size, number), found.dtype)
             out = out + rows.at[..., self.members[:, axis], : found.shape[-1]].add(found)
-        if one_hot:
-            return out.reshape(*out.shape[:-2], size * number)
-        return out[..., 1] - out[..., 0]
+        return out
 
     def tempered(self, beta: float | Float[AnyArray, ""]) -> "Tables":
         scaled = scaled_potentials(self.log_potentials, beta)

@@ -16,8 +16,19 @@ from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 from .. import _checks, messages
 from .._types import AnyArray, Evidence, Observed
 from ..models import AbstractModel, AbstractProblem, Statistics
-from ..models._require import refuse, require_model
-from ._beliefs import Beliefs
+from ..models._graph_problem import each_group as each_group
+from ..models._listed import stacks_of as stacks_of
+from ..models._problem import (
+    each as each,
+    each_and_mean as each_and_mean,
+    Instance as Instance,
+)
+from ..models._require import (
+    refuse as refuse,
+    require_model,
+    require_possible as require_possible,
+)
+from ._beliefs import Beliefs, Problem as Problem
 
 
 Tree = TypeVar("Tree")
@@ -27,26 +38,35 @@ _JUDGED_BY = 1e-3
 KEPT = 2**26
 
 
+# Over which units each product maximises.
+_MAXIMISES: dict[str, Literal["nothing", "visible", "all"]] = {
+    "sum": "nothing",
+    "mixed": "visible",
+    "max": "all",
+}
+
+
 class TooLarge(ValueError):
     """A model is too large for exact inference."""
 
 
 class AbstractInference(eqx.Module):
-    """Turns a model into beliefs about its units. `sends` says that it does so by messages, which
-    are compiled for moderate parameters or for any: see `messages.assuming`.
+    """Turns a model into beliefs about its units.
+
+    - `takes`: the kinds of models that it takes: see `kind` of a model.
+    - `sends`: whether it passes messages, which are compiled for moderate parameters or for any:
+      see `messages.assuming`.
     """
 
+    takes: ClassVar[tuple[str, ...]]
     sends: ClassVar[bool] = False
 
     @property
-    @abc.abstractmethod
-    def takes(self) -> tuple[str, ...]:
-        """The kinds of models that it takes: see `kind` of a model."""
-
-    @property
-    @abc.abstractmethod
     def maximises(self) -> Literal["nothing", "visible", "all"]:
-        """The units over which it maximises; it sums over all others."""
+        """The units over which it maximises; it sums over all others. It follows from `product`,
+        which is `"sum"` where there is none.
+        """
+        return _MAXIMISES[getattr(self, "product", "sum")]
 
     def __call__(
         self,

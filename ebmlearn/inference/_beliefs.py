@@ -1,13 +1,19 @@
 import abc
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Num, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, Num, PyTree
 
 from ..models import AbstractProblem
+from ..models._graph_problem import GraphProblem
+from ..models._problem import Problem as LayerProblem
+
+
+# A model of units of its own, with checked evidence.
+Problem: TypeAlias = LayerProblem | GraphProblem
 
 
 class Normal(NamedTuple):
@@ -55,12 +61,48 @@ class AbstractDerived(eqx.Module):
     """What an inference computes on demand, beyond the beliefs of single units."""
 
     @abc.abstractmethod
-    def pairwise(self, problem: Any, log_odds: PyTree) -> PyTree:
+    def pairwise(self, problem: Problem) -> PyTree:
         """The expected products of units that are joined, or of factors."""
 
     @abc.abstractmethod
-    def log_partition(self, problem: Any, log_odds: PyTree) -> Float[Array, "*batch"]:
+    def log_partition(self, problem: Problem) -> Float[Array, "*batch"]:
         """The estimate of log Z."""
+
+
+class Found(AbstractDerived):
+    """What was found together with the beliefs of single units. `products` may be a function of the
+    problem, a pytree such as `jax.tree_util.Partial`: then it is called when they are asked for.
+    """
+
+    value: Float[Array, "*batch"] | None
+    products: PyTree
+    name: str = eqx.field(static=True)
+
+    def pairwise(self, problem: Problem) -> PyTree:
+        found = self.products(problem) if callable(self.products) else self.products
+        return _or_error(found, self.name, "pairwise")
+
+    def log_partition(self, problem: Problem) -> Float[Array, "*batch"]:
+        return _or_error(self.value, self.name, "log_partition")
+
+
+def _or_error(x: Any, name: str, what: str) -> Any:
+    if x is None:
+        raise AttributeError(f"{name} gives no `{what}` for this model.")
+    return x
+
+
+class Went(NamedTuple):
+    """How inferences ended, for each instance."""
+
+    converged: Bool[Array, "*batch"]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
+
+
+def without_sweeps(found: Bool[Array, "*batch"], dtype: DTypeLike) -> Went:
+    """The end of inferences by formula, and whether they found an answer."""
+    return Went(found, jnp.zeros(found.shape, jnp.int32), jnp.zeros(found.shape, dtype))
 
 
 class Beliefs(eqx.Module):
@@ -192,14 +234,14 @@ class Beliefs(eqx.Module):
         both are 1. It has the shape of the weights, or is a tuple if the model has several weight
         matrices. For a graph, the belief of each configuration of each factor, by group.
         """
-        return self._derived.pairwise(self._problem, self.log_odds)
+        return self._derived.pairwise(self._problem)
 
     @property
     def log_partition(self) -> Float[Array, "*batch"]:
         """The estimate of log Z, given the evidence if there is any. If the inference maximises, it
         is the largest log-potential.
         """
-        return self._derived.log_partition(self._problem, self.log_odds)
+        return self._derived.log_partition(self._problem)
 
     def decode(self) -> PyTree:
         """The most likely state of each unit, by name; if the inference maximises, the most likely
@@ -232,21 +274,13 @@ class Beliefs(eqx.Module):
         """
         derived, converged = self._derived, self.converged
         if log_partition is not None:
-            derived = _Revalued(derived, log_partition)
+            derived = Found(log_partition, jax.tree_util.Partial(_pairwise, derived), "Auto")
             converged = converged & (log_partition > -jnp.inf)
-        return Beliefs(
-            self._problem,
-            derived,
-            log_odds=self.log_odds,
-            converged=converged,
-            iterations=self.iterations,
-            residual=self.residual,
-            stable=self.stable,
-            guarded=self.guarded,
-            normal=self._normal,
-            covariance=self._covariance,
-            states=self._states,
-            report=report,
+        return eqx.tree_at(
+            lambda x: (x.report, x._derived, x.converged),
+            self,
+            (report, derived, converged),
+            is_leaf=lambda x: x is None,
         )
 
     @property
@@ -278,34 +312,5 @@ class Beliefs(eqx.Module):
         return self._normal
 
 
-class Found(AbstractDerived):
-    """What was found together with the beliefs of single units."""
-
-    value: Float[Array, "*batch"] | None
-    products: PyTree
-    name: str = eqx.field(static=True)
-
-    def pairwise(self, problem: Any, log_odds: PyTree) -> PyTree:
-        return _or_error(self.products, self.name, "pairwise")
-
-    def log_partition(self, problem: Any, log_odds: PyTree) -> Float[Array, "*batch"]:
-        return _or_error(self.value, self.name, "log_partition")
-
-
-class _Revalued(AbstractDerived):
-    """What an inference computes, but for log Z."""
-
-    derived: AbstractDerived
-    value: Float[Array, "*batch"]
-
-    def pairwise(self, problem: Any, log_odds: PyTree) -> PyTree:
-        return self.derived.pairwise(problem, log_odds)
-
-    def log_partition(self, problem: Any, log_odds: PyTree) -> Float[Array, "*batch"]:
-        return self.value
-
-
-def _or_error(x: Any, name: str, what: str) -> Any:
-    if x is None:
-        raise AttributeError(f"{name} gives no `{what}` for this model.")
-    return x
+def _pairwise(derived: AbstractDerived, problem: Problem) -> PyTree:
+    return derived.pairwise(problem)

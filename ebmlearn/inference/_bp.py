@@ -12,20 +12,20 @@ from .. import _checks, messages
 from .._types import AnyArray, Key
 from ..messages import Engine, Form, Moments, Outline, Product, Schedule, Start
 from ..models import AbstractModel, AbstractPlainModel, Statistics
-from ..models._problem import each, each_and_mean
-from ..models._require import refuse
 from ._base import (
     AbstractInference,
     check_limits,
+    each,
+    each_and_mean,
     KEPT,
     limited,
     Limits,
+    Problem,
     static_fields,
     swept_at_once,
     traced,
 )
 from ._beliefs import AbstractDerived, Beliefs, Normal
-from ._exact import MAXIMISES
 from ._pace import paced
 from ._starts import begun, judged
 
@@ -72,6 +72,7 @@ class BP(AbstractInference):
     key: Key = 0
     unroll: bool = eqx.field(static=True, default=False)
     chunk: int | None = eqx.field(static=True, default=None)
+    takes = ("binary", "categorical", "gaussian binary", "a graph")
     sends: ClassVar[bool] = True
 
     def __check_init__(self):
@@ -93,11 +94,6 @@ class BP(AbstractInference):
             got = _checks.describe(self.iterations)
             raise TypeError(f"`iterations` must be a Python integer with `unroll`, got {got}.")
 
-    @property
-    def takes(self) -> tuple[str, ...]:
-        """Models of binary, categorical and Gaussian units."""
-        return ("binary", "categorical", "gaussian binary", "a graph")
-
     def accepts(self, model: AbstractModel) -> bool:
         """Whether there are messages between all units that are joined."""
         return messages.serves(model)
@@ -107,12 +103,7 @@ class BP(AbstractInference):
         if not isinstance(model, AbstractPlainModel):
             super().check(model)
 
-    @property
-    def maximises(self) -> Literal["nothing", "visible", "all"]:
-        """It follows from `product`."""
-        return MAXIMISES[self.product]
-
-    def _beliefs(self, problem: Any) -> Beliefs:
+    def _beliefs(self, problem: Problem) -> Beliefs:
         settings = settings_of(self, problem.model)
         found, converged, ends = solved(settings, problem)
         # Of real units the moments are told.
@@ -130,7 +121,7 @@ class BP(AbstractInference):
             normal=Normal(real[0].mean, real[0].variance) if real else None,
         )
 
-    def _statistics(self, problem: Any) -> Statistics:
+    def _statistics(self, problem: Problem) -> Statistics:
         return _statistics(settings_of(self, problem.model), problem)
 
 
@@ -191,10 +182,10 @@ class _Passed(AbstractDerived):
     settings: "Settings"
     kept: Ends | None
 
-    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+    def pairwise(self, problem: Problem) -> PyTree:
         return problem.model.by_factor(_derived(self, problem, "pairwise"))
 
-    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+    def log_partition(self, problem: Problem) -> Float[Array, "*batch"]:
         return _derived(self, problem, "log_partition")
 
 
@@ -282,7 +273,7 @@ class Settings:
     hottest: bool
     chunk: int
 
-    def engine(self, model: Any, form: Form) -> Engine:
+    def engine(self, model: AbstractModel, form: Form) -> Engine:
         """The messages of a model."""
         # BP at temperature T is T times BP at 1 on the parameters divided by T.
         return messages.engine(
@@ -294,7 +285,7 @@ class Settings:
             temperature=self.temperature,
         )
 
-    def fits(self, model: Any) -> bool | Bool[AnyArray, ""]:
+    def fits(self, model: AbstractModel) -> bool | Bool[AnyArray, ""]:
         """Whether messages are sent in the fast form. While the weights are traced that is found at
         run time.
         """
@@ -324,7 +315,7 @@ class Settings:
             return paced(view, instance, start, self.limits, **how)
         return passed(view, instance, start, self.limits, rows=rows)
 
-    def ends(self, model: Any, form: Form, instance: Any, rows: int) -> Ends:
+    def ends(self, model: AbstractModel, form: Form, instance: Any, rows: int) -> Ends:
         """Passes messages from all starts."""
         view = self.engine(model, form)
         if self.key is None:
@@ -392,7 +383,7 @@ def in_form(fits: bool | Bool[AnyArray, ""], run: Callable[[Form], PyTree]) -> P
 
 # All leaves are arrays. `eqx.filter_jit` would take longer to see that than a small inference.
 @jax.jit
-def solved(settings: Settings, problem: Any) -> tuple[Any, Array, Ends]:
+def solved(settings: Settings, problem: Problem) -> tuple[Any, Array, Ends]:
     """What is told of all units, whether converged, and how messages ended; they themselves are
     there if they may be kept.
     """
@@ -417,7 +408,9 @@ def solved(settings: Settings, problem: Any) -> tuple[Any, Array, Ends]:
 
 
 @eqx.filter_jit
-def _derived(passed: _Passed, problem: Any, what: Literal["pairwise", "log_partition"]) -> PyTree:
+def _derived(
+    passed: _Passed, problem: Problem, what: Literal["pairwise", "log_partition"]
+) -> PyTree:
     """`pairwise` or `log_partition` from the kept messages, or from a second run if none were."""
     settings = passed.settings
     model, batch, shape = problem.model, problem.instances(), problem.shape
@@ -458,7 +451,7 @@ def _derived(passed: _Passed, problem: Any, what: Literal["pairwise", "log_parti
 
 
 @eqx.filter_jit
-def _statistics(settings: Settings, problem: Any) -> Statistics:
+def _statistics(settings: Settings, problem: Problem) -> Statistics:
     model = problem.model
 
     def run(form: Form) -> PyTree:
@@ -479,15 +472,7 @@ def _statistics(settings: Settings, problem: Any) -> Statistics:
         return each_and_mean(one, problem.instances(), problem.shape, settings.chunk)
 
     (units, squares, how), pairs = in_form(settings.fits(model), run)
-    converged, iterations, residual = how
-    return Statistics(
-        units=problem.expected(units),
-        pairwise=model.by_factor(pairs),
-        squares=squares,
-        converged=converged,
-        iterations=iterations,
-        residual=residual,
-    )
+    return Statistics(problem.expected(units), model.by_factor(pairs), squares, *how)
 
 
 BP.__init__.__doc__ = """**Arguments:**

@@ -2,7 +2,7 @@ from dataclasses import KW_ONLY
 
 from jaxtyping import Array, Float, Int
 
-from ._dual import AbstractDual, Search
+from ._dual import AbstractDual
 from ._power_sums import settled
 
 
@@ -31,9 +31,7 @@ class ConvergentBP(AbstractDual):
     iterations: int | Int[Array, ""] = 1000
     _: KW_ONLY
     tol: float | Float[Array, ""] | None = 1e-4
-
-    def _search(self) -> Search:
-        return settled
+    search = staticmethod(settled)
 
 
 ConvergentBP.__init__.__doc__ = """**Arguments:**

@@ -1,7 +1,8 @@
-"""Log Z of a graph of tables by elimination on the host, differentiable in the log-potentials."""
+"""Log Z of a model of tables by elimination on the host, differentiable in the log-potentials."""
 
 import functools
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -9,13 +10,14 @@ import equinox.internal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from .. import _checks, elimination
 from .._sentinels import EXCLUDED
-from ..factors import AbstractFactor, Stacks
-from ..models._listed import stacks_of
-from ._base import TooLarge
+from .._types import AnyArray
+from ..factors import Stacks
+from ._base import Problem, stacks_of, TooLarge
+from ._posed import Posed, posed
 
 
 class _Settings(NamedTuple):
@@ -27,49 +29,40 @@ class _Settings(NamedTuple):
 def eliminated(
     stacks: Stacks,
     counts: tuple[int, ...],
-    helpers: tuple[int, ...],
-    instance: Any,
+    instance: Posed,
     product: str,
     most: int,
-) -> tuple[Float[Array, ""], Float[Array, " states"]]:
+) -> tuple[Float[Array, ""], Float[Array, "variables most"]]:
     """Log Z of one instance, or its largest log-potential, and the probabilities of states.
-    `helpers` are the numbers of states of variables that stacks have besides those of the model,
-    after these: each is determined by the others, and nobody asks for its states.
+    `counts` are the numbers of states of all variables of the stacks. Those after the variables of
+    the model are helpers: each is determined by the others, and nobody asks for its states.
 
     The gradient of log Z is the probability of each state and of each entry of a table.
     Probabilities cannot be differentiated, which raises an error.
     """
     members = tuple(jnp.asarray(own, jnp.int32) for own, _ in stacks)
-    tables = tuple(table for _, table in stacks)
-    unary, clamp, outputs = instance
-    more = len(helpers)
-    wide = jnp.pad(unary, (0, sum(helpers)))
-    clamp = jnp.pad(clamp, (0, more), constant_values=-1)
-    # Mixed-product sums them out: they have one state only, given all others.
-    outputs = jnp.pad(outputs, (0, more), constant_values=product == "max")
-    settings = _Settings(counts + helpers, product, most)
-    value, (_, p) = _log_z((tables, wide), members, (clamp, outputs), settings)
-    p = p[: unary.shape[0]]
+    parameters = tuple(table for _, table in stacks), instance.rows
+    given, settings = (instance.there, instance.outputs), _Settings(counts, product, most)
+    value, (_, p) = _log_z(parameters, members, given, settings)
     return value, eqx.internal.nondifferentiable_backward(p, name="beliefs of `Exact`")
 
 
-def helpers_of(factors: tuple[AbstractFactor, ...]) -> tuple[int, ...]:
-    """The numbers of states of the variables that the stacks of factors add."""
-    return sum((factor.helpers for factor in factors), ())
+def counts_of(problem: Problem) -> tuple[int, ...]:
+    """The numbers of states of the variables of a model, and of those that its stacks add."""
+    return sum((factor.helpers for factor in problem.model.factors()), problem.counts)
 
 
-def check_width(problem: Any, product: str, most: int) -> None:
-    """Raises `ValueError` if the tables on the way are known to become too large."""
+def check_width(problem: Problem, product: str, most: int) -> None:
+    """Raises `TooLarge` if the tables on the way are known to become too large."""
     stacks = stacks_of(problem.model)
     assert stacks is not None
     if not _checks.is_concrete([own for own, _ in stacks]):
         return
-    size = len(problem.counts)
-    counts = (*problem.counts, *helpers_of(problem.model.factors()))
+    size, at = len(problem.counts), posed(problem)
     held = np.zeros(size, bool)
-    if _checks.is_concrete(problem.rows):
+    if _checks.is_concrete(at.there):
         # What all instances hold joins nothing.
-        held = (np.asarray(problem.rows) >= 0).reshape(-1, size).all(axis=0)
+        held = (np.asarray(at.there).sum(-1) == 1).all(0)
     known = set(np.flatnonzero(held).tolist())
     scopes = tuple(
         tuple(v for v in row if v not in known)
@@ -77,16 +70,35 @@ def check_width(problem: Any, product: str, most: int) -> None:
         for row in np.asarray(own).tolist()
     )
     maximised = [frozenset()]
-    if product == "mixed" and problem.outputs is not None and _checks.is_concrete(problem.outputs):
-        rows = np.asarray(problem.outputs).reshape(-1, size) & ~held
+    if product == "mixed" and _checks.is_concrete(at.outputs):
+        rows = np.asarray(at.outputs) & ~held
         maximised = [frozenset(np.flatnonzero(row).tolist()) for row in np.unique(rows, axis=0)]
     try:
         for own in maximised:
-            _planned(counts, scopes, most, own)
+            _planned(counts_of(problem), scopes, most, own)
     except elimination.TooWide as error:
         raise TooLarge(
             f"`model` must be narrow enough: {error}. Raise `max_units`, or take `BP`."
         ) from None
+
+
+def is_crowded(stacks: Stacks, most: int) -> bool:
+    """Whether each of some variables has more than `most` neighbours among them. No order of
+    elimination is narrow enough then, and none need be searched for.
+    """
+    pairs = [np.zeros((0, 2), np.int64)]
+    for members, _ in stacks:
+        ends = itertools.combinations(np.asarray(members, np.int64).T, 2)
+        pairs += [np.sort(np.stack(both, 1), axis=1) for both in ends]
+    edges = np.concatenate(pairs)
+    size = edges.max(initial=0) + 1
+    edges = np.stack(np.divmod(np.unique(edges @ [size, 1]), size), 1)
+    while len(edges):
+        kept = (np.bincount(edges.reshape(-1))[edges] > most).all(1)
+        if kept.all():
+            return True
+        edges = edges[kept]
+    return False
 
 
 @eqx.filter_custom_vjp
@@ -147,66 +159,70 @@ def _bits(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def _solved(settings: _Settings, dtype: np.dtype, parameters: Any, members: Any, given: Any) -> Any:
     counts, product, most = settings
-    tables, unary = jax.tree.map(lambda x: _host(x, dtype).astype(np.float64), parameters)
-    scores = np.where(unary < EXCLUDED / 2, -np.inf, unary)
-    singles = np.split(scores, np.cumsum(counts)[:-1])
-    (network,) = networks(counts, zip(members, tables, strict=True), [singles])
-    out = np.zeros_like(unary), [np.zeros_like(x) for x in tables]
-    clamp, outputs = (np.asarray(x) for x in given)
-    maximised = outputs if product != "sum" else np.zeros(len(counts), bool)
-    value = _fill(network, clamp, frozenset(np.flatnonzero(maximised).tolist()), most, *out)
+    tables, rows = jax.tree.map(lambda x: _host(x, dtype).astype(np.float64), parameters)
+    there, outputs = (np.asarray(x) for x in given)
+    stacks = zip(members, tables, strict=True)
+    (network,) = networks(counts, stacks, np.where(there, rows, -np.inf)[None])
+    maximised = np.full(len(counts), product == "max")
+    if product == "mixed":
+        # Helpers are summed out: they have one state only, given all others.
+        maximised[: len(rows)] = outputs
+    out = np.zeros_like(rows), [np.zeros_like(x) for x in tables]
+    value = _fill(network, frozenset(np.flatnonzero(maximised).tolist()), most, *out)
     return jax.tree.map(lambda x: _bits(x, dtype), (np.asarray(value), (tuple(out[1]), out[0])))
 
 
 def networks(
-    counts: tuple[int, ...], stacks: Any, singles: Iterable[Sequence[Float[np.ndarray, " _"]]]
+    counts: tuple[int, ...],
+    stacks: Iterable[tuple[AnyArray, AnyArray]],
+    rows: Float[np.ndarray, "instances variables most"],
 ) -> list[elimination.Network]:
-    """Networks of the same tables, in float64 on the host. Each has scores of the states of each
-    variable, before these tables.
+    """Networks of the same tables, in float64 on the host. Each has scores of the states of its
+    variables, before these tables; helpers, which come last, have none.
     """
     scopes, tables = [(v,) for v in range(len(counts))], []
     for members, stack in stacks:
         stack = np.asarray(stack, np.float64)
         scopes += map(tuple, np.asarray(members).tolist())
         tables += list(np.where(stack < EXCLUDED / 2, -np.inf, stack))
-    return [elimination.Network(counts, tuple(scopes), (*own, *tables)) for own in singles]
+    helpers = [np.zeros(n) for n in counts[rows.shape[1] :]]
+    singles = [[x[:n] for x, n in zip(own, counts, strict=False)] for own in rows]
+    return [
+        elimination.Network(counts, tuple(scopes), (*own, *helpers, *tables)) for own in singles
+    ]
 
 
-def networks_of(problem: Any, stacks: Stacks) -> list[elimination.Network]:
+def networks_of(problem: Problem, stacks: Stacks) -> list[elimination.Network]:
     """A network for each instance of a model with evidence. `stacks` are the tables of the model;
     evidence is in those of single variables.
     """
-    rows, there = (np.asarray(x) for x in problem.scores())
-    rows, counts = np.where(there, rows.astype(np.float64), -np.inf), problem.counts
-    singles = [[x[:n] for x, n in zip(own, counts, strict=True)] for own in rows]
-    return networks(counts, stacks, singles)
+    rows, there = (np.asarray(x) for x in posed(problem)[:2])
+    return networks(problem.counts, stacks, np.where(there, rows.astype(np.float64), -np.inf))
 
 
 def _fill(
     network: elimination.Network,
-    clamp: Int[np.ndarray, " variables"],
     maximised: frozenset[int],
     most: int,
-    unary: Float[np.ndarray, " states"],
+    rows: Float[np.ndarray, "variables most"],
     tables: list[Float[np.ndarray, "..."]],
 ) -> float:
     """Writes the marginals of all states and tables, given the best states of what is maximised
     over; returns log Z, or its largest value.
     """
     try:
-        small = elimination.reduced(network, clamp)
+        small = elimination.reduced(network)
         solution = _solution(small.network, maximised, most)
         if maximised:
             best = solution.best()
             held = [small.states[v][s] if s >= 0 else -1 for v, s in enumerate(best.tolist())]
-            small = elimination.reduced(network, np.where(clamp >= 0, clamp, np.asarray(held)))
+            small = elimination.reduced(network, np.asarray(held))
             solution = _solution(small.network, frozenset(), most)
     except elimination.Impossible:
         return -np.inf
     variables, found = solution.marginals(of_tables=True)
-    starts = np.concatenate([[0], np.cumsum(network.counts)[:-1]])
-    for v, p in enumerate(variables):
-        unary[starts[v] + small.states[v]] = p
+    for row, states, p in zip(rows, small.states, variables, strict=False):
+        row[states] = p
     # The first tables are those of single variables.
     k = len(variables)
     for stack in tables:

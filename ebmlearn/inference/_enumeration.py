@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -21,6 +21,8 @@ from ..units import AbstractNumberedUnits
 # Numbers in memory at a time: configurations of a chunk times units, and instances of a chunk
 # times configurations.
 CHUNK = 2**21
+# Of more groups, those that are independent given the rest are chosen one by one, largest first.
+_SEARCHED = 12
 # No states of the units of a group.
 _NEVER = -jnp.inf
 
@@ -74,13 +76,20 @@ def sides(
     open_ones = [
         k for k in groups if k not in listed and not any(f.is_inside(names[k]) for f in factors)
     ]
+
+    def are_apart(some: Sequence[int]) -> bool:
+        own = itertools.combinations([names[k] for k in some], 2)
+        return not any(frozenset(x) in pairs for x in own)
+
     best: tuple[int, ...] = ()
-    # The later of two as large ones.
+    # Ties keep the later groups.
+    if len(open_ones) > _SEARCHED:
+        for k in sorted(reversed(open_ones), key=lambda k: -bits[k]):
+            best = (*best, k) if are_apart((*best, k)) else best
+        open_ones = []
     for size in range(1, len(open_ones) + 1):
         for some in itertools.combinations(reversed(open_ones), size):
-            own = itertools.combinations([names[k] for k in some], 2)
-            apart = not any(frozenset(x) in pairs for x in own)
-            if apart and sum(bits[k] for k in some) > sum(bits[k] for k in best):
+            if are_apart(some) and sum(bits[k] for k in some) > sum(bits[k] for k in best):
                 best = some
     return tuple(k for k in groups if k not in best), tuple(sorted(best))
 
@@ -216,11 +225,10 @@ class Table(eqx.Module):
         layers, relative, out = self._layers(states), self.rows - self._tops(), {}
         for k in self.space.free:
             units, place, name = self.space.units[k], self.space.places[k], self.space.names[k]
-            pull = jnp.zeros_like(layers[name])
+            found = units.scores(jnp.zeros_like(layers[name]))
             for factor in self.factors:
                 if name in factor.groups:
-                    pull = pull + factor.given(layers, name)
-            found = units.scores(pull)
+                    found = found + factor.scores(layers, name, units)
             found = jnp.where(found < EXCLUDED / 2, _NEVER, found)
             own = relative[place, : found.shape[-1]]
             found = found + jnp.broadcast_to(own, found.shape)

@@ -1,47 +1,59 @@
 import dataclasses
+import itertools
 import math
 from dataclasses import KW_ONLY
-from typing import Any, get_args, Literal, NamedTuple
+from typing import Any, get_args, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from .. import _checks, messages
 from ..factors import AbstractFactor
 from ..messages import Product
-from ..models import AbstractModel, Statistics
-from ..models._listed import stacks_of
-from ..models._problem import each, each_and_mean
-from ..models._require import refuse
+from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ..units import AbstractNumberedUnits
-from ._base import AbstractInference, TooLarge
-from ._beliefs import AbstractDerived, Beliefs
-from ._eliminated import check_width, eliminated, helpers_of
+from ._base import (
+    AbstractInference,
+    each,
+    each_and_mean,
+    Problem,
+    refuse,
+    stacks_of,
+    TooLarge,
+)
+from ._beliefs import Beliefs, Found, without_sweeps
+from ._eliminated import check_width, counts_of, eliminated, is_crowded
 from ._enumeration import Answer, CHUNK, sides, Space, Table
 from ._gaussian_exact import gaussian_exact, gaussian_statistics
 from ._nonnegative import moment_statistics
-from ._posed import is_graph, Posed, posed, split, statistics_of
+from ._posed import Posed, posed, split, statistics_of
 from ._quadrature import exact_moments
 
 
 _MOST = 30
 # Up to so many bits of configurations, listing them on the device is faster than elimination.
 _FEW = 12
+# Models of real units, with formulas of their own: beliefs, and statistics.
+_REAL: dict[str, Any] = {
+    "gaussian binary": (gaussian_exact, gaussian_statistics),
+    "nonnegative": (exact_moments, lambda p: moment_statistics(exact_moments(p))),
+}
 
 
 class Exact(AbstractInference):
     """Exact inference: by enumeration, for small models and for tests of other inferences; or by
-    elimination of one variable after the other, for graphs whose tables stay small.
+    elimination of one variable after the other, for models whose tables stay small.
 
     What is enumerated depends on the model:
 
     - Binary and categorical units: the groups that leave the largest part of the model independent
       given their states; for an RBM the smaller layer, for a [`ebmlearn.SemiRestrictedBM`][] the
       visible units, for a [`ebmlearn.BoltzmannMachine`][] all units. Memory is one number per
-      configuration.
+      configuration. If there are too many, variables are eliminated as those of a graph: a
+      [`ebmlearn.DBM`][] of many small layers is easy. What is maximised over then has probability
+      0 or 1.
     - Graphs: all configurations. With `product="max"` the states of the most likely configuration
       have probability 1. A graph with more than 4,096 configurations is eliminated instead: on the
       host, in float64, in an order that is searched for. A chain or a tree of any length is easy,
@@ -73,6 +85,7 @@ class Exact(AbstractInference):
     _: KW_ONLY
     method: Literal["enumeration", "elimination"] | None = eqx.field(static=True, default=None)
     max_units: int = eqx.field(static=True, default=24)
+    takes = ("binary or categorical units", *_REAL)
 
     def __check_init__(self):
         _checks.choice("product", self.product, get_args(Product))
@@ -82,271 +95,202 @@ class Exact(AbstractInference):
         if self.max_units > _MOST:
             raise ValueError(f"`max_units` must be at most {_MOST}, got {self.max_units}.")
 
-    @property
-    def takes(self) -> tuple[str, ...]:
-        """All models of binary and categorical units, Gaussian RBMs, and nonnegative units."""
-        return ("binary or categorical units", *_REAL)
-
-    @property
-    def maximises(self) -> Literal["nothing", "visible", "all"]:
-        """It follows from `product`."""
-        return MAXIMISES[self.product]
-
     def accepts(self, model: AbstractModel) -> bool:
         """Whether all units are binary or categorical, or of a kind with formulas of its own."""
         return model.kind in _REAL or getattr(model, "numbered", False)
 
-    def _beliefs(self, problem: Any) -> Beliefs:
-        return self._method(problem)[0](problem)
+    def _beliefs(self, problem: Problem) -> Beliefs:
+        if problem.model.kind in _REAL:
+            return self._formulas(problem)[0](problem)
+        way = self._way(problem)
+        log_odds, states, value = _solved(problem, way)
+        # Evidence may leave no configuration.
+        went = without_sweeps(jnp.isfinite(value), value.dtype)
+        found = Found(value, jax.tree_util.Partial(_pairwise, way), "Exact")
+        return Beliefs(problem, found, log_odds=log_odds, states=states, **went._asdict())
 
-    def _statistics(self, problem: Any) -> Statistics:
+    def _statistics(self, problem: Problem) -> Statistics:
         if not problem.model.exact:
             refuse(problem.model, "have an energy that is linear in its parameters for statistics")
-        return self._method(problem)[1](problem)
+        if problem.model.kind in _REAL:
+            return self._formulas(problem)[1](problem)
+        return _statistics(problem, self._way(problem))
 
-    def _method(self, problem: Any) -> tuple[Any, Any]:
-        """What finds beliefs, and what finds statistics."""
-        model = problem.model
-        kind, name = model.kind, _checks.article(type(model).__name__)
-        if kind in _REAL:
-            if self.method == "elimination":
-                raise ValueError(f'`method="elimination"` needs tables, got {name}.')
-            if self.product != "sum":
-                raise ValueError(f'`product` must be "sum" for {name}, got {self.product!r}.')
-            self._allow(sum(units.size for units in model.layers[1:]), model)
-            return _REAL[kind]
-        way = self._way(problem)
-        return (lambda p: _beliefs(p, way)), (lambda p: _statistics(p, way))
-
-    def _way(self, problem: Any) -> "Way":
-        """How log Z is found."""
+    def _formulas(self, problem: Problem) -> tuple[Any, Any]:
+        """What finds beliefs, and what finds statistics, of real units."""
         model = problem.model
         name = _checks.article(type(model).__name__)
-        outputs = problem.maximised() if self.product == "mixed" else None
-        if self.product == "mixed" and outputs is None:
+        if self.method == "elimination":
+            raise ValueError(f'`method="elimination"` needs tables, got {name}.')
+        if self.product != "sum":
+            raise ValueError(f'`product` must be "sum" for {name}, got {self.product!r}.')
+        bits = sum(units.size for units in model.layers[1:])
+        if bits > self.max_units:
+            raise self._too_large(model, bits)
+        return _REAL[model.kind]
+
+    def _way(self, problem: Problem) -> "Way":
+        """How log Z is found."""
+        model, most = problem.model, self.max_units
+        name = _checks.article(type(model).__name__)
+        if self.product == "mixed" and problem.maximised() is None:
             raise ValueError(
                 f'`product="mixed"` on {name} needs the variables over which it maximises, which'
                 " `MSSVM` takes from the data, got none."
             )
-        tables = is_graph(model) and stacks_of(model) is not None
-        if self.method == "elimination" and not tables:
+        space = _space(problem, self.product)
+        # Layers are listed by products of matrices, and in compiled functions.
+        few = 2**most if model.layerwise else 2**_FEW
+        if self.method == "enumeration" or (self.method is None and space.total <= few):
+            return self._listed(model, space)
+        stacks = stacks_of(model)
+        if self.method is None and (
+            stacks is None or (model.layerwise and is_crowded(stacks, most))
+        ):
+            return self._listed(model, space)
+        if stacks is None:
             raise ValueError(
-                f'`method="elimination"` needs a graph of tables, got {name}: write it as a'
+                f'`method="elimination"` needs factors that are tables, got {name}: write it as a'
                 " `TableModel`."
             )
-        space = _space(model, self.product, () if outputs is None else outputs)
-        if self.method == "elimination" or (
-            self.method is None and tables and space.total > 2**_FEW
-        ):
-            check_width(problem, self.product, self.max_units)
-            return Way(self.product, None, self.max_units)
-        bits = sum(math.log2(n) for n in space.numbers)
-        if is_graph(model) and space.total > 2**self.max_units:
+        check_width(problem, self.product, most)
+        return Way(self.product, None, counts_of(problem), most)
+
+    def _listed(self, model: AbstractPlainModel, space: Space) -> "Way":
+        if space.total > 2**self.max_units:
+            if model.layerwise:
+                bits = sum(math.log2(n) for n in space.numbers)
+                raise self._too_large(model, math.ceil(bits - 1e-9))
             raise TooLarge(
                 f"`model` must have at most 2**{self.max_units} configurations to enumerate, got"
                 f" {space.total}: raise `max_units`."
             )
-        self._allow(math.ceil(bits - 1e-9), model)
-        return Way(self.product, space, self.max_units)
+        return Way(self.product, space, (), self.max_units)
 
-    def _allow(self, bits: int, model: Any) -> None:
-        if bits > self.max_units:
-            sizes = ", ".join(str(units.size) for units in model.layers)
-            raise TooLarge(
-                f"`model` must have at most `max_units` = {self.max_units} units to enumerate, got"
-                f" {bits} units in {_checks.article(type(model).__name__)} with layers of {sizes}."
-            )
+    def _too_large(self, model: AbstractPlainModel, bits: int) -> TooLarge:
+        sizes = ", ".join(str(units.size) for units in model.layers)
+        return TooLarge(
+            f"`model` must have at most `max_units` = {self.max_units} units to enumerate, got"
+            f" {bits} units in {_checks.article(type(model).__name__)} with layers of {sizes}."
+        )
 
 
-# Models of real units, with formulas of their own: beliefs, and statistics.
-_REAL: dict[str, Any] = {
-    "gaussian binary": (gaussian_exact, gaussian_statistics),
-    "nonnegative": (exact_moments, lambda p: moment_statistics(exact_moments(p))),
-}
-
-
-def affordable(problem: Any, seconds: float | int) -> int:
+def affordable(problem: Problem, seconds: float | int) -> int:
     """The largest `max_units` with which exact inference takes about so long on one core."""
     rows = max(1, math.prod(problem.shape))
     # A number of a table takes 50 ns; a unit of a configuration that is listed takes 100 ns.
     each = 5e-8
-    if not is_graph(problem.model):
+    if problem.model.layerwise:
         each = 1e-7 * sum(units.size for units in problem.model.layers)
     most = math.log2(max(1.0, seconds / (rows * each)))
     return min(max(1, int(most)), _MOST)
 
 
-# Over which units each product maximises.
-MAXIMISES: dict[str, Literal["nothing", "visible", "all"]] = {
-    "sum": "nothing",
-    "mixed": "visible",
-    "max": "all",
-}
-
-
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """How log Z is found: the configurations of a space are listed, or variables are eliminated
-    with tables of at most `2**most` entries.
+    """How log Z is found: the configurations of a space are listed, or variables of these numbers
+    of states are eliminated with tables of at most `2**most` entries.
     """
 
     product: Product
     space: Space | None
+    counts: tuple[int, ...]
     most: int
 
+    @property
     def chunk(self) -> int:
         """How many instances are treated at once."""
         return 64 if self.space is None else max(1, CHUNK // self.space.total)
 
+    def factors(self, model: AbstractPlainModel) -> tuple[AbstractFactor, ...]:
+        """The factors of a model, for this product."""
+        return model.factors("max" if self.product == "max" else "sum")
 
-def _space(model: Any, product: Product, outputs: tuple[int, ...]) -> Space:
+    def table(self, factors: tuple[AbstractFactor, ...], at: Posed) -> Table:
+        """One instance laid out for enumeration."""
+        assert self.space is not None
+        return Table(factors, *at, self.space, self.product)
+
+    def eliminated(
+        self, model: AbstractPlainModel, factors: tuple[AbstractFactor, ...], at: Posed
+    ) -> tuple[Float[Array, ""], Float[Array, "variables most"]]:
+        """Log Z of one instance, and the probability of each state of each variable."""
+        stacks = stacks_of(model, factors)
+        assert stacks is not None
+        return eliminated(stacks, self.counts, at, self.product, self.most)
+
+
+def _space(problem: Problem, product: Product) -> Space:
+    model = problem.model
     units: tuple[AbstractNumberedUnits, ...] = model.layers
-    numbers = [(u.number,) * u.size for u in units]
-    if is_graph(model):
-        ends = np.cumsum([u.size for u in units])[:-1]
-        numbers = [tuple(x.tolist()) for x in np.split(np.asarray(model.num_states), ends)]
-    bits = tuple(math.fsum(math.log2(n) for n in own) for own in numbers)
+    counts = iter(problem.counts)
+    numbers = tuple(tuple(itertools.islice(counts, own.size)) for own in units)
+    bits = tuple(math.fsum(map(math.log2, own)) for own in numbers)
     listed = ()
     if product == "mixed":
-        # Of a graph any variable may be maximised over.
-        listed = tuple(range(len(units))) if is_graph(model) else outputs
+        # Without whole groups that are maximised over, any variable may be.
+        listed = problem.maximised() or tuple(range(len(units)))
     # What is differentiated does not matter here, and weights may be traced.
     names = messages.names_of(model)
-    return Space(names, units, tuple(numbers), *sides(names, bits, model.factors(), listed))
-
-
-def _table(factors: tuple[AbstractFactor, ...], at: Posed, way: Way) -> Table:
-    assert way.space is not None
-    return Table(factors, *at, way.space, way.product)
-
-
-class _Derived(AbstractDerived):
-    """What is known beyond single units."""
-
-    value: Float[Array, "*batch"]
-    way: Way = eqx.field(static=True)
-
-    def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.by_factor(_pairwise(problem, self.way))
-
-    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
-        return self.value
-
-
-def _beliefs(problem: Any, way: Way) -> Beliefs:
-    shape = problem.shape
-    log_odds, states, value = _solved(problem, way)
-    return Beliefs(
-        problem,
-        _Derived(value, way),
-        log_odds=log_odds,
-        # Evidence may leave no configuration.
-        converged=jnp.isfinite(value),
-        iterations=jnp.zeros(shape, jnp.int32),
-        residual=jnp.zeros(shape, value.dtype),
-        states=states,
-    )
+    return Space(names, units, numbers, *sides(names, bits, model.factors(), listed))
 
 
 @eqx.filter_jit
-def _solved(problem: Any, way: Way) -> tuple[PyTree, PyTree, Float[Array, "*batch"]]:
+def _solved(problem: Problem, way: Way) -> tuple[PyTree, PyTree, Float[Array, "*batch"]]:
     """The log-odds of all units and the most likely states by name, and log Z."""
     model = problem.model
-    factors = model.factors(_reduced(way.product))
+    factors = way.factors(model)
 
-    def one(at: Any) -> Answer:
+    def one(at: Posed) -> Answer:
         if way.space is None:
-            return _eliminated(model, at, way)
-        answer = _table(factors, at, way).answer()
-        if not is_graph(model) or way.product == "sum":
+            value, p = way.eliminated(model, factors, at)
+            return Answer(jnp.log(p), p.argmax(-1).astype(jnp.int32), value)
+        answer = way.table(factors, at).answer()
+        if model.layerwise or way.product == "sum":
             return answer
         # As by elimination, what is maximised over has the probability 1.
         hard = jnp.log(jax.nn.one_hot(answer.states, at.rows.shape[-1], dtype=at.rows.dtype))
-        chosen = at.outputs if way.product == "mixed" else jnp.ones_like(at.outputs)
+        chosen = at.outputs | (way.product == "max")
         return answer._replace(scores=jnp.where(chosen[:, None], hard, answer.scores))
 
-    answer = each(one, _instances(problem, way), problem.shape, way.chunk())
-    if is_graph(model):
-        return problem.named(answer.scores), None, answer.value
-    states = model.units(split(model, answer.states, -1))
+    answer = each(one, posed(problem), problem.shape, way.chunk)
+    states = model.units(split(model, answer.states, -1)) if model.layerwise else None
     return problem.named(answer.scores), states, answer.value
 
 
-class _Flat(NamedTuple):
-    """What elimination needs of an instance: the unary scores of all states, one after the other,
-    the states at which variables are held, -1 where free, and over which it maximises.
-    """
-
-    unary: Float[Array, "*batch states"]
-    clamp: Int[Array, "*batch variables"]
-    outputs: Bool[Array, "*batch variables"]
-
-
-def _instances(problem: Any, way: Way) -> Any:
-    if way.space is not None:
-        return posed(problem)
-    unary, clamp = problem.flat(problem.model.unary()[0]), problem.flat(problem.rows)
-    if problem.log_likelihood is not None:
-        unary = unary + problem.flat(problem.log_likelihood.astype(unary.dtype))
-    outputs = problem.outputs
-    outputs = jnp.full(clamp.shape[1:], way.product == "max") if outputs is None else outputs
-    return _Flat(unary, clamp, problem.flat(outputs))
-
-
-def _eliminated(model: Any, instance: Any, way: Way) -> Answer:
-    value, marginals = _by_elimination(model, model.factors(), instance, way)
-    p = model.padded(marginals)
-    return Answer(jnp.log(p), p.argmax(-1).astype(jnp.int32), value)
-
-
-def _by_elimination(
-    model: Any, factors: tuple[AbstractFactor, ...], instance: Any, way: Way
-) -> tuple[Float[Array, ""], Float[Array, " states"]]:
-    """Log Z, and the probability of each state of each variable."""
-    stacks = stacks_of(model, factors)
-    assert stacks is not None
-    counts = tuple(np.asarray(model.num_states).tolist())
-    helpers = helpers_of(factors)
-    return eliminated(stacks, counts, helpers, instance, way.product, way.most)
-
-
-def _reduced(product: Product) -> str:
-    return "max" if product == "max" else "sum"
-
-
 @eqx.filter_jit
-def _pairwise(problem: Any, way: Way) -> PyTree:
+def _pairwise(way: Way, problem: Problem) -> PyTree:
     model = problem.model
 
-    def one(at: Any) -> PyTree:
-        if way.product == "max" and not is_graph(model):
-            return _pair_maxima(model, _table(model.factors("max"), at, way))
+    def one(at: Posed) -> PyTree:
+        if way.product == "max" and model.layerwise and way.space is not None:
+            return _pair_maxima(way.table(way.factors(model), at))
         return _gradient(model, at, way)[2]
 
-    return each(one, _instances(problem, way), problem.shape, way.chunk())
+    return model.by_factor(each(one, posed(problem), problem.shape, way.chunk))
 
 
 def _gradient(
-    model: Any, at: Any, way: Way
+    model: AbstractPlainModel, at: Posed, way: Way
 ) -> tuple[Float[Array, ""], Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
     """Log Z and its gradient: the probabilities of all states, and the expected statistics of all
     factors. What is maximised over has the probability 1.
     """
 
-    def value(parts: Any) -> Float[Array, ""]:
-        factors, unary = parts
+    def value(parts: tuple[tuple[AbstractFactor, ...], Array]) -> Float[Array, ""]:
+        factors, rows = parts
         if way.space is None:
-            return _by_elimination(model, factors, at._replace(unary=unary), way)[0]
-        return _table(factors, at._replace(rows=unary), way).value()
+            return way.eliminated(model, factors, at._replace(rows=rows))[0]
+        return way.table(factors, at._replace(rows=rows)).value()
 
-    factors = model.factors(_reduced(way.product))
-    unary = at.unary if way.space is None else at.rows
-    log_z, (found, p) = eqx.filter_value_and_grad(value)((factors, unary))
+    factors = way.factors(model)
+    log_z, (found, p) = eqx.filter_value_and_grad(value)((factors, at.rows))
     pairs = sum((f.statistic(g) for f, g in zip(factors, found, strict=True)), ())
-    return log_z, model.padded(p) if way.space is None else p, pairs
+    return log_z, p, pairs
 
 
-def _pair_maxima(model: Any, table: Table) -> tuple[Float[Array, "_ _"], ...]:
+def _pair_maxima(table: Table) -> tuple[Float[Array, "_ _"], ...]:
     """What the best configurations with each pair of states say of pairs, normalised."""
     best, places, out = table.pairs(), table.space.places, []
     for factor in table.factors:
@@ -365,28 +309,18 @@ def _pair_maxima(model: Any, table: Table) -> tuple[Float[Array, "_ _"], ...]:
 
 
 @eqx.filter_jit
-def _statistics(problem: Any, way: Way) -> Statistics:
-    model = problem.model
-
-    def one(at: Any) -> tuple[Any, Any]:
-        value, p, pairs = _gradient(model, at, way)
+def _statistics(problem: Problem, way: Way) -> Statistics:
+    def one(at: Posed) -> tuple[Any, Any]:
+        value, p, pairs = _gradient(problem.model, at, way)
         if way.product != "sum":
             # Without the rounding of sums.
-            every = jnp.full(p.shape[0], way.product == "max")
-            hard = every if at.outputs is None or way.product == "max" else at.outputs
+            hard = at.outputs | (way.product == "max")
             p = jnp.where(hard[:, None], jnp.round(p), p)
         return (p, value), pairs
 
-    (p, value), pairs = each_and_mean(one, _instances(problem, way), problem.shape, way.chunk())
-    return statistics_of(
-        model,
-        p,
-        pairs,
-        # Evidence may leave no configuration.
-        converged=jnp.isfinite(value),
-        iterations=jnp.zeros(problem.shape, jnp.int32),
-        residual=jnp.zeros(problem.shape, p.dtype),
-    )
+    (p, value), pairs = each_and_mean(one, posed(problem), problem.shape, way.chunk)
+    # Evidence may leave no configuration.
+    return statistics_of(problem, p, pairs, without_sweeps(jnp.isfinite(value), p.dtype))
 
 
 Exact.__init__.__doc__ = """**Arguments:**

@@ -8,16 +8,14 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from .. import messages
 from ..factors import Dense
-from ..messages import Given
-from ..models import Statistics
-from ..models._problem import each, each_and_mean, Instance
-from ..models._require import refuse
-from ..units._binary import binary
-from ._beliefs import AbstractDerived, Beliefs, Normal
+from ..models import AbstractPlainModel, refuse, Statistics
+from ..units import binary
+from ._base import each, each_and_mean, Instance, Problem
+from ._beliefs import Beliefs, Found, Normal, without_sweeps
 from ._enumeration import CHUNK, Space, Table
 
 
@@ -33,78 +31,68 @@ class _Moments(NamedTuple):
     products: Float[Array, "*batch visible hidden"]
 
 
-class _Mixture(AbstractDerived):
-    """What the mixture says beyond single units."""
+class _Found(NamedTuple):
+    """What is found of an instance: log-odds of the hidden units, log Z, means and variances of the
+    visible units, and the means of $v h^\\top$ for each factor.
+    """
 
-    value: Float[Array, "*batch"]
-
-    def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.by_factor(_pairs(problem))
-
-    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
-        return self.value
+    log_odds: Float[Array, "*batch hidden"]
+    log_z: Float[Array, "*batch"]
+    normal: Normal
+    pairs: tuple[Float[Array, "*batch _ _"], ...]
 
 
 @eqx.filter_jit
-def gaussian_exact(problem: Any) -> Beliefs:
+def gaussian_exact(problem: Problem) -> Beliefs:
     """The beliefs of all instances."""
-    shape, dtype, posed = problem.shape, problem.model.dtype, _Posed(problem.model)
-
-    def one(instance: Instance) -> tuple[Array, ...]:
-        at = posed.engine.posed(instance)
-        found = posed.moments(at)
-        return *posed.in_units(found, at.clamp[0]), found.log_odds, found.log_z
-
-    found = each(one, problem.instances(), shape, _chunk(problem))
-    mean, variance, log_odds, log_z = found
+    shape, dtype = problem.shape, problem.model.dtype
+    found = _each(problem)
     return Beliefs(
         problem,
-        _Mixture(log_z + _offset(problem)),
-        log_odds=problem.told((None, log_odds)),
-        converged=jnp.ones(shape, bool),
-        iterations=jnp.zeros(shape, jnp.int32),
-        residual=jnp.zeros(shape, dtype),
+        Found(found.log_z + _offset(problem), jax.tree_util.Partial(_pairwise), "Exact"),
+        log_odds=problem.told((None, found.log_odds)),
         guarded=jnp.zeros(shape, dtype),
-        normal=Normal(mean, variance),
+        normal=found.normal,
+        **without_sweeps(jnp.ones(shape, bool), dtype)._asdict(),
     )
 
 
 @eqx.filter_jit
-def gaussian_statistics(problem: Any) -> Statistics:
+def gaussian_statistics(problem: Problem) -> Statistics:
     """The expected statistics of all instances."""
     model, shape, posed = problem.model, problem.shape, _Posed(problem.model)
 
-    def one(instance: Instance) -> tuple[Any, Any]:
-        at = posed.engine.posed(instance)
-        found = posed.moments(at)
-        mean, variance = posed.in_units(found, at.clamp[0])
-        means = mean, jax.nn.sigmoid(found.log_odds), variance + mean**2
-        return means, posed.products(found, at.clamp[0])
+    def one(instance: Instance) -> tuple[_Found, Any]:
+        found = posed.found(instance)
+        return found._replace(pairs=()), found.pairs
 
-    units, pairs = each_and_mean(one, problem.instances(), shape, _chunk(problem))
-    visible, hidden, square = units
+    found, pairs = each_and_mean(one, problem.instances(), shape, _chunk(problem))
+    mean, variance = found.normal
     return Statistics(
-        units=problem.expected((visible, hidden)),
-        pairwise=model.by_factor(pairs),
-        squares=(square, None),
-        converged=jnp.ones(shape, bool),
-        iterations=jnp.zeros(shape, jnp.int32),
-        residual=jnp.zeros(shape, model.dtype),
+        problem.expected((mean, jax.nn.sigmoid(found.log_odds))),
+        model.by_factor(pairs),
+        (variance + mean**2, None),
+        *without_sweeps(jnp.ones(shape, bool), model.dtype),
     )
 
 
+def _pairwise(problem: Problem) -> PyTree:
+    return problem.model.by_factor(_each(problem, with_pairs=True).pairs)
+
+
 @eqx.filter_jit
-def _pairs(problem: Any) -> tuple[Float[Array, "*batch _ _"], ...]:
+def _each(problem: Problem, with_pairs: bool = False) -> _Found:
+    """What is found of all instances; pairs take as much memory as the weights for each."""
     posed = _Posed(problem.model)
 
-    def one(instance: Instance) -> tuple[Array, ...]:
-        at = posed.engine.posed(instance)
-        return posed.products(posed.moments(at), at.clamp[0])
+    def one(instance: Instance) -> _Found:
+        found = posed.found(instance)
+        return found if with_pairs else found._replace(pairs=())
 
     return each(one, problem.instances(), problem.shape, _chunk(problem))
 
 
-def _offset(problem: Any) -> Float[Array, "*batch"]:
+def _offset(problem: Problem) -> Float[Array, "*batch"]:
     """What log Z gains where the energy is not the square of a difference from the origin."""
     units, bias = problem.model.layers[0], problem.model.unary()[0]
     place = units.mean(bias)
@@ -113,14 +101,14 @@ def _offset(problem: Any) -> Float[Array, "*batch"]:
     return jnp.broadcast_to(gain, problem.shape)
 
 
-def _chunk(problem: Any) -> int:
+def _chunk(problem: Problem) -> int:
     return max(1, CHUNK // 2 ** problem.model.layers[1].size)
 
 
 class _Posed:
     """A model in standard units."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: AbstractPlainModel):
         if any(len(set(factor.groups)) == 1 for factor in model.factors()):
             refuse(model, "have one block of weights, between its layers, for exact inference")
         self.engine = messages.engine(model, temperature=jnp.ones((), model.dtype))
@@ -130,17 +118,17 @@ class _Posed:
         none = jnp.zeros((len(self.sigma), self.hidden), model.dtype)
         self.weights = sum((part.weights for part in parts), none)
 
-    def in_units(self, found: _Moments, at: Given) -> tuple[Array, Array]:
-        """Means and variances of the visible units, as the model has them."""
+    def found(self, instance: Instance) -> _Found:
+        """What is found of one instance, in the units of the model."""
+        instance = self.engine.posed(instance)
+        found, at = self.moments(instance), instance.clamp[0]
         mean = jnp.where(at.free > 0, self.sigma * (found.mean + at.origin), at.evidence)
-        return mean, self.sigma**2 * found.variance
-
-    def products(self, found: _Moments, at: Given) -> tuple[Float[Array, "_ _"], ...]:
-        """The means of $v h^\\top$ for each factor."""
         hidden = jax.nn.sigmoid(found.log_odds)
         both = self.sigma[:, None] * (found.products + at.origin[:, None] * hidden[None, :])
         parts: Any = self.engine.parts
-        return tuple(both.T if part.is_turned else both for part in parts)
+        pairs = tuple(both.T if part.is_turned else both for part in parts)
+        normal = Normal(mean, self.sigma**2 * found.variance)
+        return _Found(found.log_odds, found.log_z, normal, pairs)
 
     def moments(self, instance: Instance) -> _Moments:
         """Those of one instance."""

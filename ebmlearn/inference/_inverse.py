@@ -14,8 +14,8 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
-from ..units._rectified import rectified
-from ._nonnegative import Inverse, Moments, Terms
+from ..units import rectified
+from ._nonnegative import Inverse, Terms, Wanted
 from ._susceptibility import response
 
 
@@ -51,21 +51,16 @@ def own_fields(
     return a * root, root**2
 
 
-def match_covariance(
-    at: Moments,
-    covariance: Float[Array, "n n"],
-    ends: tuple[np.ndarray, np.ndarray],
-    consistent: bool,
-    tol: float,
-    max_steps: int,
-) -> Inverse:
+def match_covariance(wanted: Wanted, consistent: bool) -> Inverse:
     """Newton's method on the covariances of joined units and, if `consistent`, on the responses of
     units to their own biases.
     """
+    at, covariance, (first, second), tol, max_steps = wanted
     n, dtype = at.mean.shape[0], at.mean.dtype
     unit = rectified(*own_fields(at.mean, at.variance))
     scale = jnp.sqrt(at.variance)
-    first, second = ends
+    scales = scale[:, None] * scale[None, :]
+    correlation = covariance / scales
 
     def matrix(edges: Float[Array, " edges"]) -> Float[Array, "n n"]:
         out = jnp.zeros((n, n), dtype).at[first, second].set(edges)
@@ -74,7 +69,7 @@ def match_covariance(
     def unpack(y: Any) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
         edges, own = y
         # In units of the standard deviations, whatever the scale of the data.
-        weights = matrix(edges) / (scale[:, None] * scale[None, :])
+        weights = matrix(edges) / scales
         return weights, own / at.variance if consistent else jnp.zeros_like(at.mean)
 
     def gap(y: Any, _: None) -> Any:
@@ -82,14 +77,12 @@ def match_covariance(
         zero = jnp.zeros_like(at.mean)
         terms = Terms(zero, zero, weights, weights**2, None)
         reaction = terms.reaction(at._replace(correction=correction))
-        got = response(terms, unit, reaction) / (scale[:, None] * scale[None, :])
-        wanted = covariance / (scale[:, None] * scale[None, :])
+        got = response(terms, unit, reaction) / scales
         own = jnp.diagonal(got) - 1 if consistent else y[1]
-        return got[first, second] - wanted[first, second], own
+        return got[first, second] - correlation[first, second], own
 
     # Gaussian units, of which the couplings are the inverse of the covariances, and what is left of
     # its diagonal belongs to Lambda.
-    correlation = covariance / (scale[:, None] * scale[None, :])
     precision = jnp.linalg.inv(correlation)
     edges = precision[first, second]
     own = jnp.diagonal(precision) - 1 - (matrix(edges) ** 2).sum(1)

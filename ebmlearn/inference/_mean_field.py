@@ -1,6 +1,6 @@
 import math
 from dataclasses import KW_ONLY
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -12,12 +12,22 @@ from .. import messages
 from .._sentinels import NOTHING
 from .._types import AnyArray
 from ..factors import AbstractFactor, inner
-from ..models import AbstractModel, Statistics
-from ..models._problem import each, each_and_mean
-from ..models._require import require_possible
-from ._base import AbstractInference, check_limits, KEPT, limited, Limits, traced, undamped
-from ._beliefs import AbstractDerived, Beliefs
-from ._posed import is_graph, Posed, posed, split, statistics_of
+from ..models import AbstractModel, AbstractPlainModel, Statistics
+from ._base import (
+    AbstractInference,
+    check_limits,
+    each,
+    each_and_mean,
+    KEPT,
+    limited,
+    Limits,
+    Problem,
+    require_possible,
+    traced,
+    undamped,
+)
+from ._beliefs import AbstractDerived, Beliefs, Went
+from ._posed import Posed, posed, split, statistics_of
 
 
 # Fields of the units of each group, or their means.
@@ -45,32 +55,23 @@ class MeanField(AbstractInference):
     _: KW_ONLY
     damping: float | Float[Array, ""] = 0.0
     tol: float | Float[Array, ""] | None = None
+    takes = ("binary or categorical units",)
 
     def __check_init__(self):
         check_limits(self.iterations, self.damping, self.tol)
-
-    @property
-    def takes(self) -> tuple[str, ...]:
-        """Models of binary and categorical units whose energy is linear in each of them."""
-        return ("binary or categorical units",)
-
-    @property
-    def maximises(self) -> Literal["nothing"]:
-        """Nothing."""
-        return "nothing"
 
     def accepts(self, model: AbstractModel) -> bool:
         """Whether all units are binary or categorical, and the energy is linear in each of them."""
         return getattr(model, "numbered", False) and getattr(model, "exact", False)
 
-    def _beliefs(self, problem: Any) -> Beliefs:
+    def _beliefs(self, problem: Problem) -> Beliefs:
         log_odds, fields, went = _solved(self._settings(problem.model), problem)
-        return Beliefs(problem, _Independent(fields), log_odds=log_odds, **went)
+        return Beliefs(problem, _Independent(fields), log_odds=log_odds, **went._asdict())
 
-    def _statistics(self, problem: Any) -> Statistics:
+    def _statistics(self, problem: Problem) -> Statistics:
         return _statistics(self._settings(problem.model), problem)
 
-    def _settings(self, model: Any) -> "_Settings":
+    def _settings(self, model: AbstractPlainModel) -> "_Settings":
         require_possible(model, "MeanField")
         limits = limited(self.iterations, self.tol, model.dtype)
         return _Settings(limits, traced(self.damping, model.dtype))
@@ -83,10 +84,10 @@ class _Independent(AbstractDerived):
 
     fields: ByGroup
 
-    def pairwise(self, problem: Any, log_odds: Any) -> Any:
+    def pairwise(self, problem: Problem) -> PyTree:
         return problem.model.by_factor(_pairwise(problem, self.fields))
 
-    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
+    def log_partition(self, problem: Problem) -> Float[Array, "*batch"]:
         return _bounds(problem, self.fields)
 
 
@@ -94,8 +95,8 @@ class _Settings(eqx.Module):
     limits: Limits
     damping: Float[AnyArray, ""]
 
-    def run(self, model: Any, at: Posed) -> tuple[ByGroup, Int[Array, ""], Float[Array, ""]]:
-        """Fields, sweeps and the last change, by coordinate ascent."""
+    def run(self, model: AbstractPlainModel, at: Posed) -> tuple[ByGroup, Went]:
+        """Fields, and how it went, by coordinate ascent."""
         units, factors = _units(model), _factors(model)
         # The field of what is impossible is beyond all others.
         rows = split(model, jnp.where(at.there, at.rows, NOTHING), 0)
@@ -131,10 +132,11 @@ class _Settings(eqx.Module):
         even = _means(units, {name: jnp.zeros_like(x) for name, x in unary.items()})
         start = {name: field(even, name) for name in units}
         fields, iterations, residual = self.limits.iterate(sweep, start)
-        return fields, iterations, jnp.where(_is_possible(at), residual, jnp.inf)
+        residual = jnp.where(_is_possible(at), residual, jnp.inf)
+        return fields, Went(residual <= self.limits.tol, iterations, residual)
 
     def _by_class(
-        self, model: Any, field: Any, tight: list[str], fields: ByGroup, q: ByGroup
+        self, model: AbstractPlainModel, field: Any, tight: list[str], fields: ByGroup, q: ByGroup
     ) -> ByGroup:
         """Fields after the units of some groups, which are joined to each other, were updated: all
         units of a class at once, of which no two share a factor.
@@ -149,11 +151,11 @@ class _Settings(eqx.Module):
         rest, couplings = [f for f in moving if not inner([f])], {}
         for factor in inner(moving):
             couplings[factor.first] = couplings.get(factor.first, 0) + factor.weights
-        if is_graph(model):
-            classes = jnp.asarray(model.classes())
-        else:
+        if model.layerwise:
             parts = [starts[name] + np.arange(units[name].size) for name in tight]
             classes = jnp.asarray(np.concatenate(parts)[:, None])
+        else:
+            classes = jnp.asarray(model.classes())  # pyright: ignore
 
         def turn(k: Any, at: tuple[ByGroup, ByGroup]) -> tuple[ByGroup, ByGroup]:
             fields, q = map(dict, at)
@@ -179,11 +181,11 @@ class _Settings(eqx.Module):
         return old + jnp.asarray(1 - self.damping) * (new - old)
 
 
-def _units(model: Any) -> dict[str, Any]:
+def _units(model: AbstractPlainModel) -> dict[str, Any]:
     return dict(zip(messages.names_of(model), model.layers, strict=True))
 
 
-def _factors(model: Any) -> tuple[AbstractFactor, ...]:
+def _factors(model: AbstractPlainModel) -> tuple[AbstractFactor, ...]:
     return model.factors("mean")
 
 
@@ -201,7 +203,7 @@ def _is_possible(at: Posed) -> Bool[Array, ""]:
     return at.there.any(-1).all()
 
 
-def _scores(model: Any, fields: ByGroup) -> Float[Array, "*batch variables most"]:
+def _scores(model: AbstractPlainModel, fields: ByGroup) -> Float[Array, "*batch variables most"]:
     """The scores of all states in some fields."""
     found = [u.scores(fields[name]) for name, u in _units(model).items()]
     most = max(x.shape[-1] for x in found)
@@ -212,7 +214,7 @@ def _scores(model: Any, fields: ByGroup) -> Float[Array, "*batch variables most"
     return jnp.concatenate(wide, -2)
 
 
-def _chunk(model: Any) -> int:
+def _chunk(model: AbstractPlainModel) -> int:
     """How many instances are treated at once."""
     numbers = sum(x.size for f in _factors(model) for x in f.parameters)
     return max(1, KEPT // max(1, numbers))
@@ -223,7 +225,7 @@ def _energy(factors: tuple[AbstractFactor, ...], q: ByGroup) -> Float[Array, ""]
     return sum((f.energy(q) for f in factors), zero)
 
 
-def _products(model: Any, found: Any, q: ByGroup) -> tuple[Float[Array, "..."], ...]:
+def _products(model: AbstractPlainModel, found: Any, q: ByGroup) -> tuple[Float[Array, "..."], ...]:
     """The statistics of factors, from the gradient of the energy in them. A unit is not independent
     of itself.
     """
@@ -235,28 +237,23 @@ def _products(model: Any, found: Any, q: ByGroup) -> tuple[Float[Array, "..."], 
 
 
 @eqx.filter_jit
-def _solved(settings: _Settings, problem: Any) -> tuple[PyTree, ByGroup, dict[str, Any]]:
+def _solved(settings: _Settings, problem: Problem) -> tuple[PyTree, ByGroup, Went]:
     """The log-odds by name, the fields by group, and how it went."""
     model = problem.model
-    fields, *rest = each(
+    fields, went = each(
         lambda at: settings.run(model, at), posed(problem), problem.shape, _chunk(model)
     )
-    return problem.named(_scores(model, fields)), fields, _went(settings, *rest)
+    return problem.named(_scores(model, fields)), fields, went
 
 
-def _went(settings: _Settings, iterations: Array, residual: Array) -> dict[str, Any]:
-    converged = residual <= settings.limits.tol
-    return {"converged": converged, "iterations": iterations, "residual": residual}
-
-
-def _flat(problem: Any, fields: ByGroup) -> ByGroup:
+def _flat(problem: Problem, fields: ByGroup) -> ByGroup:
     """Fields of all instances along one leading axis."""
     size = math.prod(problem.shape)
     return {name: x.reshape(size, x.shape[-1]) for name, x in fields.items()}
 
 
 @eqx.filter_jit
-def _pairwise(problem: Any, fields: ByGroup) -> tuple[Float[Array, "..."], ...]:
+def _pairwise(problem: Problem, fields: ByGroup) -> tuple[Float[Array, "..."], ...]:
     model = problem.model
 
     def one(own: ByGroup) -> tuple[Float[Array, "..."], ...]:
@@ -267,7 +264,7 @@ def _pairwise(problem: Any, fields: ByGroup) -> tuple[Float[Array, "..."], ...]:
 
 
 @eqx.filter_jit
-def _bounds(problem: Any, fields: ByGroup) -> Float[Array, "*batch"]:
+def _bounds(problem: Problem, fields: ByGroup) -> Float[Array, "*batch"]:
     model = problem.model
 
     def one(args: tuple[Posed, ByGroup]) -> Float[Array, ""]:
@@ -285,7 +282,7 @@ def _bounds(problem: Any, fields: ByGroup) -> Float[Array, "*batch"]:
 
 
 @eqx.filter_jit
-def _statistics(settings: _Settings, problem: Any) -> Statistics:
+def _statistics(settings: _Settings, problem: Problem) -> Statistics:
     model, shape, chunk = problem.model, problem.shape, _chunk(problem.model)
     units = _units(model)
 
@@ -293,7 +290,7 @@ def _statistics(settings: _Settings, problem: Any) -> Statistics:
         found = settings.run(model, at)
         return found, _means(units, found[0])
 
-    (fields, *rest), q = each_and_mean(one, posed(problem), shape, chunk)
+    (fields, went), q = each_and_mean(one, posed(problem), shape, chunk)
     every = _means(units, _flat(problem, fields))
 
     def energy(factors: tuple[AbstractFactor, ...]) -> Float[Array, ""]:
@@ -302,7 +299,7 @@ def _statistics(settings: _Settings, problem: Any) -> Statistics:
 
     pairs = _products(model, eqx.filter_grad(energy)(_factors(model)), q)
     p = jax.nn.softmax(_scores(model, fields), axis=-1)
-    return statistics_of(model, p, pairs, **_went(settings, *rest))
+    return statistics_of(problem, p, pairs, went)
 
 
 MeanField.__init__.__doc__ = """**Arguments:**

@@ -1,20 +1,29 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import messages
 from .._sentinels import EXCLUDED
 from ..messages import Engine, State
 from ..models import AbstractModel, Statistics
-from ..models._problem import each, each_and_mean, Instance
-from ._base import AbstractInference, check_limits, chunk_of, limited, Limits
-from ._beliefs import AbstractDerived, Beliefs
+from ._base import (
+    AbstractInference,
+    check_limits,
+    chunk_of,
+    each,
+    each_and_mean,
+    Instance,
+    limited,
+    Limits,
+    Problem,
+)
+from ._beliefs import Beliefs, Found, Went
 
 
 class MPLP(AbstractInference):
@@ -40,53 +49,26 @@ class MPLP(AbstractInference):
     iterations: int | Int[Array, ""] = 1000
     _: KW_ONLY
     tol: float | Float[Array, ""] | None = 1e-6
+    takes = ("binary", "categorical", "a graph")
+    product: ClassVar[str] = "max"
 
     def __check_init__(self):
         check_limits(self.iterations, 0.0, self.tol)
-
-    @property
-    def takes(self) -> tuple[str, ...]:
-        """Models of binary and categorical units."""
-        return ("binary", "categorical", "a graph")
 
     def accepts(self, model: AbstractModel) -> bool:
         """Whether there are messages, of units with a few states each."""
         return messages.serves(model) and model.numbered  # pyright: ignore
 
-    @property
-    def maximises(self) -> Literal["all"]:
-        """All units."""
-        return "all"
-
-    def _beliefs(self, problem: Any) -> Beliefs:
+    def _beliefs(self, problem: Problem) -> Beliefs:
         limits = limited(self.iterations, self.tol, problem.model.dtype)
-        found, bound, converged, iterations, residual = _solved(limits, problem)
-        return Beliefs(
-            problem,
-            _Dual(bound, limits),
-            log_odds=problem.told(found),
-            converged=converged,
-            iterations=iterations,
-            residual=residual,
-        )
+        told, bound, went = _solved(limits, problem)
+        # What the decoded configuration meets of each factor, and the value of the dual: an upper
+        # bound of the largest log-potential.
+        found = Found(bound, jax.tree_util.Partial(_met, limits), "MPLP")
+        return Beliefs(problem, found, log_odds=problem.told(told), **went._asdict())
 
-    def _statistics(self, problem: Any) -> Statistics:
+    def _statistics(self, problem: Problem) -> Statistics:
         return _statistics(limited(self.iterations, self.tol, problem.model.dtype), problem)
-
-
-class _Dual(AbstractDerived):
-    """What the decoded configuration meets of each factor, and the value of the dual: an upper
-    bound of the largest log-potential.
-    """
-
-    bound: Float[Array, "*batch"]
-    limits: Limits
-
-    def pairwise(self, problem: Any, log_odds: Any) -> Any:
-        return problem.model.by_factor(_met(self.limits, problem))
-
-    def log_partition(self, problem: Any, log_odds: Any) -> Float[Array, "*batch"]:
-        return self.bound
 
 
 def _run(
@@ -171,62 +153,61 @@ def _shares(
     return shares, excluded
 
 
-def _engine(model: Any) -> Engine:
+def _engine(model: AbstractModel) -> Engine:
     one = np.ones((), model.dtype)
     return messages.engine(model, product="max", temperature=one, leaves=False)
 
 
-@eqx.filter_jit
-def _solved(limits: Limits, problem: Any) -> tuple[Any, Array, Array, Array, Array]:
-    """What is known of all units, the dual bound, whether converged, sweeps, and the last
-    change.
+def _ended(
+    limits: Limits, engine: Engine, instance: Instance
+) -> tuple[State, Float[Array, ""], Went]:
+    """The messages that those at the end are answered with: these leave no preference. With them,
+    the dual bound, and how it went.
     """
-    model, engine = problem.model, _engine(problem.model)
-
-    def one(instance: Instance) -> Any:
-        state, iterations, residual = _run(limits, engine, instance)
-        bound = engine.log_partition(state, instance)
-        # The messages of `state` leave no preference: what they are answered with has one.
-        found = engine.beliefs(engine.update(state, instance), instance)
-        converged = (bound > -jnp.inf) & (residual <= limits.tol)
-        return found, bound, converged, iterations, residual
-
-    return each(one, problem.instances(), problem.shape, chunk_of(model))
+    state, iterations, residual = _run(limits, engine, instance)
+    bound = engine.log_partition(state, instance)
+    converged = (bound > -jnp.inf) & (residual <= limits.tol)
+    return engine.update(state, instance), bound, Went(converged, iterations, residual)
 
 
 @eqx.filter_jit
-def _statistics(limits: Limits, problem: Any) -> Statistics:
+def _solved(limits: Limits, problem: Problem) -> tuple[Any, Float[Array, "*batch"], Went]:
+    """What is known of all units, the dual bound, and how it went."""
+    engine = _engine(problem.model)
+
+    def one(instance: Instance) -> tuple[Any, Float[Array, ""], Went]:
+        state, bound, went = _ended(limits, engine, instance)
+        return engine.beliefs(state, instance), bound, went
+
+    return each(one, problem.instances(), problem.shape, chunk_of(problem.model))
+
+
+@eqx.filter_jit
+def _statistics(limits: Limits, problem: Problem) -> Statistics:
     """The statistics of the decoded configurations."""
     model, engine = problem.model, _engine(problem.model)
 
-    def one(instance: Instance) -> Any:
-        state, iterations, residual = _run(limits, engine, instance)
-        found = engine.statistics(engine.update(state, instance), instance)
-        converged = engine.is_possible(state, instance) & (residual <= limits.tol)
-        return (found.units, converged, iterations, residual), found.pairs
+    def one(instance: Instance) -> tuple[tuple[Any, Went], Any]:
+        state, _, went = _ended(limits, engine, instance)
+        found = engine.statistics(state, instance)
+        return (found.units, went), found.pairs
 
     out = each_and_mean(one, problem.instances(), problem.shape, chunk_of(model))
-    (units, converged, iterations, residual), pairs = out
-    return Statistics(
-        units=problem.expected(units),
-        pairwise=model.by_factor(pairs),
-        squares=(None,) * len(model.layers),
-        converged=converged,
-        iterations=iterations,
-        residual=residual,
-    )
+    (units, went), pairs = out
+    squares = (None,) * len(model.layers)
+    return Statistics(problem.expected(units), model.by_factor(pairs), squares, *went)
 
 
 @eqx.filter_jit
-def _met(limits: Limits, problem: Any) -> Any:
+def _met(limits: Limits, problem: Problem) -> PyTree:
     """How often the decoded configuration of each instance meets each parameter."""
-    engine = _engine(problem.model)
+    model, engine = problem.model, _engine(problem.model)
 
-    def one(instance: Instance) -> Any:
-        state, _, _ = _run(limits, engine, instance)
-        return engine.statistics(engine.update(state, instance), instance).pairs
+    def one(instance: Instance) -> PyTree:
+        state, _, _ = _ended(limits, engine, instance)
+        return engine.statistics(state, instance).pairs
 
-    return each(one, problem.instances(), problem.shape, chunk_of(problem.model))
+    return model.by_factor(each(one, problem.instances(), problem.shape, chunk_of(model)))
 
 
 MPLP.__init__.__doc__ = """**Arguments:**

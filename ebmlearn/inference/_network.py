@@ -1,4 +1,4 @@
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -8,9 +8,7 @@ from jaxtyping import Array
 from .. import messages
 from .._sentinels import CLAMPED
 from ..models import QueryModel, Statistics
-from ..models._graph_problem import each_group
-from ..models._require import refuse
-from ._base import AbstractInference
+from ._base import AbstractInference, each_group, Problem, refuse
 from ._beliefs import Beliefs, Found, Normal
 from ._bp import BP
 
@@ -19,17 +17,8 @@ class Network(AbstractInference):
     """The inference of a [`ebmlearn.QueryModel`][]: unrolled belief propagation as a network."""
 
     iterations: int | None = eqx.field(static=True, default=None)
+    takes = ("query",)
     sends: ClassVar[bool] = True
-
-    @property
-    def takes(self) -> tuple[str, ...]:
-        """Models that bring their own inference."""
-        return ("query",)
-
-    @property
-    def maximises(self) -> Literal["nothing"]:
-        """Nothing."""
-        return "nothing"
 
     def _beliefs(self, problem: Any) -> Beliefs:
         if problem.plain.is_answered:
@@ -84,7 +73,7 @@ def _scaled(scale: Array, x: Array, own: Array) -> Array:
     return scale * (x - own) + own
 
 
-def _sure(plain: Any, log_odds: Any) -> Any:
+def _sure(plain: Problem, log_odds: Any) -> Any:
     """Log-odds, with those of certain units replaced by the evidence."""
     known = plain.known()
     if known is None:

@@ -3,29 +3,26 @@ the free energy.
 """
 
 import abc
-from typing import Any, Literal, NamedTuple, TypeVar
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
 
 from ..models import AbstractLayeredModel, Statistics
-from ..units._rectified import Rectified, rectified
-from ._base import AbstractInference, check_limits, limited, Limits, traced
-from ._beliefs import Beliefs, Found, Normal
+from ..units import Rectified, rectified
+from ._base import AbstractInference, check_limits, limited, Limits, Problem, traced
+from ._beliefs import Beliefs, Found, Normal, Went
 
 
 # While it iterates, no unit's precision is taken to be less than this part of its own coupling.
 _FLOOR = 1e-3
 # What `tol="auto"` means.
 _TOL = {"float32": 2e-5, "float64": 1e-9}
-
-
-Inference = TypeVar("Inference", bound="AbstractNonnegativeInference")
-State = TypeVar("State")
 
 
 class Moments(NamedTuple):
@@ -47,6 +44,23 @@ class Inverse(NamedTuple):
     correction: Float[Array, " n"]
     residual: Float[Array, ""]
     steps: Int[Array, ""]
+
+
+class Wanted(NamedTuple):
+    """Moments and covariances that couplings have to give, the `ends` of those that may not be
+    zero, and how exactly and in how many steps at most.
+    """
+
+    at: Moments
+    covariance: Float[Array, "n n"]
+    ends: tuple[np.ndarray, np.ndarray]
+    tol: float
+    max_steps: int
+
+
+# The derivatives of means and of variances in the biases.
+Responses: TypeAlias = tuple[Float[Array, "n n"], Float[Array, "n n"]]
+State: TypeAlias = tuple[Moments, Responses | None]
 
 
 class Terms(eqx.Module):
@@ -93,8 +107,7 @@ class Terms(eqx.Module):
 
     def log_partition(self, at: Moments) -> Float[Array, ""]:
         """Minus the free energy, eq. (4), with $\\Lambda$ (15)."""
-        linear, precision = self.fields(at)
-        unit = rectified(linear, jnp.maximum(precision, _FLOOR * self.diagonal))
+        (linear, precision), unit = self.fields(at), self.units(at)
         m, s = at.mean, at.variance
         v = s + m**2
         alone = (linear - self.bias) * m - (precision - self.diagonal) * v / 2
@@ -105,117 +118,94 @@ class Terms(eqx.Module):
 class AbstractNonnegativeInference(AbstractInference):
     """Mean field for nonnegative units: damped sweeps over all units at once, up to a fixed point.
     Beliefs can be differentiated with respect to the parameters, by the implicit function theorem.
+    `second_order` says whether the free energy has terms of that order in the couplings.
     """
 
-    iterations: eqx.AbstractVar[int | Int[Array, ""]]
-    damping: eqx.AbstractVar[float | Float[Array, ""]]
-    tol: eqx.AbstractVar[float | Float[Array, ""] | Literal["auto"] | None]
-
-    @property
-    def takes(self) -> tuple[str, ...]:
-        """Nonnegative units."""
-        return ("nonnegative",)
-
-    @property
-    def maximises(self) -> Literal["nothing"]:
-        """Nothing."""
-        return "nothing"
+    iterations: int | Int[Array, ""] = 1000
+    _: KW_ONLY
+    damping: float | Float[Array, ""] = 0.5
+    tol: float | Float[Array, ""] | Literal["auto"] | None = "auto"
+    takes = ("nonnegative",)
+    second_order: ClassVar[bool] = True
 
     def __check_init__(self):
         check_limits(self.iterations, self.damping, None if self.tol == "auto" else self.tol)
 
-    @abc.abstractmethod
-    def _terms(self, model: AbstractLayeredModel) -> Terms:
-        """The parameters, as far as this inference takes them into account."""
+    def _told(self, terms: Terms, start: Moments) -> Responses | None:
+        """The first responses, if sweeps propagate them."""
+        return None
 
-    @abc.abstractmethod
-    def _sweep(self, terms: Terms, at: Moments) -> Moments:
-        """One undamped sweep."""
+    def _sweep(
+        self, terms: Terms, at: Moments, told: Responses | None = None
+    ) -> tuple[Moments, Responses | None]:
+        """One undamped sweep, of the responses too if these are propagated."""
+        return terms.sweep(at), told
 
     @abc.abstractmethod
     def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
         """Covariances at the fixed point, and whether they were found."""
 
     @abc.abstractmethod
-    def _inverse(
-        self,
-        at: Moments,
-        covariance: Float[Array, "n n"],
-        ends: tuple[np.ndarray, np.ndarray],
-        tol: float,
-        max_steps: int,
-    ) -> "Inverse":
-        """The couplings between units, joined at their `ends`, that give these covariances."""
+    def _inverse(self, wanted: Wanted) -> Inverse:
+        """The couplings between units that give these covariances."""
 
     def _solve(self, terms: Terms, start: Moments) -> tuple[Moments, Any]:
         """The fixed point, the number of sweeps and the last change."""
         limits, damping = self._limits(start.mean.dtype)
 
-        def step(at: Moments) -> tuple[Moments, Float[Array, ""]]:
-            new = self._sweep(terms, at)
-            return guarded(damped(new, at, damping), at, change(new, at))
+        def step(old: State) -> tuple[State, Float[Array, ""]]:
+            new = self._sweep(terms, *old)
+            return _guarded(damped(new, old, damping), old, _change(new, old))
 
-        at, number, residual = limits.iterate(step, start)
+        (at, _), number, residual = limits.iterate(step, (start, self._told(terms, start)))
         return at, (number, residual)
 
-    def _limits(self, dtype: Any) -> tuple[Limits, Float[Array, ""]]:
+    def _limits(self, dtype: DTypeLike) -> tuple[Limits, Float[Array, ""]]:
         return limited(self.iterations, self.tol, dtype), jnp.asarray(traced(self.damping, dtype))
 
-    def _beliefs(self, problem: Any) -> Beliefs:
-        return _solved(self._traced(problem.model.dtype), problem)
-
-    def _statistics(self, problem: Any) -> Statistics:
-        return moment_statistics(self._beliefs(problem))
-
-    def _traced(self: Inference, dtype: Any) -> Inference:
-        """The same with its numbers as arrays, so that new values compile nothing."""
+    def _beliefs(self, problem: Problem) -> Beliefs:
+        dtype = problem.model.dtype
+        # Numbers as arrays, so that new values compile nothing.
+        numbers = traced(self.iterations, jnp.int32), traced(self.damping, dtype)
         tol = _TOL[dtype.name] if self.tol == "auto" else self.tol
-        numbers = (
-            traced(self.iterations, jnp.int32),
-            traced(self.damping, dtype),
-            None if tol is None else traced(tol, dtype),
+        own = eqx.tree_at(
+            lambda x: (x.iterations, x.damping, x.tol),
+            self,
+            (*numbers, None if tol is None else traced(tol, dtype)),
+            is_leaf=lambda x: x is None,
         )
-        return eqx.tree_at(
-            lambda x: (x.iterations, x.damping, x.tol), self, numbers, is_leaf=lambda x: x is None
-        )
+        return _solved(own, problem)
+
+    def _statistics(self, problem: Problem) -> Statistics:
+        return moment_statistics(self._beliefs(problem))
 
 
 @eqx.filter_jit
-def _solved(inference: AbstractNonnegativeInference, problem: Any) -> Beliefs:
-    terms = inference._terms(problem.model)
-    start = alone(terms)
-    at, (number, residual) = fixed_point(inference, terms, start)
+def _solved(inference: AbstractNonnegativeInference, problem: Problem) -> Beliefs:
+    terms = Terms.of(problem.model, inference.second_order)
+    start = _alone(terms)
+    at, (number, residual) = _fixed_point(inference, terms, start)
     covariance, found = inference._covariance(terms, at)
     _, precision = terms.fields(at)
     limits, _ = inference._limits(start.mean.dtype)
     positive = (precision > _FLOOR * terms.diagonal).all()
     # A precision that is not positive belongs to no distribution. NaN is never converged.
     good = (residual <= limits.tol) & positive & found & jnp.isfinite(covariance).all()
-    return real_beliefs(
-        problem,
-        at.mean,
-        at.variance,
-        covariance,
-        terms.log_partition(at),
-        converged=good,
-        iterations=number,
-        residual=residual,
-        name=type(inference).__name__,
-    )
+    value, went = terms.log_partition(at), Went(good, number, residual)
+    name = type(inference).__name__
+    return real_beliefs(problem, Normal(at.mean, at.variance), covariance, value, went, name)
 
 
 def real_beliefs(
-    problem: Any,
-    mean: Float[Array, " n"],
-    variance: Float[Array, " n"],
+    problem: Problem,
+    normal: Normal,
     covariance: Float[Array, "n n"],
     log_partition: Float[Array, ""],
-    *,
+    went: Went,
     name: str,
-    **went: Any,
 ) -> Beliefs:
     """Beliefs about real units from their moments."""
-    model = problem.model
+    model, (mean, variance) = problem.model, normal
     products = covariance + mean[:, None] * mean[None, :]
     own = jnp.eye(mean.shape[0], dtype=bool)
     products = jnp.where(own, jnp.diag(variance + mean**2), products)
@@ -224,37 +214,31 @@ def real_beliefs(
         # There is one block, or none.
         Found(log_partition, model.by_factor(tuple(products for _ in model.blocks())), name),
         log_odds=model.units([None]),
-        normal=Normal(mean, variance),
+        normal=normal,
         covariance=covariance,
-        **went,
+        **went._asdict(),
     )
 
 
 def moment_statistics(beliefs: Beliefs) -> Statistics:
     """Beliefs about real units as learners need them: means, and the means of $x x^\\top$."""
-    return Statistics(
-        units=beliefs.means,
-        pairwise=beliefs.pairwise,
-        squares=(beliefs.second_moment,),
-        converged=beliefs.converged,
-        iterations=beliefs.iterations,
-        residual=beliefs.residual,
-    )
+    went = beliefs.converged, beliefs.iterations, beliefs.residual
+    return Statistics(beliefs.means, beliefs.pairwise, (beliefs.second_moment,), *went)
 
 
-def alone(terms: Terms) -> Moments:
+def _alone(terms: Terms) -> Moments:
     """Units that are joined to nobody."""
     unit = rectified(terms.bias, terms.diagonal)
     return Moments(unit.mean, unit.variance, jnp.zeros_like(unit.mean))
 
 
-def fixed_point(
+def _fixed_point(
     inference: AbstractNonnegativeInference, terms: Terms, start: Moments
 ) -> tuple[Moments, Any]:
     """The fixed point of the sweeps, whose derivative is that of the equation it solves."""
 
     def residual(at: Moments) -> Moments:
-        return jax.tree.map(jnp.subtract, inference._sweep(terms, at), at)
+        return jax.tree.map(jnp.subtract, inference._sweep(terms, at)[0], at)
 
     def solve(_: Any, start: Moments) -> tuple[Moments, Any]:
         at, (number, size) = inference._solve(terms, start)
@@ -277,7 +261,7 @@ def damped(new: Any, old: Any, damping: Float[Array, ""]) -> Any:
     return jax.tree.map(lambda x, y: x + damping * (y - x), new, old)
 
 
-def guarded(new: State, old: State, size: Float[Array, ""]) -> tuple[State, Float[Array, ""]]:
+def _guarded(new: State, old: State, size: Float[Array, ""]) -> tuple[State, Float[Array, ""]]:
     """The new state and how much changed; or the old one and infinity, if any number of the new
     one is not finite: what diverges stands still at the last numbers that can be held.
     """
@@ -286,13 +270,24 @@ def guarded(new: State, old: State, size: Float[Array, ""]) -> tuple[State, Floa
     return kept, jnp.where(good, size, jnp.asarray(jnp.inf, size.dtype))
 
 
-def change(new: Moments, old: Moments) -> Float[Array, ""]:
+def _change(new: State, old: State) -> Float[Array, ""]:
     """The largest relative change of a mean or a variance, or of a correction against the variance
-    of its unit. None of it depends on the scale of the units.
+    of its unit, or of a response. None of it depends on the scale of the units.
     """
+    (at, told), (before, heard) = new, old
     parts = [
-        new.mean / old.mean - 1,
-        new.variance / old.variance - 1,
-        (new.correction - old.correction) * old.variance,
+        at.mean / before.mean - 1,
+        at.variance / before.variance - 1,
+        (at.correction - before.correction) * before.variance,
     ]
-    return jnp.abs(jnp.stack(parts)).max()
+    size = jnp.abs(jnp.stack(parts)).max()
+    if told is None or heard is None:
+        return size
+    return jnp.maximum(size, response_change(told, heard, at.variance))
+
+
+def response_change(
+    new: Responses, old: Responses, variance: Float[Array, " n"]
+) -> Float[Array, ""]:
+    """The largest change of a response of the means, in units of the standard deviations."""
+    return jnp.abs((new[0] - old[0]) / jnp.sqrt(variance[:, None] * variance[None, :])).max()

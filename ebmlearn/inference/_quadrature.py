@@ -5,8 +5,6 @@ $\\rho$, whose integral is closed; what is left is an integral over the simplex,
 no choice and on which the integrand is smooth where the couplings are copositive.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import _checks
-from ..units._rectified import raw_moments, rectified
-from ._beliefs import Beliefs
+from ..units import raw_moments, rectified
+from ._base import Problem
+from ._beliefs import Beliefs, Normal, Went, without_sweeps
 from ._nonnegative import real_beliefs, Terms
 
 
@@ -27,7 +26,7 @@ _TOL = {"float32": 1e-4, "float64": 1e-8}
 _LOST = {"float32": 1e-2, "float64": 1e-5}
 
 
-def exact_moments(problem: Any) -> Beliefs:
+def exact_moments(problem: Problem) -> Beliefs:
     """Moments and log Z of nonnegative units by quadrature, or by formula where no two units are
     joined.
     """
@@ -36,39 +35,32 @@ def exact_moments(problem: Any) -> Beliefs:
     apart = terms.edges == ()
     if terms.edges is None and _checks.is_concrete(terms.weights):
         apart = not np.asarray(terms.weights).any()
-    if apart:
-        return _independent(problem)
-    if n > max(_POINTS):
+    if not apart and n > max(_POINTS):
         raise ValueError(
             f"`model` must have at most {max(_POINTS)} units for quadrature, or none that are"
             f" joined, got {_checks.article(type(problem.model).__name__)} with {n}."
         )
-    return _integrated(problem)
+    return _found(problem, apart)
 
 
 @eqx.filter_jit
-def _independent(problem: Any) -> Beliefs:
+def _found(problem: Problem, apart: bool) -> Beliefs:
     terms = Terms.of(problem.model)
-    unit = rectified(terms.bias, terms.diagonal)
-    return real_beliefs(
-        problem,
-        unit.mean,
-        unit.variance,
-        jnp.diag(unit.variance),
-        unit.log_partition.sum(),
-        converged=jnp.isfinite(unit.variance).all(),
-        iterations=jnp.zeros((), jnp.int32),
-        residual=jnp.zeros((), unit.mean.dtype),
-        name="Exact",
-    )
+    if apart:
+        unit = rectified(terms.bias, terms.diagonal)
+        normal, value = Normal(unit.mean, unit.variance), unit.log_partition.sum()
+        covariance, dtype = jnp.diag(unit.variance), terms.bias.dtype
+        went = without_sweeps(jnp.isfinite(unit.variance).all(), dtype)
+    else:
+        normal, covariance, value, went = _integrated(terms)
+    return real_beliefs(problem, normal, covariance, value, went, "Exact")
 
 
-@eqx.filter_jit
-def _integrated(problem: Any) -> Beliefs:
-    terms = Terms.of(problem.model)
+def _integrated(terms: Terms) -> tuple[Normal, Float[Array, "n n"], Float[Array, ""], Went]:
     n, dtype = terms.bias.shape[0], terms.bias.dtype
     root = jnp.sqrt(terms.diagonal)
-    couplings = jnp.eye(n, dtype=dtype) + terms.weights / (root[:, None] * root[None, :])
+    roots = root[:, None] * root[None, :]
+    couplings = jnp.eye(n, dtype=dtype) + terms.weights / roots
     bias = terms.bias / root
     log_z, mean, products = _moments(couplings, bias, _POINTS[n][0])
     smaller, *_ = _moments(couplings, bias, _POINTS[n][1])
@@ -78,17 +70,10 @@ def _integrated(problem: Any) -> Beliefs:
     # Weights are as exact as log Z is, and variances are differences of squares.
     rounding = jnp.finfo(dtype).eps * jnp.maximum(jnp.abs(log_z), 1)
     sure = (rounding * mean**2 <= _LOST[dtype.name] * variance).all()
-    return real_beliefs(
-        problem,
-        mean / root,
-        variance / root**2,
-        covariance / (root[:, None] * root[None, :]),
-        log_z - jnp.log(root).sum(),
-        converged=(residual <= _TOL[dtype.name]) & sure,
-        iterations=jnp.zeros((), jnp.int32),
-        residual=jax.lax.stop_gradient(residual),
-        name="Exact",
-    )
+    normal = Normal(mean / root, variance / root**2)
+    went = without_sweeps((residual <= _TOL[dtype.name]) & sure, dtype)
+    went = went._replace(residual=jax.lax.stop_gradient(residual))
+    return normal, covariance / roots, log_z - jnp.log(root).sum(), went
 
 
 def _moments(

@@ -17,28 +17,37 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
-from ..units._rectified import Rectified
+from ..units import Rectified
 from ._base import Limits
-from ._nonnegative import Moments, Terms
+from ._nonnegative import damped, Moments, response_change, Responses, Terms
 
 
 Method = Literal["solve", "propagation"]
 
 
 def covariances(
-    method: Method,
-    terms: Terms,
-    at: Moments,
-    limits: Limits,
-    damping: Float[Array, ""],
+    method: Method, terms: Terms, at: Moments, limits: Limits, damping: Float[Array, ""]
 ) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
-    """$dm / db$ at a fixed point, and whether it was found."""
+    """$dm / db$ at a fixed point, and whether it was found: propagated, until nothing changes by
+    more than a part of the variances of the two units, or by linear solves.
+    """
+    unit, reaction = terms.units(at), terms.reaction(at)
     if method == "solve":
-        return response(terms, terms.units(at), terms.reaction(at)), jnp.asarray(True)
-    covariance, found, _ = propagate(terms, at, limits, damping)
-    return covariance, found
+        return response(terms, unit, reaction), jnp.asarray(True)
+
+    def step(old: Responses) -> tuple[Responses, Float[Array, ""]]:
+        new = propagated(terms, unit, reaction, old)
+        return damped(new, old, damping), response_change(new, old, unit.variance)
+
+    (mean, _), _, residual = limits.iterate(step, alone(unit))
+    return mean, residual <= limits.tol
+
+
+def alone(unit: Rectified) -> Responses:
+    """The responses of units that are joined to nobody."""
+    return jnp.diag(unit.variance), jnp.diag(unit.third)
 
 
 def response(terms: Terms, unit: Rectified, reaction: Float[Array, " n"]) -> Float[Array, "n n"]:
@@ -59,8 +68,8 @@ def propagated(
     terms: Terms,
     unit: Rectified,
     reaction: Float[Array, " n"],
-    old: tuple[Float[Array, "n n"], Float[Array, "n n"]],
-) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
+    old: Responses,
+) -> Responses:
     """One step of propagation from $dm / db$ and $ds / db$ to new ones: a sum over the neighbours
     of each unit, in time $O(n |E|)$. What a unit says of itself is solved for at once.
     """
@@ -89,22 +98,3 @@ def along_edges(
         return jax.ops.segment_sum(x, rows, terms.bias.shape[0], indices_are_sorted=True)
 
     return summed(weights * mean[columns]), summed(weights**2 * variance[columns])
-
-
-def propagate(
-    terms: Terms, at: Moments, limits: Limits, damping: Float[Array, ""]
-) -> tuple[Float[Array, "n n"], Bool[Array, ""], Int[Array, ""]]:
-    """Propagates until nothing changes by more than a part of the variances of the two units.
-    Returns $dm / db$, whether it converged, and the number of steps.
-    """
-    unit, reaction = terms.units(at), terms.reaction(at)
-    scale = jnp.sqrt(unit.variance[:, None] * unit.variance[None, :])
-
-    def step(old: tuple[Array, Array]) -> tuple[tuple[Array, Array], Float[Array, ""]]:
-        new = propagated(terms, unit, reaction, old)
-        size = jnp.abs((new[0] - old[0]) / scale).max()
-        return jax.tree.map(lambda x, y: x + damping * (y - x), new, old), size
-
-    start = jnp.diag(unit.variance), jnp.diag(unit.third)
-    (mean, _), number, residual = limits.iterate(step, start)
-    return mean, residual <= limits.tol, number

@@ -1,15 +1,20 @@
-from dataclasses import KW_ONLY
-from typing import get_args, Literal
+from typing import get_args
 
 import equinox as eqx
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from .. import _checks
-from ..models import AbstractLayeredModel
 from ._inverse import match_covariance
-from ._nonnegative import AbstractNonnegativeInference, Inverse, Moments, Terms
-from ._susceptibility import covariances, Method
+from ._nonnegative import (
+    AbstractNonnegativeInference,
+    Inverse,
+    Moments,
+    Responses,
+    Terms,
+    Wanted,
+)
+from ._susceptibility import alone, covariances, Method, propagated, response
 
 
 class SusP(AbstractNonnegativeInference):
@@ -26,36 +31,61 @@ class SusP(AbstractNonnegativeInference):
         ```
     """
 
-    iterations: int | Int[Array, ""] = 1000
-    _: KW_ONLY
-    damping: float | Float[Array, ""] = 0.5
-    tol: float | Float[Array, ""] | Literal["auto"] | None = "auto"
     method: Method = eqx.field(static=True, default="solve")
 
     def __check_init__(self):
         _checks.choice("method", self.method, get_args(Method))
 
-    def _terms(self, model: AbstractLayeredModel) -> Terms:
-        return Terms.of(model)
+    def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
+        return covariances(self.method, terms, at, *self._limits(at.mean.dtype))
 
-    def _sweep(self, terms: Terms, at: Moments) -> Moments:
-        return terms.sweep(at)
+    def _inverse(self, wanted: Wanted) -> Inverse:
+        return match_covariance(wanted, consistent=False)
+
+
+class ISusP(AbstractNonnegativeInference):
+    """Improved susceptibility propagation: TAP with means and responses made consistent (Yasuda
+    2015, eqs. (15) to (20)).
+
+    An additional parameter $\\Lambda_i$ of each unit makes its variance equal to the response of
+    its mean to its own bias: $M_{ii} = v_i - m_i^2$.
+
+    !!! example
+
+        ```python
+        beliefs = ebmlearn.ISusP()(nnbm)
+        beliefs.mean, beliefs.second_moment, beliefs.covariance
+        ```
+    """
+
+    method: Method = eqx.field(static=True, default="solve")
+
+    def __check_init__(self):
+        _checks.choice("method", self.method, get_args(Method))
+
+    def _told(self, terms: Terms, start: Moments) -> Responses | None:
+        return None if self.method == "solve" else alone(terms.units(start))
+
+    def _sweep(
+        self, terms: Terms, at: Moments, told: Responses | None = None
+    ) -> tuple[Moments, Responses | None]:
+        unit, reaction = terms.units(at), terms.reaction(at)
+        if told is None:
+            covariance = response(terms, unit, reaction)
+        else:
+            covariance, _ = told = propagated(terms, unit, reaction, told)
+        # All else held, 1 / M_ii grows as Lambda_i does.
+        step = 1 / unit.variance - 1 / jnp.diagonal(covariance)
+        return Moments(unit.mean, unit.variance, at.correction + step), told
 
     def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
         return covariances(self.method, terms, at, *self._limits(at.mean.dtype))
 
-    def _inverse(
-        self,
-        at: Moments,
-        covariance: Float[Array, "n n"],
-        ends: tuple[np.ndarray, np.ndarray],
-        tol: float,
-        max_steps: int,
-    ) -> Inverse:
-        return match_covariance(at, covariance, ends, False, tol, max_steps)
+    def _inverse(self, wanted: Wanted) -> Inverse:
+        return match_covariance(wanted, consistent=True)
 
 
-SusP.__init__.__doc__ = """**Arguments:**
+SusP.__init__.__doc__ = ISusP.__init__.__doc__ = """**Arguments:**
 
 - `iterations`: the largest number of sweeps, and of propagation steps. A new number needs no
   compilation.

@@ -1,12 +1,30 @@
-from dataclasses import KW_ONLY
-from typing import Literal
-
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
-from ..models import AbstractLayeredModel
-from ._nonnegative import AbstractNonnegativeInference, Inverse, Moments, Terms
+from ._nonnegative import AbstractNonnegativeInference, Inverse, Moments, Terms, Wanted
+
+
+class NaiveMeanField(AbstractNonnegativeInference):
+    """Naive mean field for nonnegative units: the distribution of independent units that is closest
+    to the model. At a fixed point `log_partition` is a lower bound of log Z. Covariances are zero.
+
+    !!! example
+
+        ```python
+        ebmlearn.NaiveMeanField()(nnbm).mean
+        ```
+    """
+
+    second_order = False
+
+    def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
+        return jnp.diag(at.variance), jnp.asarray(True)
+
+    def _inverse(self, wanted: Wanted) -> Inverse:
+        raise ValueError(
+            "`inference` must give covariances, as `TAP()`, `SusP()` and `ISusP()` do, got"
+            " NaiveMeanField()."
+        )
 
 
 class TAP(AbstractNonnegativeInference):
@@ -24,38 +42,19 @@ class TAP(AbstractNonnegativeInference):
         ```
     """
 
-    iterations: int | Int[Array, ""] = 1000
-    _: KW_ONLY
-    damping: float | Float[Array, ""] = 0.5
-    tol: float | Float[Array, ""] | Literal["auto"] | None = "auto"
-
-    def _terms(self, model: AbstractLayeredModel) -> Terms:
-        return Terms.of(model)
-
-    def _sweep(self, terms: Terms, at: Moments) -> Moments:
-        return terms.sweep(at)
-
     def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
         s = at.variance
         return jnp.diag(s) - terms.weights * s[:, None] * s[None, :], jnp.asarray(True)
 
-    def _inverse(
-        self,
-        at: Moments,
-        covariance: Float[Array, "n n"],
-        ends: tuple[np.ndarray, np.ndarray],
-        tol: float,
-        max_steps: int,
-    ) -> Inverse:
-        s = at.variance
-        first, second = ends
-        edges = -covariance[first, second] / (s[first] * s[second])
-        weights = jnp.zeros_like(covariance).at[first, second].set(edges)
+    def _inverse(self, wanted: Wanted) -> Inverse:
+        s, (first, second) = wanted.at.variance, wanted.ends
+        edges = -wanted.covariance[first, second] / (s[first] * s[second])
+        weights = jnp.zeros_like(wanted.covariance).at[first, second].set(edges)
         zero = jnp.zeros((), s.dtype)
         return Inverse(weights + weights.T, jnp.zeros_like(s), zero, jnp.zeros((), jnp.int32))
 
 
-TAP.__init__.__doc__ = """**Arguments:**
+NaiveMeanField.__init__.__doc__ = TAP.__init__.__doc__ = """**Arguments:**
 
 - `iterations`: the largest number of sweeps. A new number needs no compilation.
 - `damping`: the share of their old values that means and variances keep in a sweep.

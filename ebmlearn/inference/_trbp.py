@@ -2,7 +2,7 @@ from dataclasses import KW_ONLY
 
 from jaxtyping import Array, Float, Int
 
-from ._dual import AbstractDual, Search
+from ._dual import AbstractDual
 from ._power_sums import minimised
 
 
@@ -30,9 +30,7 @@ class TRBP(AbstractDual):
     iterations: int | Int[Array, ""] = 1000
     _: KW_ONLY
     tol: float | Float[Array, ""] | None = 1e-3
-
-    def _search(self) -> Search:
-        return minimised
+    search = staticmethod(minimised)
 
 
 TRBP.__init__.__doc__ = """**Arguments:**

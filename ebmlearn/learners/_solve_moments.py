@@ -10,9 +10,14 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from .. import _checks
 from .._types import AnyArray
-from ..inference import Exact, ISusP
-from ..inference._inverse import own_fields
-from ..inference._nonnegative import AbstractNonnegativeInference, Moments
+from ..inference import (
+    AbstractNonnegativeInference,
+    Exact,
+    ISusP,
+    Moments,
+    own_fields,
+    Wanted,
+)
 from ..models import NNBM, Statistics
 from ..models._copositive import copositivity
 from ..units._rectified import rectified
@@ -163,7 +168,7 @@ def _solved(
     s = jnp.diagonal(covariance)
     linear, precision = own_fields(mean, s)
     at = Moments(mean, s, jnp.zeros_like(mean))
-    inverse = search._inverse(at, covariance, like.pairs, tol / 10, max_steps)
+    inverse = search._inverse(Wanted(at, covariance, like.pairs, tol / 10, max_steps))
     # Eqs. (16) and (17) the other way round.
     reaction = inverse.weights**2 @ s + inverse.correction
     bias = linear + inverse.weights @ mean + mean * reaction

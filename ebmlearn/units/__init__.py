@@ -9,8 +9,14 @@ from ._base import (
     AbstractRealUnits as AbstractRealUnits,
     AbstractUnits as AbstractUnits,
 )
-from ._binary import Binary as Binary
+from ._binary import Binary as Binary, binary as binary
 from ._categorical import Categorical as Categorical
 from ._gaussian import Gaussian as Gaussian
 from ._nonnegative import Nonnegative as Nonnegative, TruncatedNormal as TruncatedNormal
-from ._rectified import erfcx as erfcx, log_ndtr as log_ndtr
+from ._rectified import (
+    erfcx as erfcx,
+    log_ndtr as log_ndtr,
+    raw_moments as raw_moments,
+    Rectified as Rectified,
+    rectified as rectified,
+)
