@@ -3,7 +3,6 @@
 import gzip
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,20 +94,17 @@ def nade(paths: list[Path], units: int | None, style: str | None) -> dict[str, n
     """From three text files: libsvm (`label index:value ...`, indices from 1) or amat (numbers, the
     label last).
     """
-    readers: dict[str, Callable] = {"libsvm": libsvm, "amat": amat}
     parts = []
     for path in paths:
-        kind = style or ("amat" if path.suffix == ".amat" else "libsvm")
-        parts.append(readers[kind](path))
+        kind = style or path.suffix.removeprefix(".")
+        parts.append(amat(path) if kind == "amat" else libsvm(path))
     wide = max(x.shape[1] for x, _ in parts)
     units = wide if units is None else units
     if wide > units:
         raise ValueError(f"`--units` must be at least {wide}, as the files have, got {units}.")
     out: dict[str, np.ndarray] = {}
     for part, path, (x, labels) in zip(("train", "valid", "test"), paths, parts, strict=True):
-        filled = np.zeros((len(x), units), x.dtype)
-        filled[:, : x.shape[1]] = x
-        out[f"{part}_packed"] = _packed(path, filled)
+        out[f"{part}_packed"] = _packed(path, np.pad(x, ((0, 0), (0, units - x.shape[1]))))
         if (labels == labels.round()).all():
             out[f"y_{part}"] = labels.astype(np.int32)
     return {**out, "n_vis": np.asarray(units)}
@@ -135,8 +131,7 @@ def libsvm(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"`{path}` must count indices from 1, got a smaller one.")
     out = np.zeros((len(rows), max(max(row, default=1) for row in rows)))
     for k, row in enumerate(rows):
-        for index, value in row.items():
-            out[k, index - 1] = value
+        out[k, np.array([*row], int) - 1] = [*row.values()]
     return out, np.array(labels)
 
 
