@@ -20,7 +20,7 @@ from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler, Gibbs, sample
 from ..samplers._base import require_beta, require_sampler
 from . import _events
-from ._exchange import Exchanged, require_exchange
+from ._exchange_kernel import Exchanged, require_exchange
 
 
 _LATENT = (

@@ -1,6 +1,7 @@
 import math
 from typing import Any
 
+import matplotlib
 import numpy as np
 from jaxtyping import Bool, Shaped
 from matplotlib.axes import Axes
@@ -10,7 +11,7 @@ from matplotlib.patches import Rectangle
 from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractLayeredModel, CRBM
-from ._axes import numbers, on
+from ._axes import below, numbers, on
 
 
 _FRAME = "0.85"  # between images
@@ -73,13 +74,8 @@ def images(
         low, high = float(finite.min()), float(finite.max())
     mosaic = _mosaic(rows.reshape(-1, *shape), number, gap, np.nan)
     ax = on(ax, _size(mosaic))
-    drawn = ax.imshow(
-        np.ma.masked_invalid(mosaic),
-        cmap="RdBu_r" if signed else "gray_r",
-        vmin=low,
-        vmax=high,
-    )
-    drawn.set_cmap(drawn.get_cmap().with_extremes(bad=_FRAME))
+    colours = matplotlib.colormaps["RdBu_r" if signed else "gray_r"].with_extremes(bad=_FRAME)
+    ax.imshow(np.ma.masked_invalid(mosaic), cmap=colours, vmin=low, vmax=high)
     return _bare(ax, shape, len(rows), number, gap)
 
 
@@ -115,9 +111,7 @@ def filters(
         got = _checks.article(type(model).__name__)
         raise TypeError(f"`model` must have weights to hidden units, got {got}.")
     blocks = weights if isinstance(weights, tuple) else (weights,)
-    _checks.count("layer", layer, 0)
-    if layer >= len(blocks):
-        raise ValueError(f"`layer` must be below {len(blocks)}, got {layer}.")
+    below("layer", layer, len(blocks))
     product = np.asarray(blocks[0])
     for block in blocks[1 : layer + 1]:
         product = product @ np.asarray(block)

@@ -4,7 +4,6 @@ import gzip
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -71,20 +70,19 @@ def border(folder: Path) -> dict[str, np.ndarray]:
 
 def caltech(path: Path) -> dict[str, np.ndarray]:
     """From caltech101_silhouettes_28_split1.mat; images are turned from columns to rows."""
-    stored = _mat(path)
     out: dict[str, np.ndarray] = {}
     for part, name in (("train", "train"), ("valid", "val"), ("test", "test")):
-        x, y = _member(path, stored, f"{name}_data"), _member(path, stored, f"{name}_labels")
+        x, y = _mat(path, f"{name}_data"), _mat(path, f"{name}_labels")
         upright = x.reshape(len(x), 28, 28).transpose(0, 2, 1).reshape(len(x), 784)
         out[f"x_{part}_packed"] = _packed(path, upright)
         out[f"y_{part}"] = y.ravel().astype(np.uint8)
-    names = [str(name[0]) for name in _member(path, stored, "classnames").ravel()]
+    names = [str(name[0]) for name in _mat(path, "classnames").ravel()]
     return {**out, "classnames": np.array(names), "n_vis": np.asarray(784)}
 
 
 def frey(path: Path) -> dict[str, np.ndarray]:
     """From frey_rawface.mat, whose columns are images."""
-    faces = _member(path, _mat(path), "ff")
+    faces = _mat(path, "ff")
     if faces.shape[0] != 560:
         raise ValueError(f"`ff` of {path} must have 560 rows, got {faces.shape}.")
     return {"x": np.ascontiguousarray(faces.T).reshape(-1, 28, 20).astype(np.uint8)}
@@ -151,18 +149,16 @@ def _packed(path: Path, x: np.ndarray) -> np.ndarray:
     return np.packbits(x.astype(np.uint8), axis=1)
 
 
-def _mat(path: Path) -> dict[str, Any]:
+def _mat(path: Path, key: str) -> np.ndarray:
+    """One array of a .mat file."""
     import scipy.io
 
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` must be a .mat file, got none.")
     try:
-        return scipy.io.loadmat(path)
+        stored = scipy.io.loadmat(path)
     except (ValueError, TypeError, NotImplementedError, scipy.io.matlab.MatReadError) as error:
         raise ValueError(f"`{path}` must be a .mat file, got: {error}.") from error
-
-
-def _member(path: Path, stored: dict[str, Any], key: str) -> np.ndarray:
     if key not in stored:
         got = ", ".join(name for name in stored if not name.startswith("__"))
         raise ValueError(f"`{path}` must hold `{key}`, got {got}.")

@@ -11,7 +11,7 @@ from .. import _checks
 from .._fit._file import write as write_file
 from ..elimination import Network
 from ..models import AbstractModel, TableModel
-from ._tables import to_network
+from ._conversions import to_network
 from ._words import Words
 
 
