@@ -13,18 +13,13 @@ from ._border import made_from
 
 def mnist(folder: Path) -> dict[str, np.ndarray]:
     """From the four idx files, compressed or not."""
-    names = {
-        "x_train": "train-images",
-        "y_train": "train-labels",
-        "x_test": "t10k-images",
-        "y_test": "t10k-labels",
-    }
     out = {}
-    for key, name in names.items():
-        found = sorted(folder.glob(f"{name}*ubyte*")) if folder.is_dir() else []
-        if not found:
-            raise FileNotFoundError(f"`{folder}` must hold an idx file {name}*, got none.")
-        out[key] = idx(found[0])
+    for part, start in (("train", "train"), ("test", "t10k")):
+        for key, name in (("x", f"{start}-images"), ("y", f"{start}-labels")):
+            found = sorted(folder.glob(f"{name}*ubyte*")) if folder.is_dir() else []
+            if not found:
+                raise FileNotFoundError(f"`{folder}` must hold an idx file {name}*, got none.")
+            out[f"{key}_{part}"] = idx(found[0])
     return out
 
 

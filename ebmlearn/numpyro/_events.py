@@ -79,8 +79,7 @@ def moments(
         layer, x = model.layers[k], jax.tree.leaves(beliefs.means)[k]
         if not layer.finite:
             parts.append((x, beliefs.variance))
-            continue
-        if layer.width > layer.size:
+        elif layer.width > layer.size:
             # A probability for each state.
             at = jnp.arange(layer.width // layer.size).astype(x.dtype)
             mean = x @ at

@@ -17,7 +17,7 @@ from numpyro.infer.util import initialize_model
 from .. import _checks
 from ..models import AbstractNamedModel
 from ..samplers import AbstractSampler, require_chain
-from ..units import _random
+from ..units import accept
 from . import _events
 
 
@@ -211,7 +211,7 @@ class ExchangeKernel(MCMCKernel):
         for k, (before, (model, data)) in enumerate(zip(old, new, strict=True)):
             drawn = self._draw(model, data, jax.random.fold_in(two, k))
             ratio = ratio + _total(before[0], drawn) - _total(model, drawn)
-        accepted = _random.accept(ratio, three) > 0
+        accepted = accept(ratio, three) > 0
         accept_prob = jnp.where(jnp.isnan(ratio), 0, jnp.exp(jnp.minimum(ratio, 0)))
         z, energy = jax.tree.map(
             lambda a, b: jnp.where(accepted, a, b), (z, energy), (state.z, state.potential_energy)

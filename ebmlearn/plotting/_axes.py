@@ -47,10 +47,8 @@ def below(name: str, k: int, number: int) -> None:
 def numbers(name: str, x: Any, *ranks: int) -> np.ndarray:
     """Real numbers with as many axes as one of `ranks`, and some of them."""
     array = np.asarray(x)
-    if array.dtype == np.bool_ or np.issubdtype(array.dtype, np.integer):
-        array = array.astype(np.float64)
     if not np.issubdtype(array.dtype, np.floating):
-        # Extended precisions of JAX are no floating-point numbers to NumPy.
+        # Extended precisions of JAX are no floating-point numbers to NumPy either.
         try:
             array = array.astype(np.float64, casting="safe")
         except TypeError as error:

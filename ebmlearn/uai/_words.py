@@ -27,10 +27,11 @@ class Words:
             got = repr(self.kind) if words else "an empty file"
             self.fail(-1, f"the file must begin with {' or '.join(kinds)}, got {got}")
         words = words[self._first :]
+        self._values: list[float] = []
         try:
-            self._values = list(map(float, words))
+            self._values.extend(map(float, words))
         except ValueError:
-            at = next(k for k, word in enumerate(words) if not _is_number(word))
+            at = len(self._values)  # All before it are numbers, and were kept.
             self.fail(at, f"expected a number, got {words[at]!r}")
         self.numbers = np.asarray(self._values)
 
@@ -110,11 +111,3 @@ def _read(path: Path) -> str:
 
 def _plain(text: str) -> str:
     return _COMMENT.sub("", text) if "#" in text else text
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
