@@ -156,11 +156,8 @@ def _posed(
 ) -> tuple[AbstractInference, AbstractProblem]:
     """What answers, and the problem, its evidence given as arrays, lists or data frames."""
     inference = asker(model, inference, Auto())
-    evidence, observed = (
-        _checks.as_data("evidence", evidence),
-        _checks.as_data("observed", observed),
-    )
-    return inference, model.problem(evidence, observed)
+    evidence = _checks.as_data("evidence", evidence)
+    return inference, model.problem(evidence, _checks.as_data("observed", observed))
 
 
 def asker(
