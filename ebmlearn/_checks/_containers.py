@@ -85,7 +85,8 @@ def _numeric(name: str, x: np.ndarray) -> np.ndarray:
     if x.dtype != object:
         return x
     try:
-        return np.where(np.equal(x, None), np.nan, x).astype(float)
+        missing = np.array([v is None for v in x.ravel()], bool).reshape(x.shape)
+        return np.where(missing, np.nan, x).astype(float)
     except (TypeError, ValueError):
         wrong = next(v for v in x.ravel() if v is not None and not _is_number(v))
         raise TypeError(
