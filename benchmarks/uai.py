@@ -26,7 +26,7 @@ import numpy as np
 
 import ebmlearn as ebm
 from ebmlearn import elimination, uai
-from ebmlearn.answers._networks import marginals_of, tabled
+from ebmlearn.answers import marginals_of, tabled
 
 
 TASKS = ("MAR", "PR", "MAP", "DBN", "RBM")

@@ -12,7 +12,7 @@ import pytest
 
 import ebmlearn as ebm
 from ebmlearn import elimination, uai
-from ebmlearn.answers._chains import apart, sampled
+from ebmlearn.answers._tempered_means import apart, sampled
 from ebmlearn.elimination import _search, likely_states, Network, possible
 from ebmlearn.elimination._orders import find_part, neighbours
 

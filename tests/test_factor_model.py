@@ -321,3 +321,36 @@ def test_wrong_arguments(name, as_a_user):
     with pytest.raises(kind) as error:
         call()
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tables_of_any_groups_are_enumerated(seed):
+    """Tables of one to three axes, with zeros, between groups of both kinds, which `Exact` sums out
+    or lists.
+    """
+    rng = np.random.default_rng(seed)
+    pool = [ebm.Binary(1), ebm.Binary(2), ebm.Categorical(1, 3), ebm.Categorical(2, 2)]
+    units: dict[str, Any] = {name: pool[rng.integers(4)] for name in "abcd"}
+    counts = {name: getattr(u, "states", 2) for name, u in units.items()}
+    tables = []
+    for order in (1, 2, 3):
+        groups = tuple(rng.permutation(list(units))[:order])
+        table = rng.normal(size=[counts[g] for g in groups])
+        table.flat[1:][rng.random(table.size - 1) < 0.2] = -np.inf
+        tables.append((groups, table))
+    model = ebm.FactorModel(units, [ebm.Tables(groups, table) for groups, table in tables])
+    every = [itertools.product(range(counts[g]), repeat=u.size) for g, u in units.items()]
+    rows = [dict(zip(units, row, strict=True)) for row in itertools.product(*every)]
+    scores = np.array(
+        [sum(table[tuple(row[g][0] for g in groups)] for groups, table in tables) for row in rows]
+    )
+    np.testing.assert_allclose(
+        ebm.Exact()(model).log_partition, np.logaddexp.reduce(scores), rtol=1e-5, atol=1e-5
+    )
+    np.testing.assert_allclose(ebm.Exact("max")(model).log_partition, scores.max(), rtol=1e-5)
+    p = np.exp(scores - np.logaddexp.reduce(scores))
+    beliefs = ebm.Exact()(model)
+    for name in units:
+        for k in range(units[name].size):
+            want = [p[[row[name][k] == s for row in rows]].sum() for s in range(counts[name])]
+            np.testing.assert_allclose(beliefs[name][k], want, atol=1e-5)

@@ -20,7 +20,7 @@ from sklearn.neural_network import BernoulliRBM as Theirs
 from sklearn.pipeline import make_pipeline
 
 import ebmlearn as ebm
-from ebmlearn.sklearn import _rbm, BernoulliRBM, CRBMClassifier, RBMImputer
+from ebmlearn.sklearn import _bernoulli_rbm, BernoulliRBM, CRBMClassifier, RBMImputer
 
 
 # scikit-learn fits float64 in ways of its own.
@@ -109,7 +109,7 @@ def test_rbm_takes_any_learner_grey_levels_and_sparse_rows():
 def test_another_learning_rate_compiles_nothing():
     x = stripes(60)
     BernoulliRBM(3, n_iter=1, learning_rate=0.1).fit(x)
-    compiled: Any = _rbm._epoch
+    compiled: Any = _bernoulli_rbm._epoch
     before = compiled._cached._cache_size()
     BernoulliRBM(3, n_iter=2, learning_rate=0.2).fit(x)
     assert compiled._cached._cache_size() == before

@@ -45,9 +45,9 @@ def _said(error: TypeError) -> str:
     """The message of `bind`, as the rest of a sentence that begins with the function."""
     text = str(error)
     for old, new in (
-        ("missing a required argument: ", "is missing the argument "),
-        ("missing a required keyword-only argument: ", "is missing the argument "),
-        ("got an unexpected keyword argument ", "has no argument "),
+        ("missing a required argument:", "is missing the argument"),
+        ("missing a required keyword-only argument:", "is missing the argument"),
+        ("got an unexpected keyword argument", "has no argument"),
         ("too many positional arguments", "takes fewer positional arguments"),
     ):
         if text.startswith(old):
@@ -90,13 +90,15 @@ def finite(**parameters: Array) -> None:
 def log_potentials(name: str, x: Any) -> Array:
     """Log-potentials, checked. What they exclude is made finite."""
     array = parameter(name, x)
-    if is_concrete(array) and not (np.asarray(array) < np.inf).all():
-        raise ValueError(f"`{name}` must be finite or minus infinity, got NaN or infinity.")
-    if is_concrete(array) and np.max(array, initial=-np.inf) > LIMIT:
-        raise ValueError(
-            f"`{name}` must hold log-potentials of at most {LIMIT:g}, or minus infinity, got"
-            f" {np.max(array):g}: subtract the largest, which changes no probability."
-        )
+    if is_concrete(array):
+        top = np.max(array, initial=-np.inf)
+        if not top < np.inf:
+            raise ValueError(f"`{name}` must be finite or minus infinity, got NaN or infinity.")
+        if top > LIMIT:
+            raise ValueError(
+                f"`{name}` must hold log-potentials of at most {LIMIT:g}, or minus infinity, got"
+                f" {top:g}: subtract the largest, which changes no probability."
+            )
     return jnp.clip(array, -LIMIT, LIMIT)
 
 
@@ -230,24 +232,13 @@ def real_numbers(name: str, x: Any) -> None:
 def binary_rows(name: str, x: Any) -> None:
     """Raises `ValueError` if an array whose values are known holds anything but 0 and 1."""
     if is_concrete(x) and x.dtype != np.bool_:
-        x = np.asarray(x)
-        wrong = (x != 0) & (x != 1)
-        if wrong.any():
-            row = int(np.argwhere(wrong)[0][0])
-            raise ValueError(
-                f"`{name}` must hold 0 and 1 only, got {x[wrong].flat[0]} in row {row}."
-            )
+        _all_entries(name, x, (np.asarray(x) == 0) | (np.asarray(x) == 1), "hold 0 and 1 only")
 
 
 def finite_rows(name: str, x: Any) -> None:
     """Raises `ValueError` if an array whose values are known holds a NaN or an infinity."""
-    if is_concrete(x) and jnp.issubdtype(x.dtype, jnp.floating):
-        wrong = ~np.isfinite(np.asarray(x))
-        if wrong.any():
-            row = int(np.argwhere(wrong)[0][0])
-            raise ValueError(
-                f"`{name}` must be finite, got {np.asarray(x)[wrong][0]} in row {row}."
-            )
+    if is_concrete(x):
+        _all_entries(name, x, np.isfinite(np.asarray(x)), "be finite")
 
 
 def nonnegative_rows(name: str, x: Any) -> None:
@@ -256,11 +247,14 @@ def nonnegative_rows(name: str, x: Any) -> None:
     """
     finite_rows(name, x)
     if is_concrete(x):
-        values = np.asarray(x)
-        if (values < 0).any():
-            row = int(np.argwhere(values < 0)[0][0])
-            got = values[values < 0].flat[0]
-            raise ValueError(f"`{name}` must not be negative, got {got} in row {row}.")
+        _all_entries(name, x, np.asarray(x) >= 0, "not be negative")
+
+
+def _all_entries(name: str, x: Any, right: np.ndarray, wanted: str) -> None:
+    """Raises `ValueError` unless all entries of an array are right."""
+    if not right.all():
+        row, got = int(np.argwhere(~right)[0][0]), np.asarray(x)[~right][0]
+        raise ValueError(f"`{name}` must {wanted}, got {got} in row {row}.")
 
 
 def labels(name: str, y: Any, number: int, rows: int | None = None) -> None:

@@ -1,12 +1,12 @@
 import dataclasses
 import time
 from dataclasses import KW_ONLY
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks, messages
 from .._types import Key
@@ -21,13 +21,12 @@ from ..inference import (
     TooLarge,
     TRBP,
 )
-from ..models import AbstractModel, Statistics
-from ..models._require import refuse, Refused
-from ._chains import apart, ENOUGH, Sampled, sampled
+from ..models import AbstractModel, AbstractSampled, refuse, Refused, Statistics
+from ._asked import tables_of
 from ._drawn import drawn
 from ._maximum import maximised
-from ._networks import tables_of
 from ._propagated import iterated, propagated
+from ._tempered_means import apart, ENOUGH, Judged, sampled
 
 
 _MEMORY = 28  # the logarithm to base 2 of the largest table
@@ -79,7 +78,7 @@ class Auto(AbstractInference):
         """Whether `Exact` takes the model. Approximations are known for binary units and graphs."""
         return Exact().accepts(model)
 
-    def _beliefs(self, problem: Any) -> Beliefs:
+    def _beliefs(self, problem: AbstractSampled) -> Beliefs:
         if not _checks.is_concrete(problem):
             raise TypeError(
                 "`Auto` must be called outside of compiled functions, got traced values: name"
@@ -96,37 +95,31 @@ class Auto(AbstractInference):
         took = time.perf_counter() - began
         return found.with_report(dataclasses.replace(found.report, seconds=took))
 
-    def _statistics(self, problem: Any) -> Statistics:
+    def _statistics(self, problem: AbstractSampled) -> Statistics:
         raise TypeError("`inference` must be one that can be compiled for learning, got `Auto`.")
 
-    def _exact(self, problem: Any) -> Beliefs | None:
+    def _exact(self, problem: AbstractSampled) -> Beliefs | None:
         most = min(affordable(problem, self.seconds), _MEMORY)
-        inference = Exact(self.product, max_units=most)
         try:
-            found = inference.beliefs_of(problem)
+            found = Exact(self.product, max_units=most).beliefs_of(problem)
         except TooLarge:
             return None
-        nothing = jnp.zeros(problem.shape, problem.model.dtype)
         value = found.log_partition
-        report = Report("exact inference", True, nothing, value, value)
-        return found.with_report(report)
-
-
-class _Candidate(NamedTuple):
-    name: str
-    beliefs: Beliefs
+        return found.with_report(
+            Report("exact inference", True, jnp.zeros_like(value), value, value)
+        )
 
 
 class _Candidates(NamedTuple):
-    """Approximations; log Z by messages that converged, if any did, and bounds of it."""
+    """Approximations by name; log Z by messages that converged, if any did, and bounds of it."""
 
-    candidates: list[_Candidate]
+    beliefs: dict[str, Beliefs]
     value: Float[Array, "*batch"]
     lower: Float[Array, "*batch"]
     upper: Float[Array, "*batch"]
 
 
-def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
+def _summed(problem: AbstractSampled, deadline: float, key: PRNGKeyArray) -> Beliefs:
     """The best approximation of the marginals, and of log Z."""
     began, stacks = time.perf_counter(), tables_of(problem.model)
     compact = stacks is not None and len(stacks) <= _SHAPES
@@ -135,66 +128,63 @@ def _summed(problem: Any, deadline: float, key: Any) -> Beliefs:
     draws = drawn(problem, stacks, end, jax.random.fold_in(key, 1))
     judges = []
     if draws is not None:
-        judges = [Sampled(_MINI_BUCKETS, draws.beliefs, draws.beliefs.residual)]
+        judges = [Judged(_MINI_BUCKETS, draws.beliefs, draws.beliefs.residual)]
     if draws is not None and not compact:
-        told = _Candidates([], draws.value, jnp.full_like(draws.value, -jnp.inf), draws.bound)
+        told = _Candidates({}, draws.value, jnp.full_like(draws.value, -jnp.inf), draws.bound)
     else:
         told = _candidates(problem, deadline, compact, key)
         if not judges or float(judges[0].error.max()) > ENOUGH:
             chains = sampled(problem, key, deadline - time.perf_counter())
             judges += [] if chains is None else [chains]
+    name, beliefs, error = _best(told, judges)
     value, upper = told.value, told.upper
-    best, error = _judged(told.candidates, judges, jnp.full_like(value, jnp.nan))
-    name = best.name
     if draws is not None:
         value, upper = draws.value, jnp.minimum(upper, draws.bound)
         name += "" if name == _MINI_BUCKETS else f", log Z by {_MINI_BUCKETS}"
-    return best.beliefs.with_report(Report(name, False, error, told.lower, upper), value)
+    return beliefs.with_report(Report(name, False, error, told.lower, upper), value)
 
 
-def _candidates(problem: Any, deadline: float, compact: bool, key: Any) -> _Candidates:
+def _candidates(
+    problem: AbstractSampled, deadline: float, compact: bool, key: PRNGKeyArray
+) -> _Candidates:
     """Approximations by messages and by mean field, in half of the time that is left."""
     shape, dtype = problem.shape, problem.model.dtype
     lower, upper = jnp.full(shape, -jnp.inf, dtype), jnp.full(shape, jnp.inf, dtype)
     began = time.perf_counter()
     half = (began + deadline) / 2
     tables = half if compact else began
-    out = [_Candidate("belief propagation", propagated(problem, "sum", half, key))]
-    if not bool(out[0].beliefs.converged.all()) and (
-        found := _asked(ConvergentBP(), problem, tables)
-    ):
-        out.append(_Candidate("convergent belief propagation", found))
-    bethe = out[-1].beliefs.log_partition
+    last = propagated(problem, "sum", half, key)
+    out = {"belief propagation": last}
+    if not bool(last.converged.all()) and (found := _asked(ConvergentBP(), problem, tables)):
+        last = out["convergent belief propagation"] = found
     if found := _asked(MeanField(1), problem, half):
-        out.append(_Candidate("mean field", found))
-        lower = found.log_partition
+        out["mean field"], lower = found, found.log_partition
     if found := _asked(TRBP(), problem, tables):
-        out.append(_Candidate("TRBP", found))
-        upper = found.log_partition
-    return _Candidates(out, jnp.clip(bethe, lower, upper), lower, upper)
+        out["TRBP"], upper = found, found.log_partition
+    return _Candidates(out, jnp.clip(last.log_partition, lower, upper), lower, upper)
 
 
-def _judged(
-    candidates: list[_Candidate], judges: list[Sampled], unknown: Float[Array, "*batch"]
-) -> tuple[_Candidate, Float[Array, "*batch"]]:
+def _best(told: _Candidates, judges: list[Judged]) -> Judged:
     """The candidate that is nearest to what the surest draws say, and its error; or the draws
     themselves, if all candidates are further away than the error of these.
     """
     if not judges:
-        return candidates[0], unknown
-    judge = min(judges, key=lambda x: float(x.error.mean()))
-    noise, means = judge.error, judge.beliefs.means
-    best, error, least = _Candidate(judge.name, judge.beliefs), noise, float(noise.mean())
+        return Judged(*next(iter(told.beliefs.items())), jnp.full_like(told.value, jnp.nan))
+    best = min(judges, key=lambda x: float(x.error.mean()))
+    noise, means = best.error, best.beliefs.means
+    least = float(noise.mean())
     # The first of those that are as near comes last, and stays.
-    for candidate in reversed(candidates):
-        distance = apart(candidate.beliefs.means, means, noise.ndim)
+    for name, beliefs in reversed(told.beliefs.items()):
+        distance = apart(beliefs.means, means, noise.ndim)
         own = jnp.sqrt(jnp.maximum(distance**2 - noise**2, 0.0))
         if float(own.mean()) <= least:
-            best, error, least = candidate, own, float(own.mean())
-    return best, jnp.maximum(error, noise)
+            best, least = Judged(name, beliefs, own), float(own.mean())
+    return best._replace(error=jnp.maximum(best.error, noise))
 
 
-def _asked(inference: AbstractInference, problem: Any, deadline: float) -> Beliefs | None:
+def _asked(
+    inference: AbstractInference, problem: AbstractSampled, deadline: float
+) -> Beliefs | None:
     """Beliefs, or None if it is too late, or the inference does not take the model."""
     if time.perf_counter() >= deadline:
         return None

@@ -2,7 +2,6 @@
 
 import math
 import time
-from typing import Any
 
 import jax
 import numpy as np
@@ -10,7 +9,8 @@ from jaxtyping import PRNGKeyArray
 
 from ..elimination import Estimate, estimated, find_order, Impossible, Network, reduced
 from ..factors import Stacks
-from ._networks import Asked, asked
+from ..models import AbstractSampled
+from ._asked import Asked, asked
 
 
 # Orders of more tables than these take too long to find.
@@ -21,7 +21,9 @@ _LARGEST = 0.5
 _HOPELESS = 60
 
 
-def drawn(problem: Any, stacks: Stacks | None, deadline: float, key: PRNGKeyArray) -> Asked | None:
+def drawn(
+    problem: AbstractSampled, stacks: Stacks | None, deadline: float, key: PRNGKeyArray
+) -> Asked | None:
     """Beliefs by draws from mini-buckets. None if the model is not made of few tables, if there was
     too little time, or if the answer would rest on a few of the draws.
     """

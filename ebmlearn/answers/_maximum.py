@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ from jaxtyping import Int, PRNGKeyArray
 
 from ..elimination import Estimate, Impossible, likely_states, Network, reduced
 from ..inference import Beliefs, MPLP, Report
-from ..models._require import refuse
-from ._networks import asked, marginals_of, tabled, tables_of
+from ..models import AbstractSampled, refuse
+from ._asked import asked, marginals_of, tabled, tables_of
 from ._propagated import propagated
 
 
@@ -24,7 +24,7 @@ class Maximum(NamedTuple):
     bound: float
 
 
-def maximised(problem: Any, deadline: float, key: PRNGKeyArray) -> Beliefs:
+def maximised(problem: AbstractSampled, deadline: float, key: PRNGKeyArray) -> Beliefs:
     """Beliefs about the most likely configurations that a search finds."""
     model = problem.model
     stacks = tables_of(model)

@@ -6,10 +6,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
 from .._types import Evidence, Observed, Targets
-from ..inference import AbstractInference, Exact
-from ..inference._network import Network
-from ..models import AbstractModel
-from ..models._require import require_model
+from ..inference import AbstractInference, Exact, Network
+from ..models import AbstractModel, AbstractProblem, require_model
 from ._auto import Auto
 
 
@@ -79,8 +77,7 @@ def query(
     With `with_info`, a pair of the answer and a `QueryInfo`. For beliefs about hidden units, call
     `inference(model, evidence, observed)` with arrays.
     """
-    inference = asker(model, inference, Auto())
-    problem = _posed(model, evidence, observed)
+    inference, problem = _posed(model, evidence, observed, inference)
     beliefs = inference.beliefs_of(problem)
     answer = beliefs.marginals
     if targets is not None:
@@ -121,8 +118,7 @@ def joint_query(
     An array `[*batch, 2, 2, ...]` with one axis per target; for a graph, an axis is as long as its
     target has states.
     """
-    inference = asker(model, inference, Auto())
-    problem = _posed(model, evidence, observed)
+    inference, problem = _posed(model, evidence, observed, inference)
     if isinstance(targets, str) or not hasattr(targets, "__iter__"):
         got = _checks.describe(targets)
         raise TypeError(f"`targets` must be a list of what to ask for, got {got}.")
@@ -155,15 +151,17 @@ def joint_query(
     return joint.reshape(*joint.shape[:-1], *sizes)
 
 
-def _posed(model: Any, evidence: Any, observed: Any) -> Any:
-    """The problem, its evidence given as arrays, lists or data frames."""
-    return model.problem(
-        _checks.as_data("evidence", evidence), _checks.as_data("observed", observed)
-    )
+def _posed(
+    model: AbstractModel, evidence: Any, observed: Any, inference: Any
+) -> tuple[AbstractInference, AbstractProblem]:
+    """What answers, and the problem, its evidence given as arrays, lists or data frames."""
+    inference = asker(model, inference, Auto())
+    evidence = _checks.as_data("evidence", evidence)
+    return inference, model.problem(evidence, _checks.as_data("observed", observed))
 
 
 def asker(
-    model: Any, inference: Any, default: AbstractInference | None = None
+    model: AbstractModel, inference: Any, default: AbstractInference | None = None
 ) -> AbstractInference:
     """The inference that answers: the model's own, or the one that is given for any other, or the
     default if none is.

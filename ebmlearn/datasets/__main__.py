@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from . import _files
-from ._convert import convert
+from ._originals import convert
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -73,12 +73,8 @@ def made_from(
     Spurious edges run across, down or along a diagonal. Each has its middle at a random pixel with
     nothing within two pixels, neither digit nor contour nor another such edge.
     """
-    inside = np.pad(images > 127, ((0, 0), (1, 1), (1, 1)))
-    near = np.zeros_like(inside)
-    near[:, 1:-1, 1:-1] = (
-        inside[:, :-2, 1:-1] | inside[:, 2:, 1:-1] | inside[:, 1:-1, :-2] | inside[:, 1:-1, 2:]
-    )
-    contour = near & ~inside
+    inside = framed(images > 127)
+    contour = framed(beside(inside)) & ~inside
     noisy = contour & (rng.random(contour.shape) >= _DROPPED)
     spurious = np.zeros_like(inside)
     each = np.arange(len(inside))
@@ -99,6 +95,16 @@ def made_from(
         **{k: np.packbits(x.reshape(len(x), -1), axis=1) for k, x in packed.items()},
         "p_contour": np.maximum(seen, _LEAST),
     }
+
+
+def framed(images: np.ndarray) -> np.ndarray:
+    """Images with a frame of zeros, one pixel wide."""
+    return np.pad(images, ((0, 0), (1, 1), (1, 1)))
+
+
+def beside(images: np.ndarray) -> np.ndarray:
+    """What is to the left, to the right, above or below each pixel that is not at the edge."""
+    return images[:, :-2, 1:-1] | images[:, 2:, 1:-1] | images[:, 1:-1, :-2] | images[:, 1:-1, 2:]
 
 
 def _free(taken: np.ndarray) -> np.ndarray:

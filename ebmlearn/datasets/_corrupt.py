@@ -56,13 +56,8 @@ def occlude(
     one, two = jax.random.split(key)
     top = jax.random.randint(one, (*batch, 1, 1), 0, rows - size + 1)
     left = jax.random.randint(two, (*batch, 1, 1), 0, columns - size + 1)
-
-    def inside(start: Array, axis: int) -> Array:
-        at = jnp.arange(shape[axis]).reshape((-1, 1) if axis == 0 else (1, -1))
-        at = jnp.broadcast_to(at, (*batch, *at.shape))
-        start = jnp.broadcast_to(start, at.shape)
-        return (at >= start) & (at < start + size)
-
-    full = (*batch, rows, columns)
-    patch = jnp.broadcast_to(inside(top, 0), full) & jnp.broadcast_to(inside(left, 1), full)
+    lead = (1,) * len(batch)
+    down = jnp.arange(rows).reshape(*lead, rows, 1) - top
+    across = jnp.arange(columns).reshape(*lead, 1, columns) - left
+    patch = (down >= 0) & (down < size) & (across >= 0) & (across < size)
     return jnp.where(patch.reshape(x.shape), jnp.asarray(value, x.dtype), x)

@@ -1,7 +1,7 @@
 """What the files of the data sets hold, and where their originals are published."""
 
+import io
 import os
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -9,78 +9,69 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._fit._file import write as write_file
+
 
 class File(NamedTuple):
     """A file `name`.npz: the arrays it must hold, and how to make it."""
 
     name: str
-    arrays: tuple[str, ...]
+    arrays: str
     origin: str
     convert: str
 
 
-_NADE = "the binary data sets of the NADE experiments (Larochelle & Murray 2011), three text files"
-_PACKED = ("train_packed", "valid_packed", "test_packed", "n_vis")
-
-
-def _nade(name: str, origin: str) -> File:
-    arguments = f"{name} TRAIN_FILE VALID_FILE TEST_FILE"
-    return File(f"nade_{name}", _PACKED, f"{_NADE}; {origin}", arguments)
-
-
+_LIBSVM = "from the LIBSVM data sets"
+_NADE = {
+    "adult": _LIBSVM,
+    "connect4": _LIBSVM,
+    "dna": _LIBSVM,
+    "mushrooms": _LIBSVM,
+    "nips": "NIPS 0-12 (Roweis), as amat files",
+    "ocr_letters": "OCR letters (Kassel; Taskar et al. 2003)",
+    "rcv1": "Reuters RCV1, the 150 most frequent words, as amat files",
+    "web": _LIBSVM,
+}
+NADE = tuple(_NADE)
 FILES = {
     "mnist": File(
         "mnist",
-        ("x_train", "y_train", "x_test", "y_test"),
+        "x_train, y_train, x_test, y_test",
         "the MNIST database of handwritten digits (LeCun, Cortes & Burges), four idx files",
         "mnist FOLDER_OF_IDX_FILES",
     ),
     "caltech": File(
         "caltech101_silhouettes_28",
-        (
-            "x_train_packed",
-            "x_valid_packed",
-            "x_test_packed",
-            "y_train",
-            "y_valid",
-            "y_test",
-            "n_vis",
-        ),
+        "x_train_packed, x_valid_packed, x_test_packed, y_train, y_valid, y_test, n_vis",
         "the CalTech 101 Silhouettes data set (Marlin et al. 2010),"
         " caltech101_silhouettes_28_split1.mat",
         "caltech MAT_FILE",
     ),
     "frey": File(
         "frey_faces",
-        ("x",),
+        "x",
         "the Frey faces (Roweis & Saul 2000), frey_rawface.mat",
         "frey MAT_FILE",
     ),
     "border": File(
         "border_ownership",
-        (
-            *(
-                f"{name}_{part}"
-                for part in ("train", "test")
-                for name in ("noisy", "contour", "in")
-            ),
-            "p_contour_train",
-            "n_vis",
-        ),
+        "noisy_train, contour_train, in_train, noisy_test, contour_test, in_test, p_contour_train,"
+        " n_vis",
         "made at random from the MNIST database of handwritten digits (LeCun, Cortes & Burges),"
         " four idx files",
         "border FOLDER_OF_IDX_FILES",
     ),
-    "adult": _nade("adult", "from the LIBSVM data sets"),
-    "connect4": _nade("connect4", "from the LIBSVM data sets"),
-    "dna": _nade("dna", "from the LIBSVM data sets"),
-    "mushrooms": _nade("mushrooms", "from the LIBSVM data sets"),
-    "nips": _nade("nips", "NIPS 0-12 (Roweis), as amat files"),
-    "ocr_letters": _nade("ocr_letters", "OCR letters (Kassel; Taskar et al. 2003)"),
-    "rcv1": _nade("rcv1", "Reuters RCV1, the 150 most frequent words, as amat files"),
-    "web": _nade("web", "from the LIBSVM data sets"),
+    **{
+        name: File(
+            f"nade_{name}",
+            "train_packed, valid_packed, test_packed, n_vis",
+            "the binary data sets of the NADE experiments (Larochelle & Murray 2011), three text"
+            f" files; {origin}",
+            f"{name} TRAIN_FILE VALID_FILE TEST_FILE",
+        )
+        for name, origin in _NADE.items()
+    },
 }
-NADE = tuple(name for name, file in FILES.items() if file.name.startswith("nade_"))
 
 
 def folder() -> Path:
@@ -110,11 +101,8 @@ def read(name: str) -> dict[str, np.ndarray]:
             arrays = {key: stored[key] for key in stored.files}
     except (EOFError, OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"`{path}` must be an npz file of plain arrays, got: {error}.") from error
-    missing = [key for key in file.arrays if key not in arrays]
-    if missing:
-        raise ValueError(
-            f"`{path}` must hold the arrays {', '.join(file.arrays)}, got {', '.join(arrays)}."
-        )
+    if not arrays.keys() >= set(file.arrays.split(", ")):
+        raise ValueError(f"`{path}` must hold the arrays {file.arrays}, got {', '.join(arrays)}.")
     return arrays
 
 
@@ -133,15 +121,7 @@ def write(name: str, arrays: dict[str, Any], to: Path) -> Path:
     """Writes a data set, whole or not at all."""
     if not to.is_dir():
         raise FileNotFoundError(f"`--to` must name a folder, got {str(to)!r}.")
-    path = to / f"{FILES[name].name}.npz"
-    with tempfile.NamedTemporaryFile(dir=to, prefix=".writing-", delete=False) as file:
-        try:
-            np.savez_compressed(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    path, content = to / f"{FILES[name].name}.npz", io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    write_file(path, content.getvalue())
     return path

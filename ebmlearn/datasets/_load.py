@@ -5,6 +5,7 @@ from jaxtyping import Int, Shaped
 
 from .. import _checks, _extras
 from . import _files
+from ._border import beside, framed
 
 
 class Split(NamedTuple):
@@ -44,7 +45,7 @@ def shifted_digits() -> Dataset:
     x, y = _load_digits("datasets.shifted_digits")
     images = x.astype(np.float32).reshape(-1, 8, 8) / 16
     order = np.random.default_rng(0).permutation(len(images))
-    wide = np.pad(images, ((0, 0), (1, 1), (1, 1)))
+    wide = framed(images)
     parts = []
     for rows in np.split(order, (1200, 1437)):
         moved = [
@@ -64,21 +65,10 @@ def mnist(threshold: int | None = 127) -> Dataset:
     - `threshold`: grey levels (0 to 255) above it become 1, others 0. None keeps the grey levels.
     """
     stored = _files.read("mnist")
-    for key, rows in (("x_train", 60000), ("x_test", 10000)):
-        x = stored[key]
-        if x.shape != (rows, 28, 28) or x.dtype != np.uint8:
-            raise ValueError(
-                f"`{key}` of 'mnist' must be uint8 of shape ({rows}, 28, 28), got"
-                f" {_checks.describe(x)}."
-            )
-    train = _binarised(stored["x_train"].reshape(-1, 784), threshold)
-    test = _binarised(stored["x_test"].reshape(-1, 784), threshold)
-    y = stored["y_train"]
-    return Dataset(
-        Split(train[:50000], y[:50000]),
-        Split(train[50000:], y[50000:]),
-        Split(test, stored["y_test"]),
-    )
+    sizes = {"x_train": 60000, "x_test": 10000}
+    parts = [_pixels("mnist", key, stored[key], (n, 28, 28)) for key, n in sizes.items()]
+    x = _binarised(np.concatenate(parts), threshold)
+    return _cut(x, np.concatenate([stored["y_train"], stored["y_test"]]), 50000, 60000)
 
 
 def mnist_zeros() -> Dataset:
@@ -89,23 +79,16 @@ def mnist_zeros() -> Dataset:
     data = mnist()
     x = np.concatenate([data.train.x, data.valid.x])
     y = np.concatenate([split.y for split in (data.train, data.valid) if split.y is not None])
-    digit = np.pad(x[y == 0].reshape(-1, 28, 28), ((0, 0), (1, 1), (1, 1)))
-    wide = np.pad(digit, ((0, 0), (1, 1), (1, 1)))
-    near = wide[:, :-2, 1:-1] | wide[:, 2:, 1:-1] | wide[:, 1:-1, :-2] | wide[:, 1:-1, 2:]
-    return _cut((near & (1 - digit)).reshape(-1, 900), None, 5000, 5000)
+    digit = framed(x[y == 0].reshape(-1, 28, 28))
+    contour = beside(framed(digit)) & (1 - digit)
+    return _cut(contour.reshape(-1, 900), None, 5000, 5000)
 
 
 def caltech_silhouettes() -> Dataset:
     """The Caltech-101 silhouettes, 28×28: 4,100 training, 2,264 validation and 2,307 test rows of
     101 classes, numbered 1 to 101. The object is 0, the background 1.
     """
-    stored = _files.read("caltech")
-    return Dataset(
-        *(
-            Split(_files.unpacked("caltech", stored, f"x_{part}_packed"), stored[f"y_{part}"])
-            for part in ("train", "valid", "test")
-        )
-    )
+    return _unpacked("caltech", "x_")
 
 
 def nade(name: str) -> Dataset:
@@ -118,25 +101,15 @@ def nade(name: str) -> Dataset:
     """
     name = name.replace("-", "_") if isinstance(name, str) else name
     _checks.choice("name", name, _files.NADE)
-    stored = _files.read(name)
-    return Dataset(
-        *(
-            Split(_files.unpacked(name, stored, f"{part}_packed"), stored.get(f"y_{part}"))
-            for part in ("train", "valid", "test")
-        )
-    )
+    return _unpacked(name)
 
 
 def frey_faces() -> Dataset:
     """The Frey faces, 28×20, as integer grey levels from 0 to 255: 1,572 training and 393 test
     rows, and no validation rows.
     """
-    x = _files.read("frey")["x"]
-    if x.shape != (1965, 28, 20) or x.dtype != np.uint8:
-        raise ValueError(
-            f"`x` of 'frey' must be uint8 of shape (1965, 28, 20), got {_checks.describe(x)}."
-        )
-    return _cut(x.reshape(1965, 560), None, 1572, 1572)
+    x = _pixels("frey", "x", _files.read("frey")["x"], (1965, 28, 20))
+    return _cut(x, None, 1572, 1572)
 
 
 def _load_digits(caller: str) -> tuple[np.ndarray, np.ndarray]:
@@ -146,6 +119,24 @@ def _load_digits(caller: str) -> tuple[np.ndarray, np.ndarray]:
 
     x, y = load_digits(return_X_y=True)
     return np.asarray(x, np.uint8), np.asarray(y, np.uint8)
+
+
+def _pixels(name: str, key: str, x: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """Grey levels of images, a row each."""
+    if x.shape != shape or x.dtype != np.uint8:
+        got = _checks.describe(x)
+        raise ValueError(f"`{key}` of {name!r} must be uint8 of shape {shape}, got {got}.")
+    return x.reshape(len(x), -1)
+
+
+def _unpacked(name: str, before: str = "") -> Dataset:
+    """A data set of packed bits, in arrays whose names begin so."""
+    stored = _files.read(name)
+    parts = []
+    for part in ("train", "valid", "test"):
+        x = _files.unpacked(name, stored, f"{before}{part}_packed")
+        parts.append(Split(x, stored.get(f"y_{part}")))
+    return Dataset(*parts)
 
 
 def _cut(x: np.ndarray, y: np.ndarray | None, first: int, second: int) -> Dataset:

@@ -7,6 +7,7 @@ from ._ais import (
 from ._likelihood import (
     log_likelihood as log_likelihood,
     pseudo_log_likelihood as pseudo_log_likelihood,
+    pseudo_log_likelihood_of as pseudo_log_likelihood_of,
 )
 from ._log_partition import (
     Estimate as Estimate,

@@ -4,6 +4,7 @@ from ._base import (
 )
 from ._block import Block as Block
 from ._boltzmann import BoltzmannMachine as BoltzmannMachine
+from ._chains import chain_states as chain_states
 from ._dbm import DBM as DBM
 from ._energy import EnergyModel as EnergyModel
 from ._factor_base import AbstractFactorModel as AbstractFactorModel, excludes as excludes
@@ -20,19 +21,28 @@ from ._groups import (
 )
 from ._layered import LayeredModel as LayeredModel
 from ._layered_base import AbstractLayeredModel as AbstractLayeredModel
+from ._listed import told as told, whole_stacks as whole_stacks
 from ._named_base import AbstractNamedModel as AbstractNamedModel
-from ._names import Layers as Layers, Units as Units
+from ._names import by_layer as by_layer, Layers as Layers, Units as Units
 from ._nnbm import check_couplings as check_couplings, NNBM as NNBM
-from ._problem import AbstractProblem as AbstractProblem, Instance as Instance
+from ._problem import (
+    AbstractProblem as AbstractProblem,
+    AbstractSampled as AbstractSampled,
+    Instance as Instance,
+    whole as whole,
+)
 from ._query_model import QueryModel as QueryModel
 from ._rbm import CRBM as CRBM, RBM as RBM
 from ._require import (
     refuse as refuse,
+    Refused as Refused,
     require as require,
+    require_layers as require_layers,
     require_model as require_model,
     require_single as require_single,
 )
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM
+from ._sides import two_sides as two_sides
 from ._stack import Stack as Stack
 from ._statistics import Statistics as Statistics
 from ._table_model import ByTable as ByTable, TableModel as TableModel

@@ -4,9 +4,8 @@ The model is an argument of the run, `mcmc.run(key, rbm)`, and the sites are its
 and `hidden` (`hidden_1`, `hidden_2`, ... for a DBM), or `x`.
 """
 
-from ._block import BlockState as BlockState, SamplerBlock as SamplerBlock
 from ._distribution import EnergyDistribution as EnergyDistribution
-from ._exchange import ExchangeKernel as ExchangeKernel, ExchangeState as ExchangeState
+from ._exchange_kernel import ExchangeKernel as ExchangeKernel, ExchangeState as ExchangeState
 from ._kernels import (
     GibbsKernel as GibbsKernel,
     GibbsWithGradientsKernel as GibbsWithGradientsKernel,
@@ -17,3 +16,4 @@ from ._kernels import (
     TemperedTransitionsKernel as TemperedTransitionsKernel,
     TrajectoryTemperingKernel as TrajectoryTemperingKernel,
 )
+from ._sampler_block import BlockState as BlockState, SamplerBlock as SamplerBlock

@@ -6,7 +6,6 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 from numpyro.distributions import Distribution
 from numpyro.distributions.batch_util import promote_batch_shape
@@ -17,10 +16,9 @@ from .. import _checks
 from .._types import AnyArray
 from ..inference import Exact
 from ..models import AbstractNamedModel
-from ..samplers import AbstractSampler, Gibbs, sample
-from ..samplers._base import require_beta, require_sampler
+from ..samplers import AbstractSampler, Gibbs, require_beta, require_sampler, sample
 from . import _events
-from ._exchange import Exchanged, require_exchange
+from ._exchange_kernel import require_exchange
 
 
 _LATENT = (
@@ -55,7 +53,7 @@ class EnergyDistribution(Distribution):
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
     pytree_data_fields = ("model", "log_partition")
-    pytree_aux_fields = ("sampler", "steps", "ranks")
+    pytree_aux_fields = ("how", "sampler", "steps", "ranks")
 
     def __init__(
         self,
@@ -89,19 +87,13 @@ class EnergyDistribution(Distribution):
             require_sampler(sampler)
         require_beta(sampler)
         _checks.count("steps", steps)
+        self.how = log_partition if isinstance(log_partition, str) else "given"
         if isinstance(log_partition, str):
-            _checks.choice("log_partition", log_partition, tuple(_STAND_INS))
-        elif not (log_partition is None or isinstance(log_partition, (int, float))) and not hasattr(
-            log_partition, "dtype"
-        ):
-            raise TypeError(
-                "`log_partition` must be 'exact', None, or a number or an array such as"
-                " `BP(50)(model).log_partition`, got"
-                f" {_checks.article(type(log_partition).__name__)}."
-            )
-        elif log_partition is not None:
-            _check_shape(log_partition, model.batch_shape)
-        if not isinstance(log_partition, str) and _checks.is_concrete(log_partition):
+            _checks.choice("log_partition", log_partition, ("exact", "exchange"))
+            log_partition = None
+        else:
+            _check_value(log_partition, model.batch_shape)
+        if self.how == "given" and _checks.is_concrete(log_partition):
             if not fixed and not _checks.is_concrete(eqx.filter(model, eqx.is_array)):
                 got = "None" if log_partition is None else "a constant"
                 raise ValueError(f"{_LATENT}, or say `fixed=True` of traced constants; got {got}.")
@@ -110,8 +102,7 @@ class EnergyDistribution(Distribution):
         # Of the parameters, and of the batch: axes that `jax.vmap` adds come before these.
         leaves = jax.tree.leaves(model)
         self.ranks = leaves[0].ndim if leaves else 0, len(model.batch_shape)
-        name = log_partition if isinstance(log_partition, str) else None
-        self.log_partition = log_partition if name is None else _STAND_INS[name]
+        self.log_partition = log_partition
         self.sampler = sampler
         self.steps = steps
         super().__init__(model.batch_shape, (_events.size(model),), validate_args=validate_args)
@@ -124,12 +115,12 @@ class EnergyDistribution(Distribution):
     @property
     def mean(self) -> Float[Array, "..."]:  # pyright: ignore
         """The mean of an event, where log Z is exact: for binary units, probabilities of 1."""
-        return self._moments("mean")[0]
+        return self._moment("mean", 0)
 
     @property
     def variance(self) -> Float[Array, "..."]:  # pyright: ignore
         """The variance of each element of an event, where log Z is exact."""
-        return self._moments("variance")[1]
+        return self._moment("variance", 1)
 
     def entropy(self) -> Float[Array, "..."]:  # pyright: ignore
         """The entropy in nats, where log Z is exact and the events can be listed."""
@@ -161,7 +152,7 @@ class EnergyDistribution(Distribution):
         sampler = Gibbs() if self.sampler is None else self.sampler
         before = 0 if sampler.independent else self.steps - 1
 
-        def draw(model: Any, _: Any, key: PRNGKeyArray) -> Num[Array, "..."]:
+        def draw(model: AbstractNamedModel, _: Any, key: PRNGKeyArray) -> Num[Array, "..."]:
             shape = (*sample_shape, *model.batch_shape)
             number = math.prod(shape)
             model = model.batched(shape)
@@ -186,7 +177,7 @@ class EnergyDistribution(Distribution):
         lead, own = self._lead, self.ranks[1]
         value = jnp.asarray(value)
         if not lead:
-            return _log_prob(self.model, self.log_partition, value)
+            return self._log_prob(self.model, self.log_partition, value)
         batch = (*lead, *self.batch_shape[len(self.batch_shape) - own :])
         shape = jnp.broadcast_shapes(value.shape[:-1], batch)
         value = jnp.broadcast_to(value, (*shape, value.shape[-1]))
@@ -194,7 +185,7 @@ class EnergyDistribution(Distribution):
         at = len(shape) - len(batch)
         places = range(len(lead))
         value = jnp.moveaxis(value, [at + k for k in places], list(places))
-        return self._each(_log_prob, value, after=at)
+        return self._each(self._log_prob, value, after=at)
 
     @property
     def _lead(self) -> tuple[int, ...]:
@@ -216,13 +207,24 @@ class EnergyDistribution(Distribution):
         out = out.reshape(*lead, *out.shape[1:])
         return jnp.moveaxis(out, list(range(rank)), [after + k for k in range(rank)])
 
-    def _moments(self, what: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    def _log_prob(
+        self, model: AbstractNamedModel, log_z: Any, value: Num[Array, "..."]
+    ) -> Float[Array, "..."]:
+        potential = _events.log_potential(model, value)
+        if self.how == "exchange":
+            require_exchange()
+        if self.how == "exact":
+            log_z = _exact_log_z(model)
+        if log_z is None:
+            return potential
+        return potential - jnp.broadcast_to(jnp.asarray(log_z, potential.dtype), potential.shape)
+
+    def _moment(self, what: str, k: int) -> Float[Array, "..."]:
         self._need_exact(what)
-        first, second = (self._each(lambda model, _, k=k: _exact_moments(model)[k]) for k in (0, 1))
-        return first, second
+        return self._each(lambda model, _: _exact_moments(model)[k])
 
     def _need_exact(self, what: str) -> None:
-        if not isinstance(self.log_partition, _Exact):
+        if self.how != "exact":
             raise NotImplementedError(f"`{what}` needs log_partition='exact'.")
 
 
@@ -238,25 +240,16 @@ _register: Any = promote_batch_shape.register
 _register(EnergyDistribution, _promoted)
 
 
-def _log_prob(model: Any, log_partition: Any, value: Num[Array, "..."]) -> Float[Array, "..."]:
-    potential = _events.log_potential(model, value)
-    if isinstance(log_partition, Exchanged):
-        require_exchange()
-        return potential
-    if log_partition is None:
-        return potential
-    log_z = _log_z(model) if isinstance(log_partition, _Exact) else jnp.asarray(log_partition)
-    return potential - jnp.broadcast_to(log_z.astype(potential.dtype), potential.shape)
-
-
-def _log_z(model: Any) -> Float[Array, "*batch"]:
+def _exact_log_z(model: AbstractNamedModel) -> Float[Array, "*batch"]:
     """The exact log Z: by listing the events, where `Exact` does not take the model."""
     if Exact().accepts(model):
         return Exact()(model).log_partition
     return jax.nn.logsumexp(_events.log_potential(model, _events.listed(model)), 0)
 
 
-def _exact_moments(model: Any) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n"]]:
+def _exact_moments(
+    model: AbstractNamedModel,
+) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n"]]:
     """Means and variances of the units of an event, of categorical ones those of integers."""
     if Exact().accepts(model):
         return _events.moments(model, Exact()(model))
@@ -267,37 +260,31 @@ def _exact_moments(model: Any) -> tuple[Float[Array, "*batch n"], Float[Array, "
     return mean, (p * x**2).sum(0) - mean**2
 
 
-def _check_shape(log_partition: Any, batch_shape: tuple[int, ...]) -> None:
-    shape = jnp.shape(log_partition)
-    try:
-        fits = np.broadcast_shapes(shape, batch_shape) == batch_shape
-    except ValueError:
-        fits = False
-    if not fits:
+def _check_value(log_partition: Any, batch_shape: tuple[int, ...]) -> None:
+    """Raises unless this can be log Z of a model, or None."""
+    if not (log_partition is None or isinstance(log_partition, (int, float))) and not hasattr(
+        log_partition, "dtype"
+    ):
+        raise TypeError(
+            "`log_partition` must be 'exact', None, or a number or an array such as"
+            " `BP(50)(model).log_partition`, got"
+            f" {_checks.article(type(log_partition).__name__)}."
+        )
+    shape = () if log_partition is None else jnp.shape(log_partition)
+    pairs = zip(reversed(shape), reversed(batch_shape), strict=False)
+    if len(shape) > len(batch_shape) or any(n not in (1, own) for n, own in pairs):
         raise ValueError(
             "`log_partition` must be a number, or one for each of the models of a batch of"
             f" {batch_shape}, got shape {shape}."
         )
 
 
-class _Exact(eqx.Module):
-    """Stands for a log Z that is found when it is needed."""
-
-
-_STAND_INS = {"exact": _Exact(), "exchange": Exchanged()}
-
-
 @jax.custom_jvp
-def _leaves(leaves: list[Array]) -> list[Array]:
-    return leaves
+def _constant(model: AbstractNamedModel) -> AbstractNamedModel:
+    """The model, whose parameters cannot be differentiated by."""
+    return model
 
 
-@_leaves.defjvp
+@_constant.defjvp
 def _(primals: Any, tangents: Any) -> Any:
     raise ValueError(f"{_LATENT}, got none and a gradient by the parameters.")
-
-
-def _constant(model: Any) -> Any:
-    """The model, whose parameters cannot be differentiated by."""
-    leaves, structure = jax.tree.flatten(model)
-    return jax.tree.unflatten(structure, _leaves(leaves))

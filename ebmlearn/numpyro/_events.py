@@ -13,9 +13,8 @@ from numpyro.distributions import constraints
 
 from .. import _checks
 from ..inference import Beliefs
-from ..models import AbstractNamedModel
-from ..models._require import refuse, require_layers
-from ..samplers._sweep import drawn
+from ..models import AbstractNamedModel, refuse, require_layers
+from ..samplers import AbstractSampler, drawn
 
 
 # How many events are listed at most.
@@ -29,9 +28,15 @@ def typed(key: Array) -> Array:
     return jax.random.wrap_key_data(key)
 
 
-def check(model: Any) -> None:
+def check_function(name: str, x: Any, what: str = "") -> None:
+    """Raises `TypeError` unless `x` is a function."""
+    if not callable(x):
+        raise TypeError(f"`{name}` must be {what}a function, got {_checks.describe(x)}.")
+
+
+def check(model: object) -> None:
     """Raises `TypeError` unless `model` can be the distribution of a site."""
-    require_layers(model, "a distribution")
+    model = require_layers(model, "a distribution")
     layers = [model.layers[k] for k in _held(model)]
     if len({layer.support for layer in layers}) > 1 and not all(u.finite for u in layers):
         wanted = "have visible units that are all real, or all of finitely many states"
@@ -74,8 +79,7 @@ def moments(
         layer, x = model.layers[k], jax.tree.leaves(beliefs.means)[k]
         if not layer.finite:
             parts.append((x, beliefs.variance))
-            continue
-        if layer.width > layer.size:
+        elif layer.width > layer.size:
             # A probability for each state.
             at = jnp.arange(layer.width // layer.size).astype(x.dtype)
             mean = x @ at
@@ -119,6 +123,26 @@ def event(model: AbstractNamedModel, units: Any) -> Num[Array, "chains n"]:
     """What a site holds of a configuration."""
     leaves = jax.tree.leaves(units)
     return jnp.concatenate([leaves[k] for k in _held(model)], -1)
+
+
+def moved(
+    model: AbstractNamedModel,
+    sampler: AbstractSampler,
+    events: Num[Array, "*chains n"],
+    steps: int,
+    key: PRNGKeyArray,
+) -> Num[Array, "*chains n"]:
+    """Events after so many steps of chains that start from others."""
+    rows = events.reshape(math.prod(events.shape[:-1]), events.shape[-1])
+    rows = rows.astype(jnp.int32) if is_finite(model) else rows
+    one, two, three = jax.random.split(key, 3)
+    chain = sampler.init(model, len(rows), key=two, start=units(model, rows, one))
+
+    def again(k: Any, chain: Any) -> Any:
+        return sampler.step(model, chain, key=jax.random.fold_in(three, k))[0]
+
+    chain = jax.lax.fori_loop(0, steps, again, chain)
+    return event(model, chain.units).reshape(events.shape).astype(events.dtype)
 
 
 def _held(model: AbstractNamedModel) -> tuple[int, ...]:

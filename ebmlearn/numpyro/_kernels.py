@@ -10,21 +10,21 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractNamedModel
-from ..models._chains import chain_states
-from ..models._names import by_layer
-from ..models._require import require_layers, require_single
+from ..models import AbstractNamedModel, by_layer, chain_states, require_layers, require_single
 from ..samplers import (
     AbstractSampler,
     Gibbs,
     GibbsWithGradients,
+    Ladder,
+    ladder_of,
     ParallelTempering,
+    require_sampler,
+    share_accepted,
     TemperedTransitions,
     Trajectory,
     TrajectoryTempering,
+    with_ladder,
 )
-from ..samplers._adaptation import Ladder, ladder_of, with_ladder
-from ..samplers._base import require_sampler, share_accepted
 from ..units import AbstractUnits
 from ._events import typed
 
@@ -50,29 +50,18 @@ class KernelState(NamedTuple):
     @property
     def swap_rates(self) -> Float[Array, "..."]:
         """The share of swaps made between each pair of neighbouring replicas."""
-        return self._for_each(self._swapping("swap_rates").rates)
+        return self._of_ladder("swap_rates", "rates", "samplers with replicas have")
 
     @property
     def betas(self) -> Float[Array, "..."]:
         """The inverse temperatures."""
-        betas = self._swapping("betas").betas
-        if betas is None:
-            raise ValueError(
-                "`extra_fields` must not hold 'betas' for a sampler without temperatures: only"
-                " `ParallelTempering` has them."
-            )
-        return self._for_each(betas)
+        return self._of_ladder("betas", "betas", "`ParallelTempering` has")
 
-    def _for_each(self, x: Float[Array, " _"]) -> Float[Array, "..."]:
+    def _of_ladder(self, field: str, name: str, who: str) -> Float[Array, "..."]:
+        x = getattr(self.ladder, name, None)
+        if x is None:
+            raise ValueError(f"`extra_fields` must not hold {field!r} here: only {who} it.")
         return jnp.broadcast_to(x, (*self.rng_key.shape, *x.shape))
-
-    def _swapping(self, name: str) -> Ladder:
-        if self.ladder is None:
-            raise ValueError(
-                f"`extra_fields` must not hold {name!r} for a sampler without swaps: only"
-                " `ParallelTempering` and `TrajectoryTempering` have it."
-            )
-        return self.ladder
 
 
 class _NoBlock:
@@ -122,6 +111,7 @@ class SamplerKernel(MCMCKernel):
 
     # There is no NumPyro model behind the units: tools that ask for one find none.
     model = None
+    sample_field: str = "z"  # pyright: ignore
     refresh: Any = _NoBlock()
 
     def __init__(self, sampler: AbstractSampler, adapt: bool = True):
@@ -138,11 +128,6 @@ class SamplerKernel(MCMCKernel):
 
     def __repr__(self) -> str:
         return f"SamplerKernel({self.sampler}{'' if self.adapt else ', adapt=False'})"
-
-    @property
-    def sample_field(self) -> str:
-        """The units, in the state of a chain."""
-        return "z"
 
     def init(
         self,

@@ -5,18 +5,18 @@ import matplotlib
 import numpy as np
 from jaxtyping import Float, PyTree, Real
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from .. import _checks
 from .._fit import History
 from .._types import AnyArray
 from ..estimate import AISEstimate
 from ..inference import Beliefs
-from ._axes import named, numbers, on, places
+from ._axes import below, instance, labelled, named, numbers, on, places, several
 
 
 # What a history is drawn by, the first that is there.
 _MAIN = ("metric", "loss", "gap", "converged")
+_MARK: dict[str, Any] = {"color": "gray", "linestyle": ":", "linewidth": 1}
 _ABOUT = {
     "loss": "loss",
     "gap": "energy of data less that of the model",
@@ -60,10 +60,7 @@ def history(
     _checks.choice("per", per, ("epochs", "steps"))
     found = named("history", history)
     for one in found.values():
-        if not isinstance(one, History):
-            raise TypeError(
-                f"`history` must be what `fit` returns as `history`, got {type(one).__name__}."
-            )
+        instance("history", one, History, "be what `fit` returns as `history`")
     told = {label: getattr(one, per) for label, one in found.items()}
     if name is None:
         shared = [k for k in _MAIN if all(k in values for values in told.values())]
@@ -76,10 +73,7 @@ def history(
     for label, values in curves.items():
         marker = "." if per == "epochs" else None
         ax.plot(places(None, len(values)), values, marker=marker, label=label)
-    ax.set_xlabel("epoch" if per == "epochs" else "step")
-    ax.set_ylabel(_ABOUT.get(name, name))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return _legend(ax)
+    return labelled(ax, per.removesuffix("s"), _ABOUT.get(name, name), "x")
 
 
 def convergence(beliefs: Beliefs | Mapping[str, Beliefs], *, ax: Axes | None = None) -> Axes:
@@ -97,9 +91,7 @@ def convergence(beliefs: Beliefs | Mapping[str, Beliefs], *, ax: Axes | None = N
     """
     curves = {}
     for label, one in named("beliefs", beliefs).items():
-        if not isinstance(one, Beliefs):
-            got = type(one).__name__
-            raise TypeError(f"`beliefs` must be what an inference returns, got {got}.")
+        instance("beliefs", one, Beliefs, "be what an inference returns")
         iterations = np.asarray(one.iterations).ravel()
         ended = iterations[np.asarray(one.converged).ravel()]
         last = int(iterations.max(initial=1))
@@ -108,11 +100,8 @@ def convergence(beliefs: Beliefs | Mapping[str, Beliefs], *, ax: Axes | None = N
     ax = on(ax)
     for label, share in curves.items():
         ax.step(np.arange(len(share)), share, where="post", label=label)
-    ax.set_xlabel("sweeps")
-    ax.set_ylabel("share converged")
     ax.set_ylim(-0.02, 1.02)
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return _legend(ax)
+    return labelled(ax, "sweeps", "share converged", "x")
 
 
 def residuals(
@@ -159,12 +148,9 @@ def residuals(
             low, high = values.min(1), values.max(1)
             ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     if tol is not None:
-        ax.axhline(tol, color="gray", linestyle=":", linewidth=1)
+        ax.axhline(tol, **_MARK)
     ax.set_yscale("log")
-    ax.set_xlabel("sweeps")
-    ax.set_ylabel("residual")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return _legend(ax)
+    return labelled(ax, "sweeps", "residual", "x")
 
 
 def ais_bracket(
@@ -242,8 +228,7 @@ def ais_bracket(
     if alone:
         ax.set_xticks(range(len(ways)), list(ways))
         ax.set_xlim(-0.5, len(ways) - 0.5)
-    ax.set_ylabel("log Z" if scores is None else "log-likelihood, nats")
-    return _legend(ax)
+    return labelled(ax, "", "log Z" if scores is None else "log-likelihood, nats")
 
 
 def spectra(
@@ -292,9 +277,7 @@ def spectra(
         ax.plot(where, column, color=colour, linewidth=1)
     if log:
         ax.set_yscale("log")
-    ax.set_xlabel("epoch")
-    ax.set_ylabel("singular values")
-    return ax
+    return labelled(ax, "epoch", "singular values")
 
 
 def discrepancy(
@@ -319,45 +302,27 @@ def discrepancy(
     The axes, both logarithmic, with a line for each name.
     """
     where = _positive("sweeps", numbers("sweeps", sweeps, 1))
-    if not isinstance(curves, Mapping):
-        got = type(curves).__name__
-        raise TypeError(f"`curves` must be a dictionary from names to numbers, got {got}.")
+    instance("curves", curves, Mapping, "be a dictionary from names to numbers")
     lines = {}
     for label, one in named("curves", curves).items():
         name = f"curves[{label!r}]"
-        lines[label] = _positive(name, numbers(name, one, 1))
-        if len(lines[label]) != len(where):
-            raise ValueError(
-                f"`{name}` must hold {len(where)} numbers, as `sweeps`, got {len(lines[label])}."
-            )
+        lines[label] = _positive(name, several(name, one, len(where)))
     if floor is not None:
         _checks.number("floor", floor, 0, float("inf"), "(0, inf)")
     ax = on(ax)
     for label, values in lines.items():
         ax.plot(where, values, "o-", markersize=4, label=label)
     if floor is not None:
-        ax.axhline(floor, color="gray", linestyle=":", linewidth=1, label="data and data")
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlabel("sweeps")
-    ax.set_ylabel("squared MMD")
-    return _legend(ax)
-
-
-def _legend(ax: Axes) -> Axes:
-    """A legend, where there is something to tell apart."""
-    if ax.get_legend_handles_labels()[1]:
-        ax.legend(fontsize="small")
-    return ax
+        ax.axhline(floor, label="data and data", **_MARK)
+    ax.set(xscale="log", yscale="log")
+    return labelled(ax, "sweeps", "squared MMD")
 
 
 def _estimates(name: str, x: Any) -> tuple[np.ndarray, np.ndarray]:
     """Log Z and its standard error, of each."""
     found = [x] if isinstance(x, AISEstimate) else list(x)
-    wrong = [one for one in found if not isinstance(one, AISEstimate)]
-    if wrong:
-        got = type(wrong[0]).__name__
-        raise TypeError(f"`{name}` must hold what `ais` or `reverse_ais` returns, got {got}.")
+    for one in found:
+        instance(name, one, AISEstimate, "hold what `ais` or `reverse_ais` returns")
     if not found:
         raise ValueError(f"`{name}` must not be empty, got {x!r}.")
     log_z = np.array([float(one.log_partition) for one in found])
@@ -375,13 +340,11 @@ def _each(name: str, x: Any, number: int) -> np.ndarray:
 
 def _block(values: Any, block: int) -> Any:
     """Singular values of one block, from arrays or from tuples of arrays."""
-    _checks.count("block", block, 0)
     if hasattr(values, "shape"):
         return values
     rows = list(values)
     if rows and isinstance(rows[0], tuple):
-        if any(block >= len(row) for row in rows):
-            raise ValueError(f"`block` must be below {min(map(len, rows))}, got {block}.")
+        below("block", block, min(map(len, rows)))
         rows = [row[block] for row in rows]
     if len({np.shape(row) for row in rows}) > 1:
         raise ValueError("`values` must hold the same number of singular values at each time.")

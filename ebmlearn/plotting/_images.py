@@ -1,6 +1,7 @@
 import math
 from typing import Any
 
+import matplotlib
 import numpy as np
 from jaxtyping import Bool, Shaped
 from matplotlib.axes import Axes
@@ -10,7 +11,7 @@ from matplotlib.patches import Rectangle
 from .. import _checks
 from .._types import AnyArray
 from ..models import AbstractLayeredModel, CRBM
-from ._axes import numbers, on
+from ._axes import below, numbers, on
 
 
 _FRAME = "0.85"  # between images
@@ -57,8 +58,6 @@ def images(
     The axes, with one picture of all images.
     """
     rows = _rows("x", x, shape)
-    number = _columns(columns, len(rows))
-    _checks.count("gap", gap, 0)
     finite = rows[np.isfinite(rows)]
     if limits is not None:
         low, high = limits
@@ -71,16 +70,9 @@ def images(
         low, high = 0.0, 1.0
     else:
         low, high = float(finite.min()), float(finite.max())
-    mosaic = _mosaic(rows.reshape(-1, *shape), number, gap, np.nan)
-    ax = on(ax, _size(mosaic))
-    drawn = ax.imshow(
-        np.ma.masked_invalid(mosaic),
-        cmap="RdBu_r" if signed else "gray_r",
-        vmin=low,
-        vmax=high,
-    )
-    drawn.set_cmap(drawn.get_cmap().with_extremes(bad=_FRAME))
-    return _bare(ax, shape, len(rows), number, gap)
+    colours = matplotlib.colormaps["RdBu_r" if signed else "gray_r"].with_extremes(bad=_FRAME)
+    tiles = rows.reshape(-1, *shape)
+    return _mosaic(ax, tiles, columns, gap, np.nan, cmap=colours, vmin=low, vmax=high)
 
 
 def filters(
@@ -115,9 +107,7 @@ def filters(
         got = _checks.article(type(model).__name__)
         raise TypeError(f"`model` must have weights to hidden units, got {got}.")
     blocks = weights if isinstance(weights, tuple) else (weights,)
-    _checks.count("layer", layer, 0)
-    if layer >= len(blocks):
-        raise ValueError(f"`layer` must be below {len(blocks)}, got {layer}.")
+    below("layer", layer, len(blocks))
     product = np.asarray(blocks[0])
     for block in blocks[1 : layer + 1]:
         product = product @ np.asarray(block)
@@ -167,8 +157,6 @@ def marginals(
     The axes, with one picture of all images.
     """
     rows = _unit("probabilities", _rows("probabilities", probabilities, shape))
-    number = _columns(columns, len(rows))
-    _checks.count("gap", gap, 0)
     shades = np.repeat(1 - rows[..., None], 3, axis=-1)
     if observed is None:
         if evidence is not None:
@@ -184,10 +172,7 @@ def marginals(
             values = _like("evidence", numbers("evidence", evidence, 1, 2), rows)
             known = _unit("evidence", np.where(mask, values, 0.0))
         shades = np.where(mask[..., None], _KNOWN(known)[..., :3], shades)
-    mosaic = _mosaic(shades.reshape(-1, *shape, 3), number, gap, float(_FRAME))
-    ax = on(ax, _size(mosaic))
-    ax.imshow(mosaic)
-    return _bare(ax, shape, len(rows), number, gap)
+    return _mosaic(ax, shades.reshape(-1, *shape, 3), columns, gap, float(_FRAME))
 
 
 def _rows(name: str, x: Any, shape: Any) -> np.ndarray:
@@ -201,13 +186,6 @@ def _rows(name: str, x: Any, shape: Any) -> np.ndarray:
             f" got {_checks.describe(np.asarray(x))}."
         )
     return rows
-
-
-def _columns(columns: int | None, number: int) -> int:
-    if columns is None:
-        return min(number, 10)
-    _checks.count("columns", columns)
-    return min(columns, number)
 
 
 def _unit(name: str, x: np.ndarray) -> np.ndarray:
@@ -226,32 +204,35 @@ def _like(name: str, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.broadcast_to(x, rows.shape)
 
 
-def _mosaic(tiles: np.ndarray, columns: int, gap: int, frame: float) -> np.ndarray:
-    """Tiles `[number, height, width, ...]` side by side, with frames between them."""
+def _mosaic(
+    ax: Axes | None,
+    tiles: np.ndarray,
+    columns: int | None,
+    gap: int,
+    frame: float,
+    **style: Any,
+) -> Axes:
+    """Draws tiles `[number, height, width, ...]` side by side, with frames between them."""
     number, height, width, *rest = tiles.shape
+    columns = 10 if columns is None else columns
+    _checks.count("columns", columns)
+    _checks.count("gap", gap, 0)
+    columns = min(columns, number)
     lines = -(-number // columns)
-    size = (lines * (height + gap) - gap, columns * (width + gap) - gap)
-    out = np.full((*size, *rest), frame, np.float64)
+    down, across = height + gap, width + gap
+    out = np.full((lines * down - gap, columns * across - gap, *rest), frame, np.float64)
     for k, tile in enumerate(tiles):
-        top, left = (k // columns) * (height + gap), (k % columns) * (width + gap)
+        top, left = (k // columns) * down, (k % columns) * across
         out[top : top + height, left : left + width] = tile
-    return out
-
-
-def _bare(ax: Axes, shape: tuple[int, int], number: int, columns: int, gap: int) -> Axes:
-    """Takes away the axis, and the frame where the last line has no images."""
+    # In inches: seven at most, an eighth for a pixel at most.
+    scale = min(7 / max(out.shape[:2]), 1 / 8)
+    ax = on(ax, (max(out.shape[1] * scale, 1.0), max(out.shape[0] * scale, 1.0)))
+    ax.imshow(out, **style)
     ax.set_axis_off()
-    height, width = shape
     full, left = divmod(number, columns)
     if left:
-        corner = (left * (width + gap) - gap - 0.5, full * (height + gap) - 0.5)
-        size = ((columns - left) * (width + gap), height)
+        # No frame where the last line has no images.
+        corner = (left * across - gap - 0.5, full * down - 0.5)
+        size = ((columns - left) * across, height)
         ax.add_patch(Rectangle(corner, *size, facecolor="white", edgecolor="none"))
     return ax
-
-
-def _size(mosaic: np.ndarray) -> tuple[float, float]:
-    """The size of a figure in inches: seven at most, an eighth for a pixel at most."""
-    height, width = mosaic.shape[:2]
-    scale = min(7 / max(height, width), 1 / 8)
-    return (max(width * scale, 1.0), max(height * scale, 1.0))

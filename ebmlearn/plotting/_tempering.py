@@ -6,12 +6,11 @@ import matplotlib
 import numpy as np
 from jaxtyping import Int, Real
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from .. import _checks
 from .._types import AnyArray
 from ..samplers import TemperingInfo
-from ._axes import numbers, on
+from ._axes import below, instance, labelled, numbers, on, several
 
 
 def swaps(
@@ -56,9 +55,7 @@ def swaps(
     shares[times > 0] = accepted[times > 0] / times[times > 0]
     labels = [str(k + 1) for k in range(pairs)]
     if betas is not None:
-        ladder = numbers("betas", betas, 1)
-        if len(ladder) != pairs + 1:
-            raise ValueError(f"`betas` must hold {pairs + 1} numbers, got {len(ladder)}.")
+        ladder = several("betas", betas, pairs + 1)
         labels = [f"{a:.3g}–{b:.3g}" for a, b in itertools.pairwise(ladder)]
     ax = on(ax)
     ax.bar(np.arange(pairs), shares, width=0.8)
@@ -68,9 +65,8 @@ def swaps(
     if betas is not None:
         ax.tick_params("x", labelrotation=60)
     ax.set_ylim(0, 1)
-    ax.set_xlabel("neighbours" if betas is None else "inverse temperatures")
-    ax.set_ylabel("share of swaps accepted")
-    return ax
+    what = "neighbours" if betas is None else "inverse temperatures"
+    return labelled(ax, what, "share of swaps accepted")
 
 
 def walkers(
@@ -95,10 +91,8 @@ def walkers(
     The axes, with a line for each replica: 0 is the hottest place.
     """
     array = numbers("walker", walker, 2, 3)
-    _checks.count("chain", chain, 0)
     if array.ndim == 3:
-        if chain >= array.shape[2]:
-            raise ValueError(f"`chain` must be below {array.shape[2]}, got {chain}.")
+        below("chain", chain, array.shape[2])
         array = array[:, :, chain]
     number = array.shape[1]
     if (np.sort(array, axis=1) != np.arange(number)).any():
@@ -120,12 +114,7 @@ def walkers(
             linewidth=1.2 if full else 0.6,
             label=f"replica {k}" if full and follow is not None else None,
         )
-    ax.set_xlabel("step")
-    ax.set_ylabel("place, hot to cold")
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    if follow is not None:
-        ax.legend(fontsize="small")
-    return ax
+    return labelled(ax, "step", "place, hot to cold", "y")
 
 
 def round_trips(info: TemperingInfo, *, ax: Axes | None = None) -> Axes:
@@ -147,16 +136,12 @@ def round_trips(info: TemperingInfo, *, ax: Axes | None = None) -> Axes:
     if trips.shape[1] > 1:
         ax.plot(steps, trips, color="0.8", linewidth=0.8)
     ax.plot(steps, trips.mean(1), linewidth=2)
-    ax.set_xlabel("step")
-    ax.set_ylabel("round trips")
-    return ax
+    return labelled(ax, "step", "round trips")
 
 
 def _steps(info: Any) -> tuple[np.ndarray, np.ndarray]:
     """Which pairs were tried, `[steps, pairs]`, and swapped, `[steps, pairs, chains]`."""
-    if not isinstance(info, TemperingInfo):
-        got = type(info).__name__
-        raise TypeError(f"`info` must be that of parallel or trajectory tempering, got {got}.")
+    instance("info", info, TemperingInfo, "be that of parallel or trajectory tempering")
     if np.ndim(info.tried) != 2:
         got = _checks.describe(np.asarray(info.tried))
         raise ValueError(f"`info` must hold several steps, `tried` [steps, pairs], got {got}.")

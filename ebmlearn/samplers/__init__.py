@@ -1,8 +1,17 @@
-from ._adaptation import adapt_ladder as adapt_ladder
+from ._adaptation import (
+    adapt_ladder as adapt_ladder,
+    Ladder as Ladder,
+    ladder_of as ladder_of,
+    with_ladder as with_ladder,
+)
 from ._base import (
     AbstractChains as AbstractChains,
     AbstractSampler as AbstractSampler,
     ChainState as ChainState,
+    require_beta as require_beta,
+    require_chain as require_chain,
+    require_sampler as require_sampler,
+    share_accepted as share_accepted,
     start_chains as start_chains,
 )
 from ._diagnostics import (
@@ -26,6 +35,7 @@ from ._parallel_tempering import (
 from ._pas import PAS as PAS, PASInfo as PASInfo
 from ._pmp import PMP as PMP, PMPInfo as PMPInfo, PMPState as PMPState
 from ._sample import sample as sample
+from ._sweep import drawn as drawn
 from ._tempered import (
     TemperedTransitions as TemperedTransitions,
     TemperedTransitionsInfo as TemperedTransitionsInfo,

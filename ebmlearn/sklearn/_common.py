@@ -1,13 +1,18 @@
 """What the estimators share: arguments as scikit-learn gives them."""
 
 import math
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+import jax
 import numpy as np
+import optax
 import sklearn.utils.validation
-from sklearn.utils import check_random_state
+from jaxtyping import PRNGKeyArray, PyTree
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state, Tags
 
 from .. import _checks
+from .._fit import fit
 from ..learners import AbstractLearner
 
 
@@ -15,24 +20,62 @@ from ..learners import AbstractLearner
 MatrixLike: TypeAlias = object
 validate_data: Any = sklearn.utils.validation.validate_data  # Its types say a string.
 RandomState: TypeAlias = int | np.random.RandomState | None
+Model = TypeVar("Model")
 
 
-def seed(random_state: RandomState) -> int:
-    """A seed for JAX. A `RandomState` gives another one at each call."""
-    return int(check_random_state(random_state).randint(2**31 - 1))
+class Estimator(BaseEstimator):
+    """The settings that all estimators have, and training by Adam."""
+
+    def __init__(
+        self,
+        n_components: int,
+        learning_rate: float,
+        batch_size: int,
+        n_iter: int,
+        verbose: int,
+        random_state: RandomState,
+    ):
+        self.n_components = n_components
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.n_iter = n_iter
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def _check_settings(self) -> None:
+        for name in ("n_components", "batch_size", "n_iter"):
+            _checks.count(name, getattr(self, name))
+        _checks.number("learning_rate", self.learning_rate, 0, math.inf, "(0, inf)")
+
+    def _seeded(self) -> PRNGKeyArray:
+        """A key. A `RandomState` gives another one at each call."""
+        return jax.random.key(int(check_random_state(self.random_state).randint(2**31 - 1)))
+
+    def _trained(
+        self, model: Model, learner: AbstractLearner, data: PyTree, rate: Any, key: PRNGKeyArray
+    ) -> Model:
+        return fit(
+            model,
+            learner,
+            data,
+            optimizer=optax.adam(rate),
+            epochs=self.n_iter,
+            batch_size=min(self.batch_size, len(jax.tree.leaves(data)[0])),
+            key=key,
+            progress=bool(self.verbose),
+        ).model
 
 
-def check_settings(estimator: Any) -> None:
-    """Raises unless the settings that all estimators have are what they must be."""
-    for name in ("n_components", "batch_size", "n_iter"):
-        _checks.count(name, getattr(estimator, name))
-    _checks.number("learning_rate", estimator.learning_rate, 0, math.inf, "(0, inf)")
-
-
-def learner_of(estimator: Any, default: AbstractLearner) -> AbstractLearner:
-    """The learner that was given, or the default."""
-    learner = default if estimator.learner is None else estimator.learner
+def checked(learner: AbstractLearner) -> AbstractLearner:
+    """The learner, or `TypeError` if it is none."""
     if not isinstance(learner, AbstractLearner):
         got = _checks.describe(learner)
         raise TypeError(f"`learner` must be a learner such as `CD(1)`, got {got}.")
     return learner
+
+
+def keeps_dtype(tags: Tags) -> Tags:
+    """Tags that say of a transformer that it keeps the dtype of rows."""
+    assert tags.transformer_tags is not None
+    tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+    return tags

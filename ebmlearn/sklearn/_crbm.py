@@ -1,25 +1,23 @@
 import jax
 import numpy as np
-import optax
 from jaxtyping import Float, Shaped
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from .._fit import fit
 from ..inference import BP
 from ..learners import AbstractLearner, MLE
 from ..models import CRBM
-from ._common import check_settings, learner_of, MatrixLike, RandomState, seed, validate_data
+from ._common import checked, Estimator, MatrixLike, RandomState, validate_data
 
 
 def _has_marginals(self: "CRBMClassifier") -> bool:
     return self._learner().decoder(0).maximises == "nothing"
 
 
-class CRBMClassifier(ClassifierMixin, BaseEstimator):
+class CRBMClassifier(ClassifierMixin, Estimator):
     """A conditional RBM as a classifier with many binary outputs. Its hidden units model how the
     outputs depend on each other, so they are predicted together.
 
@@ -59,17 +57,12 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
         Fitted attributes: `model_`, the [`ebmlearn.CRBM`][]; `classes_`, the classes of each
         output; `n_iter_`, the number of epochs.
         """
-        self.n_components = n_components
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_iter = n_iter
-        self.verbose = verbose
-        self.random_state = random_state
+        super().__init__(n_components, learning_rate, batch_size, n_iter, verbose, random_state)
         self.learner = learner
 
     def fit(self, X: MatrixLike, y: MatrixLike) -> "CRBMClassifier":
         """Trains a CRBM to predict the outputs `y` from the features `X`."""
-        check_settings(self)
+        self._check_settings()
         features, outputs = validate_data(self, X, y, multi_output=True, dtype=np.float32)
         check_classification_targets(outputs)
         columns = outputs.reshape(len(outputs), -1)
@@ -85,17 +78,10 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
         )
         # An output with one class is always that class.
         bits &= np.array([len(found) > 1 for found in classes])
-        one, two = jax.random.split(jax.random.key(seed(self.random_state)))
-        self.model_ = fit(
-            CRBM.init(bits.shape[1], self.n_components, features.shape[1], key=one),
-            self._learner(),
-            (features, bits),
-            optimizer=optax.adam(self.learning_rate),
-            epochs=self.n_iter,
-            batch_size=min(self.batch_size, len(features)),
-            key=two,
-            progress=bool(self.verbose),
-        ).model
+        one, two = jax.random.split(self._seeded())
+        crbm = CRBM.init(bits.shape[1], self.n_components, features.shape[1], key=one)
+        data, rate = (features, bits), self.learning_rate
+        self.model_ = self._trained(crbm, self._learner(), data, rate, two)
         self.n_iter_ = self.n_iter
         self.classes_ = classes if outputs.ndim > 1 else classes[0]
         return self
@@ -126,7 +112,7 @@ class CRBMClassifier(ClassifierMixin, BaseEstimator):
         return np.concatenate([1 - p, p], 1)[:, : len(self.classes_)]
 
     def _learner(self) -> AbstractLearner:
-        return learner_of(self, MLE(BP(10)))
+        return checked(MLE(BP(10)) if self.learner is None else self.learner)
 
     def _features(self, X: MatrixLike) -> Float[np.ndarray, "rows features"]:
         check_is_fitted(self)

@@ -2,23 +2,22 @@ import jax
 import numpy as np
 import optax
 from jaxtyping import Float
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from .. import _checks
-from .._fit import fit
 from ..answers import query
 from ..inference import AbstractQueries, RandomTargets
 from ..learners import QueryTraining
 from ..models import QueryModel, RBM, SemiRestrictedBM
-from ._common import check_settings, MatrixLike, RandomState, seed, validate_data
+from ._common import Estimator, keeps_dtype, MatrixLike, RandomState, validate_data
 
 
 _ROWS = 256  # Rows are answered in batches of this size, so that only one size is compiled.
 
 
-class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class RBMImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     """Fills in missing values with an RBM trained by query training. Each missing value becomes its
     mean given the other values of the row ([`ebmlearn.query`][]). Missing values are NaN, in
     training rows as well as in rows to fill in.
@@ -66,19 +65,14 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Fitted attributes: `model_`, the [`ebmlearn.QueryModel`][]; `data_min_` and `data_max_`, the
         ranges of the columns.
         """
-        self.n_components = n_components
+        super().__init__(n_components, learning_rate, batch_size, n_iter, verbose, random_state)
         self.couplings = couplings
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_iter = n_iter
         self.iterations = iterations
         self.queries = queries
-        self.verbose = verbose
-        self.random_state = random_state
 
     def fit(self, X: MatrixLike, y: object = None) -> "RBMImputer":
         """Trains the model on the rows of `X`, which may have missing values; `y` is not used."""
-        check_settings(self)
+        self._check_settings()
         _checks.count("iterations", self.iterations)
         rows = self._rows(X, reset=True)
         told = ~np.isnan(rows)
@@ -87,20 +81,13 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         empty = ~told.any(0)
         self.data_min_ = np.where(empty, 0.0, least)
         self.data_max_ = np.where(empty, 0.0, most)
-        one, two = jax.random.split(jax.random.key(seed(self.random_state)))
+        one, two = jax.random.split(self._seeded())
         kind = SemiRestrictedBM if self.couplings else RBM
-        size = min(self.batch_size, len(rows))
-        steps = max(1, self.n_iter * (len(rows) // size))
-        self.model_ = fit(
-            QueryModel(kind.init(rows.shape[1], self.n_components, key=one), self.iterations),
-            QueryTraining(RandomTargets(0.5) if self.queries is None else self.queries),
-            self._shares(rows),
-            optimizer=optax.adam(optax.cosine_decay_schedule(self.learning_rate, steps)),
-            epochs=self.n_iter,
-            batch_size=size,
-            key=two,
-            progress=bool(self.verbose),
-        ).model
+        start = QueryModel(kind.init(rows.shape[1], self.n_components, key=one), self.iterations)
+        learner = QueryTraining(RandomTargets(0.5) if self.queries is None else self.queries)
+        steps = max(1, self.n_iter * (len(rows) // min(self.batch_size, len(rows))))
+        rate = optax.cosine_decay_schedule(self.learning_rate, steps)
+        self.model_ = self._trained(start, learner, self._shares(rows), rate, two)
         return self
 
     def transform(self, X: MatrixLike) -> Float[np.ndarray, "rows features"]:
@@ -131,6 +118,4 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
-        assert tags.transformer_tags is not None
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
+        return keeps_dtype(tags)

@@ -70,25 +70,37 @@ def read_answer(path: str | os.PathLike, query: tuple[int, ...] | None = None) -
     """
     words = Words(path, TASKS)
     # Lengths tell whether the number of samples comes first.
-    for first in (0, 1):
-        read = _READERS[words.kind](words, first, query)
-        if read is not None:
-            return read
-        if not len(words) or words.numbers[0] != 1:
-            break
+    starts = (0, 1) if len(words) > 1 and words.numbers[0] == 1 else (0,)
+    for first in starts[: len(words)]:
+        found = _READERS[words.kind](words, first)
+        if found is not None:
+            return found if query is None else _of_query(words, found, query)
     wanted = _FORMS[words.kind]
     return words.fail(0, f"expected {wanted}, got {len(words)} numbers that do not fit")
 
 
-def _log10_partition(words: Words, first: int, query: tuple[int, ...] | None) -> Answer | None:
+def _of_query(words: Words, found: Answer, query: tuple[int, ...]) -> Answer:
+    """An answer with the variables of the query, which only those to a marginal MAP have."""
+    variables = tuple(sorted(query))
+    if words.kind != "MMAP":
+        return found
+    if found.variables is not None and found.variables != variables:
+        words.fail(0, f"expected the variables of the query, got {list(found.variables)[:10]}")
+    if len(found.states) != len(variables):
+        got = len(found.states)
+        words.fail(0, f"expected {len(variables)} states, as the query has, got {got}")
+    return found._replace(variables=variables)
+
+
+def _log10_partition(words: Words, first: int) -> Answer | None:
     if len(words) != first + 1:
         return None
     return Answer("PR", log10_partition=float(words.numbers[first]))
 
 
-def _marginals(words: Words, first: int, query: tuple[int, ...] | None) -> Answer | None:
+def _marginals(words: Words, first: int) -> Answer | None:
     numbers, at, found = words.numbers, first + 1, []
-    if len(words) <= first or not numbers[first].is_integer():
+    if not numbers[first].is_integer():
         return None
     for _ in range(int(numbers[first])):
         if at >= len(words) or not numbers[at].is_integer() or numbers[at] < 1:
@@ -108,35 +120,22 @@ def _marginals(words: Words, first: int, query: tuple[int, ...] | None) -> Answe
     return Answer("MAR", marginals=tuple(p for _, p in found))
 
 
-def _states(words: Words, first: int, query: tuple[int, ...] | None) -> Answer | None:
-    if len(words) <= first or len(words) - first - 1 != words.numbers[first]:
+def _states(words: Words, first: int) -> Answer | None:
+    left = len(words) - first - 1
+    if left == words.numbers[first]:
+        states = words.wholes(first + 1, left, "a state", 0)
+        return Answer(words.kind, states=np.asarray(states, np.int64))  # pyright: ignore
+    if words.kind == "MAP" or left != 2 * words.numbers[first]:
         return None
-    states = [words.whole(k, "a state", 0) for k in range(first + 1, len(words))]
-    return Answer("MAP", states=np.asarray(states, np.int64))
+    pairs = {
+        words.whole(k, "a variable", 0): words.whole(k + 1, "a state", 0)
+        for k in range(first + 1, len(words), 2)
+    }
+    variables = tuple(sorted(pairs))
+    return Answer("MMAP", states=np.asarray([pairs[v] for v in variables]), variables=variables)
 
 
-def _query_states(words: Words, first: int, query: tuple[int, ...] | None) -> Answer | None:
-    variables = None if query is None else tuple(sorted(query))
-    alone = _states(words, first, query)
-    if alone is not None:
-        found = alone.states
-    else:
-        if len(words) <= first or len(words) - first - 1 != 2 * words.numbers[first]:
-            return None
-        pairs = {
-            words.whole(k, "a variable", 0): words.whole(k + 1, "a state", 0)
-            for k in range(first + 1, len(words), 2)
-        }
-        if variables is not None and set(variables) != set(pairs):
-            words.fail(first + 1, f"expected the variables of the query, got {sorted(pairs)[:10]}")
-        variables = tuple(sorted(pairs))
-        found = np.asarray([pairs[v] for v in variables], np.int64)
-    if variables is not None and len(found) != len(variables):
-        words.fail(first, f"expected {len(variables)} states, as the query has, got {len(found)}")
-    return Answer("MMAP", states=found, variables=variables)
-
-
-_READERS = {"PR": _log10_partition, "MAR": _marginals, "MAP": _states, "MMAP": _query_states}
+_READERS = {"PR": _log10_partition, "MAR": _marginals, "MAP": _states, "MMAP": _states}
 _FORMS = {
     "PR": "one number, log10 of Z",
     "MAR": "the number of variables, then for each the number of its states and as many"

@@ -11,10 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from .. import _checks
-from ..answers import Auto
-from ..answers._maximum import maximum
-from ..answers._networks import marginals_of, tabled
-from ..answers._propagated import propagated
+from ..answers import Auto, marginals_of, maximum, propagated, tabled
 from ..elimination import (
     bucketed,
     find_order,
@@ -26,7 +23,7 @@ from ..elimination import (
     Solution,
 )
 from ..inference import Beliefs
-from ..models._problem import whole
+from ..models import whole
 from ._answers import Answer, Task, TASKS
 
 

@@ -21,18 +21,17 @@ class Words:
         self.path = Path(path)
         self._text = _read(self.path)
         words = _plain(self._text).split()
-        self.kind, self._first = "", 0
-        if kinds:
-            wanted = " or ".join(kinds)
-            if not words:
-                self.fail(0, f"the file must begin with {wanted}, got an empty file")
-            self.kind, self._first = words.pop(0).upper(), 1
-            if self.kind not in kinds:
-                self._stop(0, f"the file must begin with {wanted}, got {self.kind!r}")
+        self._first = 1 if kinds else 0
+        self.kind = "".join(words[: self._first]).upper()
+        if kinds and self.kind not in kinds:
+            got = repr(self.kind) if words else "an empty file"
+            self.fail(-1, f"the file must begin with {' or '.join(kinds)}, got {got}")
+        words = words[self._first :]
+        self._values: list[float] = []
         try:
-            self._values = list(map(float, words))
+            self._values.extend(map(float, words))
         except ValueError:
-            at = next(k for k, word in enumerate(words) if not _is_number(word))
+            at = len(self._values)  # All before it are numbers, and were kept.
             self.fail(at, f"expected a number, got {words[at]!r}")
         self.numbers = np.asarray(self._values)
 
@@ -76,6 +75,11 @@ class Words:
         if at + number > len(self):
             self.fail(len(self), f"expected {number} {what}, got {len(self) - at}")
 
+    def exactly(self, at: int, number: int, what: str) -> None:
+        """Raises `ValueError` unless there are so many more numbers, and nothing after them."""
+        self.rest(at, number, what)
+        self.ended(at + number, f"{number} {what}")
+
     def ended(self, at: int, what: str) -> None:
         """Raises `ValueError` unless nothing comes after `what`."""
         if at < len(self):
@@ -84,14 +88,13 @@ class Words:
             self.fail(at, f"expected the end of the file after {what}, got {words}")
 
     def fail(self, at: int, message: str) -> NoReturn:
-        """Raises `ValueError` for the number at a place, or for the end of the file."""
-        self._stop(at + self._first, message)
-
-    def _stop(self, word: int, message: str) -> NoReturn:
+        """Raises `ValueError` for the number at a place, or for the end of the file; at -1 is the
+        word that names the kind.
+        """
         number, seen = 0, 0
         for number, line in enumerate(_plain(self._text).split("\n"), 1):
             seen += len(line.split())
-            if seen > word:
+            if seen > at + self._first:
                 raise ValueError(f"`{self.path}`, line {number}: {message}.")
         raise ValueError(f"`{self.path}`, line {number}, where the file ends: {message}.")
 
@@ -108,11 +111,3 @@ def _read(path: Path) -> str:
 
 def _plain(text: str) -> str:
     return _COMMENT.sub("", text) if "#" in text else text
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True

@@ -13,6 +13,7 @@ from ._binary import Binary as Binary, binary as binary
 from ._categorical import Categorical as Categorical
 from ._gaussian import Gaussian as Gaussian
 from ._nonnegative import Nonnegative as Nonnegative, TruncatedNormal as TruncatedNormal
+from ._random import accept as accept
 from ._rectified import (
     erfcx as erfcx,
     log_ndtr as log_ndtr,

@@ -7,11 +7,18 @@ import numpy as np
 from .._sentinels import EXCLUDED
 from ..elimination import Network
 from ..factors import ends, OFFSETS
-from ..inference._eliminated import networks_of
-from ..models import AbstractModel, GridMRF, RBM, TableModel
-from ..models._listed import whole_stacks
-from ..models._require import refuse, require_model, require_single
-from ..models._sides import two_sides
+from ..inference import networks_of
+from ..models import (
+    AbstractModel,
+    GridMRF,
+    RBM,
+    refuse,
+    require_model,
+    require_single,
+    TableModel,
+    two_sides,
+    whole_stacks,
+)
 
 
 if TYPE_CHECKING:
@@ -93,7 +100,12 @@ def to_rbm(model: AbstractModel | Network) -> AsRBM:
         if not np.isfinite(table).all():
             _refuse("an RBM", f"tables that exclude nothing, got a zero in table {k}")
     joined, number = _joined(network, "an RBM"), len(network.counts)
-    side = _sides(number, [scope for scope in joined if len(scope) == 2])
+    pairs = [scope for scope in joined if len(scope) == 2]
+    # What is joined to nothing is on side 0.
+    side = np.array(two_sides(number, pairs))
+    for u, w in pairs:
+        if side[u] == side[w]:
+            _refuse("an RBM", f"two sides, got an odd cycle through variables {u} and {w}")
     bias, weights, constant = np.zeros(number), np.zeros((number, number)), 0.0
     for scope, table in joined.items():
         constant += float(table.flat[0])
@@ -170,17 +182,6 @@ def _joined(network: Network, what: str) -> dict[tuple[int, ...], np.ndarray]:
         own = table if ordered == scope else table.T
         out[ordered] = np.asarray(out.get(ordered, 0) + own)
     return out
-
-
-def _sides(number: int, pairs: list[tuple[int, ...]]) -> np.ndarray:
-    """0 or 1 for each variable, different for those that a table joins. What is joined to nothing
-    is on side 0.
-    """
-    side = np.array(two_sides(number, pairs))
-    for u, w in pairs:
-        if side[u] == side[w]:
-            _refuse("an RBM", f"two sides, got an odd cycle through variables {u} and {w}")
-    return side
 
 
 def _all_close(tables: Any) -> bool:

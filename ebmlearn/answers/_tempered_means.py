@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ..inference import Beliefs
-from ..inference._beliefs import Found
-from ..models._problem import AbstractSampled
-from ..samplers import ParallelTempering
-from ..samplers._adaptation import ladder_of, with_ladder
+from ..inference import Beliefs, Found
+from ..models import AbstractPlainModel, AbstractSampled
+from ..samplers import Ladder, ladder_of, ParallelTempering, with_ladder
 
 
 _RUNGS = 24
@@ -25,9 +23,9 @@ ENOUGH = 5e-3  # an error for which no more steps are made
 _TRIPS = 2  # of a chain, from the hot end to the cold one, without which it is not trusted
 
 
-class Sampled(NamedTuple):
-    """What draws say of all units, and its standard error, the root mean square of all units, for
-    each instance.
+class Judged(NamedTuple):
+    """How beliefs were found, the beliefs, and their standard error, the root mean square of all
+    units, for each instance.
     """
 
     name: str
@@ -35,7 +33,7 @@ class Sampled(NamedTuple):
     error: Float[Array, "*batch"]
 
 
-def sampled(problem: AbstractSampled, key: PRNGKeyArray, seconds: float | int) -> Sampled | None:
+def sampled(problem: AbstractSampled, key: PRNGKeyArray, seconds: float | int) -> Judged | None:
     """Means by chains from random starts. The first steps are left out, and a third of the others;
     of the rest the mean counts, over the steps and chains, of what a unit is given all other units.
     None if the model cannot be sampled, or if replicas moved too little between temperatures within
@@ -65,7 +63,7 @@ def sampled(problem: AbstractSampled, key: PRNGKeyArray, seconds: float | int) -
     return found
 
 
-def _told(ends: "list[_End]", number: int, problem: AbstractSampled) -> Sampled | None:
+def _told(ends: "list[_End]", number: int, problem: AbstractSampled) -> Judged | None:
     """What chains say after some steps, without the first third of them."""
     kept = ends[len(ends) // 3 :]
     if not kept or float((kept[-1].state - kept[0].state).mean()) < _TRIPS:
@@ -75,7 +73,7 @@ def _told(ends: "list[_End]", number: int, problem: AbstractSampled) -> Sampled 
     chains = jax.tree.map(lambda x: x.reshape(number, *shape, *x.shape[1:]), mean)
     means = jax.tree.map(lambda x: x.mean(0), chains)
     # Chains are independent, whatever the time is that each of them needs to forget a state.
-    off = jnp.stack([apart(_chain(chains, k), means, len(shape)) for k in range(number)])
+    off = jax.vmap(lambda one: apart(one, means, len(shape)))(chains)
     error = jnp.sqrt((off**2).sum(0) / (number * (number - 1)))
     beliefs = Beliefs(
         problem,
@@ -85,11 +83,7 @@ def _told(ends: "list[_End]", number: int, problem: AbstractSampled) -> Sampled 
         iterations=jnp.full(shape, len(kept) * _STEPS, jnp.int32),
         residual=error,
     )
-    return Sampled("parallel tempering", beliefs, error)
-
-
-def _chain(chains: PyTree, k: int) -> PyTree:
-    return jax.tree.map(lambda x: x[k], chains)
+    return Judged("parallel tempering", beliefs, error)
 
 
 class _End(NamedTuple):
@@ -103,10 +97,10 @@ class _End(NamedTuple):
 @eqx.filter_jit
 def _advanced(
     sampler: ParallelTempering,
-    model: Any,
+    model: AbstractPlainModel,
     problem: AbstractSampled,
     state: Any,
-    ladder: Any,
+    ladder: Ladder | None,
     key: PRNGKeyArray,
 ) -> _End:
     def told(state: Any) -> PyTree:

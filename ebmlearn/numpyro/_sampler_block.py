@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import log_density
 
 from .. import _checks
 from ..models import AbstractNamedModel
-from ..samplers import AbstractSampler
-from ..samplers._base import require_chain
+from ..samplers import AbstractSampler, require_chain
 from . import _events
 
 
@@ -64,6 +64,8 @@ class SamplerBlock(MCMCKernel):
     after the other, and "parallel" on as many devices.
     """
 
+    sample_field: str = "z"  # pyright: ignore
+
     def __init__(
         self,
         sampler: AbstractSampler,
@@ -83,29 +85,16 @@ class SamplerBlock(MCMCKernel):
         - `steps`: how many steps of the sampler make one of the block.
         """
         require_chain(sampler)
-        if not callable(build):
-            raise TypeError(f"`build` must be a function, got {_checks.describe(build)}.")
-        if not callable(model):
-            got = _checks.describe(model)
-            raise TypeError(f"`model` must be a NumPyro model, a function, got {got}.")
+        _events.check_function("build", build)
+        _events.check_function("model", model, "a NumPyro model, ")
         _checks.count("steps", steps)
         self._sampler = sampler
         self._build = build
-        self._model = model
+        self.model = model
         self._steps = steps
 
     def __repr__(self) -> str:
         return f"SamplerBlock({self._sampler}, steps={self._steps})"
-
-    @property
-    def model(self) -> Callable[..., object]:
-        """The NumPyro model."""
-        return self._model
-
-    @property
-    def sample_field(self) -> str:
-        """The site, in the state of the block."""
-        return "z"
 
     def init(
         self,
@@ -133,13 +122,9 @@ class SamplerBlock(MCMCKernel):
         """Moves the site."""
         model = self._built(model_kwargs)
         ((name, old),) = state.z.items()
-        after, first, second, *keys = jax.random.split(state.rng_key, 3 + self._steps)
-        event = self._rows(model, name, old)
-        start = _events.units(model, event, first)
-        chain = self._sampler.init(model, len(event), key=second, start=start)
-        for key in keys:
-            chain, _ = self._sampler.step(model, chain, key=key)
-        new = _events.event(model, chain.units).reshape(old.shape).astype(old.dtype)
+        self._check_site(model, name, old)
+        key, after = jax.random.split(state.rng_key)
+        new = _events.moved(model, self._sampler, old, self._steps, key)
         return BlockState({name: new}, after)
 
     def _built(self, model_kwargs: dict[str, object] | None) -> AbstractNamedModel:
@@ -154,20 +139,19 @@ class SamplerBlock(MCMCKernel):
             raise TypeError(f"`build` must return a model of its site: {error}") from None
         return model
 
-    def _rows(self, model: AbstractNamedModel, name: str, x: Array) -> Array:
-        """The site as rows of states."""
+    def _check_site(self, model: AbstractNamedModel, name: str, x: Array) -> None:
+        """Raises `ValueError` unless a model is one of the units of the site."""
         if x.shape[-1:] != (_events.size(model),):
             raise ValueError(
                 f"`build` must make a model of the units of site {name!r}, of shape {x.shape},"
                 f" got one of {_events.size(model)} units."
             )
-        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        if model.batch_shape not in ((), rows.shape[:1]):
+        rows = math.prod(x.shape[:-1])
+        if model.batch_shape not in ((), (rows,)):
             raise ValueError(
-                f"`build` must make a single model, or one for each of the {len(rows)} rows of site"
+                f"`build` must make a single model, or one for each of the {rows} rows of site"
                 f" {name!r}, got a batch of shape {model.batch_shape}."
             )
-        return rows.astype(jnp.int32) if model.layers[0].finite else rows
 
     def _compare(
         self, state: BlockState, model_args: tuple, model_kwargs: dict[str, object] | None
@@ -177,24 +161,23 @@ class SamplerBlock(MCMCKernel):
         """
         model = self._built(model_kwargs)
         ((name, first),) = state.z.items()
-        rows = self._rows(model, name, first)
+        self._check_site(model, name, first)
         if not _checks.is_concrete(
             (first, model_args, model_kwargs, eqx.filter(model, eqx.is_array))
         ):
             return
-        values = [rows]
+        values = [first]
         for key in jax.random.split(jax.random.fold_in(state.rng_key, 0), 2):
-            chain = self._sampler.init(model, len(rows), key=key)
-            values.append(_events.event(model, chain.units))
-        densities, potentials = [], []
+            chain = self._sampler.init(model, math.prod(first.shape[:-1]), key=key)
+            drawn = _events.event(model, chain.units)
+            values.append(drawn.reshape(first.shape).astype(first.dtype))
+        told = []
         for x in values:
-            sites = {name: x.reshape(first.shape).astype(first.dtype)}
-            density, _ = log_density(self._model, model_args, model_kwargs or {}, sites)
-            densities.append(float(density))
-            potentials.append(float(_events.log_potential(model, x).sum()))
-        for density, potential in zip(densities[1:], potentials[1:], strict=True):
-            wanted, got = density - densities[0], potential - potentials[0]
-            scale = max(map(abs, (*densities, *potentials)))
+            density, _ = log_density(self.model, model_args, model_kwargs or {}, {name: x})
+            rows = x.reshape(-1, x.shape[-1])
+            told.append((float(density), float(_events.log_potential(model, rows).sum())))
+        scale = np.abs(told).max()
+        for wanted, got in np.array(told[1:]) - told[0]:
             if math.isfinite(wanted) and not abs(wanted - got) <= 1e-3 + 1e-4 * scale:
                 raise ValueError(
                     f"`build` must make the distribution of site {name!r} given all other sites,"
@@ -210,10 +193,4 @@ class SamplerBlock(MCMCKernel):
 
     def wrap_model(self, wrapper: Callable[[Callable], Callable]) -> "SamplerBlock":
         """The block with another NumPyro model."""
-        return SamplerBlock(self._sampler, self._build, wrapper(self._model), self._steps)
-
-    def get_constrain_fn(
-        self, model_args: tuple, model_kwargs: dict[str, object] | None
-    ) -> Callable[[PyTree], PyTree]:
-        """The site is what it is."""
-        return lambda z: z
+        return SamplerBlock(self._sampler, self._build, wrapper(self.model), self._steps)

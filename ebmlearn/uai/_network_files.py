@@ -2,6 +2,7 @@
 
 import math
 import os
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from .. import _checks
 from .._fit._file import write as write_file
 from ..elimination import Network
 from ..models import AbstractModel, TableModel
-from ._tables import to_network
+from ._conversions import to_network
 from ._words import Words
 
 
@@ -147,13 +148,10 @@ def _check_bayes(network: Network) -> None:
                 "`model` must have tables that add up to 1 over their last variable for"
                 f' `kind="BAYES"`, got {worst:g} in table {k}.'
             )
-    parents = {scope[-1]: set(scope[:-1]) for scope in network.scopes}
-    while parents:
-        ready = [v for v, above in parents.items() if not above & parents.keys()]
-        if not ready:
-            raise ValueError(
-                '`model` must have no cycle for `kind="BAYES"`, got one of variables'
-                f" {sorted(parents)[:10]}."
-            )
-        for v in ready:
-            del parents[v]
+    try:
+        TopologicalSorter({scope[-1]: scope[:-1] for scope in network.scopes}).prepare()
+    except CycleError as error:
+        found = sorted(set(error.args[1]))[:10]
+        raise ValueError(
+            f'`model` must have no cycle for `kind="BAYES"`, got one of variables {found}.'
+        ) from None

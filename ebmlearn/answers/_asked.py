@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,15 +10,11 @@ from jaxtyping import Array, Float
 
 from ..elimination import Estimate, Network, Reduced
 from ..factors import Stacks
-from ..inference import Beliefs
-from ..inference._beliefs import Found
-from ..inference._eliminated import networks_of
-from ..models import TableModel
-from ..models._listed import told, whole_stacks
-from ..models._require import Refused
+from ..inference import Beliefs, Found, networks_of
+from ..models import AbstractModel, AbstractSampled, Refused, TableModel, told, whole_stacks
 
 
-def tables_of(model: Any) -> Stacks | None:
+def tables_of(model: AbstractModel) -> Stacks | None:
     """The tables of a model; None if its factors are not tables."""
     try:
         found = whole_stacks(model)
@@ -36,7 +32,7 @@ class Asked(NamedTuple):
 
 
 def asked(
-    problem: Any,
+    problem: AbstractSampled,
     stacks: Stacks,
     deadline: float,
     ask: Callable[[Network, float, int], Estimate | None],

@@ -3,9 +3,7 @@
 import gzip
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,18 +13,13 @@ from ._border import made_from
 
 def mnist(folder: Path) -> dict[str, np.ndarray]:
     """From the four idx files, compressed or not."""
-    names = {
-        "x_train": "train-images",
-        "y_train": "train-labels",
-        "x_test": "t10k-images",
-        "y_test": "t10k-labels",
-    }
     out = {}
-    for key, name in names.items():
-        found = sorted(folder.glob(f"{name}*ubyte*")) if folder.is_dir() else []
-        if not found:
-            raise FileNotFoundError(f"`{folder}` must hold an idx file {name}*, got none.")
-        out[key] = idx(found[0])
+    for part, start in (("train", "train"), ("test", "t10k")):
+        for key, name in (("x", f"{start}-images"), ("y", f"{start}-labels")):
+            found = sorted(folder.glob(f"{name}*ubyte*")) if folder.is_dir() else []
+            if not found:
+                raise FileNotFoundError(f"`{folder}` must hold an idx file {name}*, got none.")
+            out[f"{key}_{part}"] = idx(found[0])
     return out
 
 
@@ -72,20 +65,19 @@ def border(folder: Path) -> dict[str, np.ndarray]:
 
 def caltech(path: Path) -> dict[str, np.ndarray]:
     """From caltech101_silhouettes_28_split1.mat; images are turned from columns to rows."""
-    stored = _mat(path)
     out: dict[str, np.ndarray] = {}
     for part, name in (("train", "train"), ("valid", "val"), ("test", "test")):
-        x, y = _member(path, stored, f"{name}_data"), _member(path, stored, f"{name}_labels")
+        x, y = _mat(path, f"{name}_data"), _mat(path, f"{name}_labels")
         upright = x.reshape(len(x), 28, 28).transpose(0, 2, 1).reshape(len(x), 784)
         out[f"x_{part}_packed"] = _packed(path, upright)
         out[f"y_{part}"] = y.ravel().astype(np.uint8)
-    names = [str(name[0]) for name in _member(path, stored, "classnames").ravel()]
+    names = [str(name[0]) for name in _mat(path, "classnames").ravel()]
     return {**out, "classnames": np.array(names), "n_vis": np.asarray(784)}
 
 
 def frey(path: Path) -> dict[str, np.ndarray]:
     """From frey_rawface.mat, whose columns are images."""
-    faces = _member(path, _mat(path), "ff")
+    faces = _mat(path, "ff")
     if faces.shape[0] != 560:
         raise ValueError(f"`ff` of {path} must have 560 rows, got {faces.shape}.")
     return {"x": np.ascontiguousarray(faces.T).reshape(-1, 28, 20).astype(np.uint8)}
@@ -95,20 +87,17 @@ def nade(paths: list[Path], units: int | None, style: str | None) -> dict[str, n
     """From three text files: libsvm (`label index:value ...`, indices from 1) or amat (numbers, the
     label last).
     """
-    readers: dict[str, Callable] = {"libsvm": libsvm, "amat": amat}
     parts = []
     for path in paths:
-        kind = style or ("amat" if path.suffix == ".amat" else "libsvm")
-        parts.append(readers[kind](path))
+        kind = style or path.suffix.removeprefix(".")
+        parts.append(amat(path) if kind == "amat" else libsvm(path))
     wide = max(x.shape[1] for x, _ in parts)
     units = wide if units is None else units
     if wide > units:
         raise ValueError(f"`--units` must be at least {wide}, as the files have, got {units}.")
     out: dict[str, np.ndarray] = {}
     for part, path, (x, labels) in zip(("train", "valid", "test"), paths, parts, strict=True):
-        filled = np.zeros((len(x), units), x.dtype)
-        filled[:, : x.shape[1]] = x
-        out[f"{part}_packed"] = _packed(path, filled)
+        out[f"{part}_packed"] = _packed(path, np.pad(x, ((0, 0), (0, units - x.shape[1]))))
         if (labels == labels.round()).all():
             out[f"y_{part}"] = labels.astype(np.int32)
     return {**out, "n_vis": np.asarray(units)}
@@ -135,8 +124,7 @@ def libsvm(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"`{path}` must count indices from 1, got a smaller one.")
     out = np.zeros((len(rows), max(max(row, default=1) for row in rows)))
     for k, row in enumerate(rows):
-        for index, value in row.items():
-            out[k, index - 1] = value
+        out[k, np.array([*row], int) - 1] = [*row.values()]
     return out, np.array(labels)
 
 
@@ -156,18 +144,16 @@ def _packed(path: Path, x: np.ndarray) -> np.ndarray:
     return np.packbits(x.astype(np.uint8), axis=1)
 
 
-def _mat(path: Path) -> dict[str, Any]:
+def _mat(path: Path, key: str) -> np.ndarray:
+    """One array of a .mat file."""
     import scipy.io
 
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` must be a .mat file, got none.")
     try:
-        return scipy.io.loadmat(path)
+        stored = scipy.io.loadmat(path)
     except (ValueError, TypeError, NotImplementedError, scipy.io.matlab.MatReadError) as error:
         raise ValueError(f"`{path}` must be a .mat file, got: {error}.") from error
-
-
-def _member(path: Path, stored: dict[str, Any], key: str) -> np.ndarray:
     if key not in stored:
         got = ", ".join(name for name in stored if not name.startswith("__"))
         raise ValueError(f"`{path}` must hold `{key}`, got {got}.")

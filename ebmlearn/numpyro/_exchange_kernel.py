@@ -1,10 +1,10 @@
 import contextlib
 import contextvars
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -16,19 +16,14 @@ from numpyro.infer.util import initialize_model
 
 from .. import _checks
 from ..models import AbstractNamedModel
-from ..samplers import AbstractSampler
-from ..samplers._base import require_chain
-from ..units import _random
+from ..samplers import AbstractSampler, require_chain
+from ..units import accept
 from . import _events
 
 
 # The share of proposals to accept, between what is best for one parameter and for many.
 _TARGET = 0.3
 _inside = contextvars.ContextVar("exchanging", default=False)
-
-
-class Exchanged(eqx.Module):
-    """Stands for a log Z that `ExchangeKernel` cancels."""
 
 
 @contextlib.contextmanager
@@ -119,6 +114,8 @@ class ExchangeKernel(MCMCKernel):
         ```
     """
 
+    sample_field: str = "z"  # pyright: ignore
+
     def __init__(
         self,
         model: Callable[..., object],
@@ -132,14 +129,11 @@ class ExchangeKernel(MCMCKernel):
           are exact if it is not given.
         - `steps`: how many steps the sampler makes for one draw.
         """
-        if not callable(model):
-            got = _checks.describe(model)
-            raise TypeError(f"`model` must be a NumPyro model, a function, got {got}.")
-        given = sampler is not None
-        if given:
+        _events.check_function("model", model, "a NumPyro model, ")
+        if sampler is not None:
             require_chain(sampler)
         _checks.count("steps", steps)
-        self._model = model
+        self.model = model
         self._sampler = sampler
         self._steps = steps
         self._potential: Any = None
@@ -147,17 +141,7 @@ class ExchangeKernel(MCMCKernel):
 
     def __repr__(self) -> str:
         how = "exact draws" if self._sampler is None else f"{self._sampler}, steps={self._steps}"
-        return f"ExchangeKernel({getattr(self._model, '__name__', self._model)}, {how})"
-
-    @property
-    def model(self) -> Callable[..., object]:
-        """The NumPyro model."""
-        return self._model
-
-    @property
-    def sample_field(self) -> str:
-        """The latent sites, in the state of a chain."""
-        return "z"
+        return f"ExchangeKernel({getattr(self.model, '__name__', self.model)}, {how})"
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict[str, object] | None) -> Any:
         """From unconstrained values to those of the sites."""
@@ -178,7 +162,7 @@ class ExchangeKernel(MCMCKernel):
         with _exchanging():
             found = initialize_model(
                 keys[0],
-                self._model,
+                self.model,
                 dynamic_args=True,
                 model_args=model_args,
                 model_kwargs=model_kwargs or {},
@@ -210,10 +194,7 @@ class ExchangeKernel(MCMCKernel):
         self, state: ExchangeState, model_args: tuple, model_kwargs: dict[str, object] | None
     ) -> ExchangeState:
         """One step of a chain, or of several."""
-
-        def step(state: ExchangeState) -> ExchangeState:
-            return self._step(state, model_args, model_kwargs)
-
+        step = functools.partial(self._step, args=model_args, kwargs=model_kwargs)
         return step(state) if state.rng_key.ndim == 0 else jax.vmap(step)(state)
 
     def get_diagnostics_str(self, state: ExchangeState) -> str:  # pyright: ignore
@@ -230,7 +211,7 @@ class ExchangeKernel(MCMCKernel):
         for k, (before, (model, data)) in enumerate(zip(old, new, strict=True)):
             drawn = self._draw(model, data, jax.random.fold_in(two, k))
             ratio = ratio + _total(before[0], drawn) - _total(model, drawn)
-        accepted = _random.accept(ratio, three) > 0
+        accepted = accept(ratio, three) > 0
         accept_prob = jnp.where(jnp.isnan(ratio), 0, jnp.exp(jnp.minimum(ratio, 0)))
         z, energy = jax.tree.map(
             lambda a, b: jnp.where(accepted, a, b), (z, energy), (state.z, state.potential_energy)
@@ -245,7 +226,7 @@ class ExchangeKernel(MCMCKernel):
     def _models(self, z: Any, args: tuple, kwargs: Any) -> list[tuple[Any, Array]]:
         """The model and the data of every observed site whose log Z is to cancel."""
         values = self._constrained(*args, **(kwargs or {}))(z)
-        model = substitute(seed(self._model, jax.random.key(0)), data=values)
+        model = substitute(seed(self.model, jax.random.key(0)), data=values)
         return self._sites(trace(model).get_trace(*args, **(kwargs or {})))
 
     def _sites(self, found: dict[str, Any]) -> list[tuple[Any, Array]]:
@@ -258,9 +239,7 @@ class ExchangeKernel(MCMCKernel):
             while hasattr(base, "base_dist"):
                 masked = masked or isinstance(base, MaskedDistribution)
                 base = base.base_dist
-            if not isinstance(base, EnergyDistribution) or not isinstance(
-                base.log_partition, Exchanged
-            ):
+            if not isinstance(base, EnergyDistribution) or base.how != "exchange":
                 continue
             value = jnp.asarray(site["value"])
             shape = jnp.broadcast_shapes(site["fn"].shape(), value.shape)
@@ -288,18 +267,7 @@ class ExchangeKernel(MCMCKernel):
             scores = jnp.moveaxis(_events.log_potential(model, events), 0, -1)
             chosen = jax.random.categorical(key, scores, shape=shape)
             return events.reshape(len(events), -1)[chosen].astype(data.dtype)
-        rows = data.reshape(math.prod(shape), data.shape[-1])
-        rows = rows.astype(jnp.int32) if _events.is_finite(model) else rows
-        one, two, three = jax.random.split(key, 3)
-        batched, sampler = model.batched(shape), self._sampler
-        units = _events.units(batched, rows, one)
-        chain = sampler.init(batched, len(rows), key=two, start=units)
-
-        def again(k: Any, chain: Any) -> Any:
-            return sampler.step(batched, chain, key=jax.random.fold_in(three, k))[0]
-
-        chain = jax.lax.fori_loop(0, self._steps, again, chain)
-        return _events.event(batched, chain.units).reshape(data.shape).astype(data.dtype)
+        return _events.moved(model.batched(shape), self._sampler, data, self._steps, key)
 
 
 def _total(model: AbstractNamedModel, events: Array) -> Float[Array, ""]:

@@ -29,12 +29,9 @@ def read_evidence(path: str | os.PathLike, counts: Sequence[int]) -> Int[np.ndar
     if not len(words):
         return states
     # A count and pairs are an odd number of words, with the number of samples an even one.
-    first = 0
-    if len(words) % 2 == 0 and words.numbers[0] == 1:
-        first = 1
+    first = int(len(words) % 2 == 0 and words.numbers[0] == 1)
     number = words.whole(first, "the number of observed variables", 0)
-    words.rest(first + 1, 2 * number, f"numbers, {number} pairs of a variable and its state")
-    words.ended(first + 1 + 2 * number, f"{number} pairs of a variable and its state")
+    words.exactly(first + 1, 2 * number, f"numbers, {number} pairs of a variable and its state")
     for at in range(first + 1, len(words), 2):
         v = words.whole(at, "a variable", 0, len(counts) - 1)
         state = words.whole(at + 1, f"a state of variable {v}", 0, counts[v] - 1)
@@ -68,15 +65,12 @@ def read_query(path: str | os.PathLike, counts: Sequence[int]) -> tuple[int, ...
     """
     words = Words(path)
     number = words.whole(0, "the number of variables of the query", 0, len(counts))
-    words.rest(1, number, "variables")
-    words.ended(1 + number, f"{number} variables")
-    query: dict[int, None] = {}
-    for at in range(1, 1 + number):
-        v = words.whole(at, "a variable", 0, len(counts) - 1)
-        if v in query:
-            words.fail(at, f"the query must hold each variable once, got {v} again")
-        query[v] = None
-    return tuple(query)
+    words.exactly(1, number, "variables")
+    query = words.wholes(1, number, "a variable", 0, len(counts) - 1)
+    for k, v in enumerate(query):
+        if v in query[:k]:
+            words.fail(1 + k, f"the query must hold each variable once, got {v} again")
+    return query
 
 
 def write_query(path: str | os.PathLike, query: Sequence[int]) -> None:

@@ -8,18 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from scipy.special import expit
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from ..estimate._likelihood import pseudo_log_likelihood_of
+from ..estimate import pseudo_log_likelihood_of
 from ..learners import AbstractLearner, SAP
 from ..models import RBM
 from ..samplers import Gibbs
-from ._common import check_settings, learner_of, MatrixLike, RandomState, seed, validate_data
+from ._common import checked, Estimator, keeps_dtype, MatrixLike, RandomState, validate_data
 
 
-class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):
     """An RBM as a transformer. It replaces `sklearn.neural_network.BernoulliRBM`, with the same
     arguments, methods and fitted attributes, and works with any learner.
 
@@ -66,17 +66,12 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Fitted attributes: `model_`, the [`ebmlearn.RBM`][]; `components_`, `intercept_hidden_` and
         `intercept_visible_`, its parameters as scikit-learn names them.
         """
-        self.n_components = n_components
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_iter = n_iter
-        self.verbose = verbose
-        self.random_state = random_state
+        super().__init__(n_components, learning_rate, batch_size, n_iter, verbose, random_state)
         self.learner = learner
 
     def fit(self, X: MatrixLike, y: object = None) -> "BernoulliRBM":
         """Trains an RBM on the rows of `X`; `y` is not used."""
-        check_settings(self)
+        self._check_settings()
         rows = self._rows(X, reset=True)
         self._begin(rows)
         size = min(self.batch_size, len(rows))
@@ -96,7 +91,7 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         last call; `y` is not used. A call counts as one epoch for settings of the learner that
         depend on the epoch.
         """
-        check_settings(self)
+        self._check_settings()
         first = not hasattr(self, "model_")
         rows = self._rows(X, reset=first)
         if first:
@@ -119,7 +114,7 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         check_is_fitted(self)
         rows = self._rows(X, reset=False)
-        return np.asarray(_pseudo_log_likelihood(self.model_, jnp.asarray(rows)))
+        return np.asarray(_pseudo_log_likelihood(self.model_, (jnp.asarray(rows),)))
 
     def gibbs(self, v: MatrixLike) -> Bool[np.ndarray, "rows visible"]:
         """Visible units after one step of Gibbs sampling from the visible units `v`."""
@@ -149,34 +144,25 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self.model_.num_hidden
 
     def _learner(self) -> AbstractLearner:
-        return learner_of(self, SAP(Gibbs(), num_chains=self.batch_size))
+        default = SAP(Gibbs(), num_chains=self.batch_size)
+        return checked(default if self.learner is None else self.learner)
 
     def _begin(self, rows: Float[np.ndarray, "rows visible"]) -> None:
-        self._key = jax.random.key(seed(self.random_state))
+        self._key = self._seeded()
         self._epochs = 0
         self.model_ = RBM.init(rows.shape[1], self.n_components, key=self._next_key())
-        self._start(self._learner())
-
-    def _start(self, learner: AbstractLearner) -> None:
-        self._state = learner.init(self.model_, key=self._next_key())
-        self._started = learner
+        self._started = None
 
     def _epoch(self, rows: Float[np.ndarray, "rows visible"], size: int) -> None:
         rate = jnp.asarray(self.learning_rate, self.model_.dtype)
         learner = self._learner()
         if not eqx.tree_equal(learner, self._started):
-            # Settings have changed since the last call.
-            self._start(learner)
-        model, state = _epoch(
-            learner,
-            self.model_,
-            self._state,
-            jnp.asarray(rows),
-            size,
-            rate,
-            jnp.asarray(self._epochs),
-            self._next_key(),
-        )
+            # It is the first call, or settings have changed since the last one.
+            self._state = learner.init(self.model_, key=self._next_key())
+            self._started = learner
+        epoch, key = jnp.asarray(self._epochs), self._next_key()
+        carry = self.model_, self._state
+        model, state = _epoch(learner, carry, jnp.asarray(rows), size, rate, epoch, key)
         if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(model)):
             raise FloatingPointError(
                 f"A parameter is NaN or infinite in iteration {self._epochs + 1}: try a smaller"
@@ -203,16 +189,13 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        assert tags.transformer_tags is not None
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
+        return keeps_dtype(tags)
 
 
 @eqx.filter_jit
 def _epoch(
     learner: AbstractLearner,
-    model: RBM,
-    state: PyTree,
+    carry: tuple[RBM, PyTree],
     rows: Float[Array, "rows visible"],
     size: int,
     rate: Float[Array, ""],
@@ -231,9 +214,7 @@ def _epoch(
         gradient, state, _ = learner.step(model, state, rows[places], key=own, epoch=number)
         return (jax.tree.map(lambda x, g: x - rate * g, model, gradient), state), None
 
-    return jax.lax.scan(step, (model, state), (order, jax.random.split(two, steps)))[0]
+    return jax.lax.scan(step, carry, (order, jax.random.split(two, steps)))[0]
 
 
-@eqx.filter_jit
-def _pseudo_log_likelihood(model: RBM, rows: Float[Array, "rows visible"]) -> Float[Array, " rows"]:
-    return pseudo_log_likelihood_of(model, (rows,))
+_pseudo_log_likelihood = eqx.filter_jit(pseudo_log_likelihood_of)
