@@ -137,8 +137,17 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
             energy += (s.couplings * x[:, 0] * x[:, 1]).sum() - (s.units * s.unit_potentials).sum()
         return energy
 
-    # That of one pair or one unit.
-    compute_factor_energy = staticmethod(factor.EnumFactor.compute_factor_energy)  # pyright: ignore
+    @staticmethod
+    def compute_factor_energy(  # pyright: ignore
+        variables: Sequence[Variable],
+        vars_to_map_states: Mapping[Variable, PyTree],
+        factor_configs: PyTree,
+        log_potentials: PyTree,
+    ) -> PyTree:
+        """The energy of one pair or one unit."""
+        # The configurations are always all of them, in order, of two variables or of one.
+        states = [int(vars_to_map_states[v]) for v in variables]
+        return -float(np.reshape(log_potentials, [v[1] for v in variables])[tuple(states)])
 
 
 @functools.partial(jax.jit, static_argnames=("shapes", "temperature", "normalize"))
