@@ -42,6 +42,17 @@ class CD(AbstractMemoryless, AbstractInferring):
         ```python
         ebmlearn.CD(10, start="random")
         ```
+
+    **Arguments:**
+
+    - `k`: the number of sweeps.
+    - `start`: `"data"` or `"random"`. At random, discrete units are uniform, and real units are
+      drawn as if all other units were 0.
+    - `inference`: the inference of the hidden units given the visible ones, for models without a
+      formula for them, such as a DBM. Mean field by default.
+    - `centred`: follow the gradient of the centred energy instead. Use it with plain gradient
+      descent: Adam rescales each parameter and undoes it.
+    - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
     """
 
     k: int = eqx.field(static=True, default=1)
@@ -85,16 +96,3 @@ def chain(
     """Runs `k` sweeps of block Gibbs sampling."""
     keys = jax.random.split(key, k)
     return jax.lax.fori_loop(0, k, lambda i, layers: sweep(model, layers, keys[i]), layers)
-
-
-CD.__init__.__doc__ = """**Arguments:**
-
-- `k`: the number of sweeps.
-- `start`: `"data"` or `"random"`. At random, discrete units are uniform, and real units are drawn
-  as if all other units were 0.
-- `inference`: the inference of the hidden units given the visible ones, for models without a
-  formula for them, such as a DBM. Mean field by default.
-- `centred`: follow the gradient of the centred energy instead. Use it with plain gradient descent:
-  Adam rescales each parameter and undoes it.
-- `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
-"""

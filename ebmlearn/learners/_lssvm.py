@@ -33,6 +33,12 @@ class LSSVM(AbstractMemoryless, AbstractInferring):
         ```python
         ebmlearn.LSSVM(ebmlearn.BP(iterations=10, product="max"))
         ```
+
+    **Arguments:**
+
+    - `inference`: one that maximises, such as `BP(10, product="max")` or `MPLP()`, or a function
+      from the epoch to one.
+    - `cost`, `centred`, `weight_decay`: as for [`ebmlearn.MSSVM`][].
     """
 
     inference: Inference = eqx.field(converter=as_schedule)
@@ -65,11 +71,3 @@ class LSSVM(AbstractMemoryless, AbstractInferring):
         lost = cost_of(model, rival(model, negative.units, seen), seen, self.cost)
         loss = lost.mean() + energies[0] - energies[1]
         return Phases(positive, negative, loss), None
-
-
-LSSVM.__init__.__doc__ = """**Arguments:**
-
-- `inference`: one that maximises, such as `BP(10, product="max")` or `MPLP()`, or a function from
-  the epoch to one.
-- `cost`, `centred`, `weight_decay`: as for [`ebmlearn.MSSVM`][].
-"""

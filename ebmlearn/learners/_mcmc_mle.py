@@ -46,6 +46,16 @@ class MCMCMLE(AbstractInferring):
         ```python
         ebmlearn.MCMCMLE(num_chains=1000, steps=1000, refresh=1000)
         ```
+
+    **Arguments:**
+
+    - `sampler`: the sampler of the configurations; Gibbs by default.
+    - `num_chains`: the number of configurations, one from each chain.
+    - `steps`: the number of steps of the sampler before the configurations are taken. The chains
+      continue from their last states.
+    - `refresh`: the number of updates after which configurations are drawn again; None draws them
+      only once, before the first update.
+    - `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
     """
 
     sampler: AbstractSampler = eqx.field(default_factory=Gibbs)
@@ -104,15 +114,3 @@ class MCMCMLE(AbstractInferring):
         effective = 1 / (self.num_chains * (weights**2).sum())
         phases = Phases(positive, negative, nothing(model), effective)
         return phases, MCMCMLEState(chains, reference, updates + 1)
-
-
-MCMCMLE.__init__.__doc__ = """**Arguments:**
-
-- `sampler`: the sampler of the configurations; Gibbs by default.
-- `num_chains`: the number of configurations, one from each chain.
-- `steps`: the number of steps of the sampler before the configurations are taken. The chains
-  continue from their last states.
-- `refresh`: the number of updates after which configurations are drawn again; None draws them only
-  once, before the first update.
-- `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
-"""

@@ -34,6 +34,14 @@ class MLE(AbstractMemoryless, AbstractInferring):
         ebmlearn.MLE(ebmlearn.BP(iterations=10))
         ebmlearn.MLE(lambda epoch: ebmlearn.BP(7 + epoch, tol=1e-3))  # more sweeps each epoch
         ```
+
+    **Arguments:**
+
+    - `inference`: an inference of marginals, or a function from the epoch to one.
+    - `centred`: follow the gradient of the centred energy instead.
+    - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
+    - `loss`: whether to report the negative log-likelihood, with the inference's estimate of log Z.
+      It costs a second run of the inference.
     """
 
     inference: Inference = eqx.field(converter=as_schedule)
@@ -61,13 +69,3 @@ class MLE(AbstractMemoryless, AbstractInferring):
             data = free_energy(model, seen, observed, inference).mean()
             loss = data + inference(model).log_partition.mean()
         return Phases(positive, negative, loss), None
-
-
-MLE.__init__.__doc__ = """**Arguments:**
-
-- `inference`: an inference of marginals, or a function from the epoch to one.
-- `centred`: follow the gradient of the centred energy instead.
-- `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
-- `loss`: whether to report the negative log-likelihood, with the inference's estimate of log Z. It
-  costs a second run of the inference.
-"""

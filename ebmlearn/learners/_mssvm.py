@@ -39,6 +39,15 @@ class MSSVM(AbstractMemoryless, AbstractInferring):
         ```python
         ebmlearn.MSSVM(ebmlearn.BP(iterations=10, product="mixed"))
         ```
+
+    **Arguments:**
+
+    - `inference`: one with `product="mixed"`, or a function from the epoch to one. Graphs need
+      `Exact(product="mixed")`.
+    - `cost`: a function of states and the truth, both `[batch, visible]`, that returns the cost of
+      each unit. The loss $\\Delta$ is its sum over the units.
+    - `centred`: follow the gradient of the centred energy instead.
+    - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
     """
 
     inference: Inference = eqx.field(converter=as_schedule)
@@ -72,14 +81,3 @@ class MSSVM(AbstractMemoryless, AbstractInferring):
         margin = lost - free_energy(model, other, observed, inference)
         loss = (margin + free_energy(model, seen, observed, inference)).mean()
         return Phases(positive, negative, loss), None
-
-
-MSSVM.__init__.__doc__ = """**Arguments:**
-
-- `inference`: one with `product="mixed"`, or a function from the epoch to one. Graphs need
-  `Exact(product="mixed")`.
-- `cost`: a function of states and the truth, both `[batch, visible]`, that returns the cost of each
-  unit. The loss $\\Delta$ is its sum over the units.
-- `centred`: follow the gradient of the centred energy instead.
-- `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
-"""

@@ -23,6 +23,11 @@ class PercLoss(AbstractMemoryless):
     logistic regression. Each sweep proposes the most likely visible units given the hidden units of
     the chain, and $\\hat v$ is the proposal of lowest free energy. The loss of an instance is
     $\\max(0, F(v) - F(\\hat v))$; it is zero if no proposal is better than the data.
+
+    **Arguments:**
+
+    - `k`: the number of sweeps.
+    - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
     """
 
     k: int = eqx.field(static=True, default=10)
@@ -88,10 +93,3 @@ def _search(
     start = layers, found, model.complete_energies((found,))
     _, found, lowest = jax.lax.fori_loop(0, k, one, start)
     return found, lowest
-
-
-PercLoss.__init__.__doc__ = """**Arguments:**
-
-- `k`: the number of sweeps.
-- `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
-"""

@@ -37,6 +37,17 @@ class PMPLearner(AbstractContrastive):
 
     The reported loss is the approximate negative log-likelihood of eq. (3). The gradient is that of
     this loss if the samples are maxima of the perturbed models.
+
+    **Arguments:**
+
+    - `sampler`: a [`ebmlearn.PMP`][]. If its `renewal` is below 1, noise and messages persist from
+      step to step.
+    - `num_chains`: the number of samples of the model; by default the number of rows of a batch.
+    - `hidden`: `"exact"` replaces samples of hidden units by their probabilities given the visible
+      units (in a DBM, odd layers given even ones). It has less noise, and the experiments of the
+      paper use it. `"sampled"` follows Algorithm 1 exactly. Hidden variables of a graph are always
+      sampled.
+    - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
     """
 
     sampler: PMP
@@ -123,15 +134,3 @@ class PMPLearner(AbstractContrastive):
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The same max-product without noise."""
         return self.sampler.max_product()
-
-
-PMPLearner.__init__.__doc__ = """**Arguments:**
-
-- `sampler`: a [`ebmlearn.PMP`][]. If its `renewal` is below 1, noise and messages persist from step
-  to step.
-- `num_chains`: the number of samples of the model; by default the number of rows of a batch.
-- `hidden`: `"exact"` replaces samples of hidden units by their probabilities given the visible
-  units (in a DBM, odd layers given even ones). It has less noise, and the experiments of the paper
-  use it. `"sampled"` follows Algorithm 1 exactly. Hidden variables of a graph are always sampled.
-- `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
-"""

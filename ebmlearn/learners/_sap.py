@@ -48,6 +48,17 @@ class SAP(AbstractInferring):
         trajectory = ebmlearn.Trajectory.start(rbm, data, capacity=16)
         ebmlearn.SAP(ebmlearn.TrajectoryTempering(trajectory), num_chains=100)
         ```
+
+    **Arguments:**
+
+    - `sampler`: the sampler of the chains; Gibbs by default.
+    - `num_chains`: the number of chains.
+    - `steps`: the number of steps of the sampler between two updates.
+    - `inference`: the inference of the hidden units given the visible ones, for models without a
+      formula for them, such as a DBM. Mean field by default.
+    - `persistent`: False starts all chains at random before each update. The learned model is then
+      made for such short chains (Nijkamp et al. 2019).
+    - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
     """
 
     sampler: AbstractSampler = eqx.field(default_factory=Gibbs)
@@ -199,19 +210,6 @@ def start(model: Any, sampler: AbstractSampler, num_chains: int, key: Key) -> Py
 def particles(model: Any, units: Any) -> Statistics:
     """The statistics of chains, layers that can be summed out by their means given the others."""
     return model.sampled_statistics(units, True)
-
-
-SAP.__init__.__doc__ = """**Arguments:**
-
-- `sampler`: the sampler of the chains; Gibbs by default.
-- `num_chains`: the number of chains.
-- `steps`: the number of steps of the sampler between two updates.
-- `inference`: the inference of the hidden units given the visible ones, for models without a
-  formula for them, such as a DBM. Mean field by default.
-- `persistent`: False starts all chains at random before each update. The learned model is then
-  made for such short chains (Nijkamp et al. 2019).
-- `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
-"""
 
 
 # The better-known name.

@@ -38,6 +38,11 @@ class DMALA(AbstractSampler):
         samples, info = ebmlearn.sample(model, sampler, 1000, key=0, with_info=True)
         info.accepted.mean()
         ```
+
+    **Arguments:**
+
+    - `step_size`: how freely units change, $\\alpha$ above.
+    - `beta`: the inverse temperature.
     """
 
     step_size: float | Float[Array, ""] = 0.2
@@ -105,10 +110,3 @@ def _changed(model: AbstractPlainModel, old: Layers, new: Layers) -> Array:
         by_unit = (a != b).reshape(a.shape[0], units.size, units.width // max(units.size, 1))
         parts.append(by_unit.any(-1))
     return jnp.concatenate(parts, -1)
-
-
-DMALA.__init__.__doc__ = """**Arguments:**
-
-- `step_size`: how freely units change, $\\alpha$ above.
-- `beta`: the inverse temperature.
-"""

@@ -30,6 +30,15 @@ class Gibbs(AbstractChains):
         ```python
         samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 1000, key=key, num_chains=50, burn_in=100)
         ```
+
+    **Arguments:**
+
+    - `beta`: the inverse temperature; the chains then have the distribution $p(x)^\\beta$,
+      normalised.
+    - `metropolised`: draw units that take turns by Metropolised Gibbs (Liu 1996), which proposes
+      another state than the present one. Binary and categorical units then change more often, so
+      that fewer sweeps are worth an independent draw. Layers that are drawn at once, as in an RBM,
+      and real units are drawn as before.
     """
 
     beta: float | Float[Array, ""] = 1.0
@@ -68,13 +77,3 @@ class Gibbs(AbstractChains):
         layers = sweep(model, layers, key, beta, clamp=clamp, metropolised=self.metropolised)
         info = GibbsInfo(model.energies(layers))
         return ChainState(model.decode(layers), state.clamped), info
-
-
-Gibbs.__init__.__doc__ = """**Arguments:**
-
-- `beta`: the inverse temperature; the chains then have the distribution $p(x)^\\beta$, normalised.
-- `metropolised`: draw units that take turns by Metropolised Gibbs (Liu 1996), which proposes
-  another state than the present one. Binary and categorical units then change more often, so that
-  fewer sweeps are worth an independent draw. Layers that are drawn at once, as in an RBM, and real
-  units are drawn as before.
-"""

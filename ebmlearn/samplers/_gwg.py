@@ -30,6 +30,11 @@ class GibbsWithGradients(AbstractSampler):
     What a change gains is read from the gradient of the energy. That is exact for models of layers,
     whose energy is linear in any one unit, and a guess for an [`ebmlearn.EnergyModel`][]. A step is
     `flips` such proposals.
+
+    **Arguments:**
+
+    - `flips`: how many changes are proposed in a step, one after the other.
+    - `beta`: the inverse temperature.
     """
 
     flips: int = eqx.field(static=True, default=1)
@@ -104,10 +109,3 @@ class GibbsWithGradients(AbstractSampler):
         (layers, *_), accepted = jax.lax.scan(flip, carry, jax.random.split(key, self.flips))
         info = GibbsWithGradientsInfo(model.energies(layers), accepted.mean(0))
         return ChainState(model.decode(layers), state.clamped), info
-
-
-GibbsWithGradients.__init__.__doc__ = """**Arguments:**
-
-- `flips`: how many changes are proposed in a step, one after the other.
-- `beta`: the inverse temperature.
-"""

@@ -49,6 +49,10 @@ class ParallelTempering(AbstractChains):
         sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 11))
         samples = ebmlearn.sample(rbm, sampler, 1000, key=key, num_chains=10, burn_in=100)
         ```
+
+    **Arguments:**
+
+    - `betas`: inverse temperatures that increase to 1; the last is 1.
     """
 
     betas: tuple[float, ...] = eqx.field(metadata=NUMBER, converter=ladder)
@@ -97,9 +101,3 @@ def _repeated(model: AbstractPlainModel, number: int, chains: int) -> AbstractPl
     if model.batch_shape == ():
         return model
     return model.batched((number, chains))
-
-
-ParallelTempering.__init__.__doc__ = """**Arguments:**
-
-- `betas`: inverse temperatures that increase to 1; the last is 1.
-"""

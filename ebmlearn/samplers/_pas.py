@@ -41,6 +41,11 @@ class PAS(AbstractSampler):
         ```python
         samples = ebmlearn.sample(model, ebmlearn.PAS(radius=5), 1000, key=0, burn_in=100)
         ```
+
+    **Arguments:**
+
+    - `radius`: the mean length of a path; the longest has `2 * radius - 1` changes.
+    - `beta`: the inverse temperature.
     """
 
     radius: int = eqx.field(static=True, default=5)
@@ -115,10 +120,3 @@ class PAS(AbstractSampler):
         accepted = _random.accept(beta * (before - after) + back - forward, three)
         info = PASInfo(jnp.where(accepted > 0, after, before), accepted, length)
         return ChainState(model.decode(tree_where(accepted, new, old)), state.clamped), info
-
-
-PAS.__init__.__doc__ = """**Arguments:**
-
-- `radius`: the mean length of a path; the longest has `2 * radius - 1` changes.
-- `beta`: the inverse temperature.
-"""

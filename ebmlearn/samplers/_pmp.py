@@ -99,6 +99,18 @@ class PMP(AbstractSampler):
         ebmlearn.sample(graph_model, ebmlearn.PMP(100), 5, key=key, start={x: states},
                         clamped={x: True})[hidden]
         ```
+
+    **Arguments:**
+
+    - `iterations`: the number of sweeps.
+    - `damping`: the share of its old value that a message keeps, in (0, 1).
+    - `chunk`: the number of samples that are processed at once; the default fits the device, as for
+      [`ebmlearn.BP`][].
+    - `renewal`: the share of variables whose noise is drawn anew in a step. Below 1, messages go on
+      from the step before, so that few sweeps may do in training, and the samples of one step
+      depend on those of the last.
+    - `perturb`: the groups of variables of a graph that get noise, `[S, W]`, or the layers of a
+      model, `["visible"]`. All, if not given. What gets none is at its maximum given the rest.
     """
 
     iterations: int | Int[Array, ""]
@@ -301,17 +313,3 @@ def perturbed(
     states, info, messages_ = each(one, (batch, free, state.messages), size, settings.chunk)
     kept = None if is_off(sampler.renewal, 1) else noise
     return PMPState(model.from_view(states), state.clamped, kept, messages_), info
-
-
-PMP.__init__.__doc__ = """**Arguments:**
-
-- `iterations`: the number of sweeps.
-- `damping`: the share of its old value that a message keeps, in (0, 1).
-- `chunk`: the number of samples that are processed at once; the default fits the device, as for
-  [`ebmlearn.BP`][].
-- `renewal`: the share of variables whose noise is drawn anew in a step. Below 1, messages go on
-  from the step before, so that few sweeps may do in training, and the samples of one step depend
-  on those of the last.
-- `perturb`: the groups of variables of a graph that get noise, `[S, W]`, or the layers of a model,
-  `["visible"]`. All, if not given. What gets none is at its maximum given the rest.
-"""

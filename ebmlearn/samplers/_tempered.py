@@ -43,6 +43,11 @@ class TemperedTransitions(AbstractChains):
         ```python
         ebmlearn.TemperedTransitions(jnp.linspace(0.1, 1, 51))  # 50 intervals
         ```
+
+    **Arguments:**
+
+    - `betas`: inverse temperatures that increase to 1; the last is 1.
+    - `sweeps`: the number of sweeps at each temperature, in each direction.
     """
 
     betas: tuple[float, ...] = eqx.field(metadata=NUMBER, converter=ladder)
@@ -100,10 +105,3 @@ class TemperedTransitions(AbstractChains):
         layers = tree_where(accepted, layers, old)
         info = TemperedTransitionsInfo(model.energies(layers), accepted, ratio)
         return ChainState(model.decode(layers), state.clamped), info
-
-
-TemperedTransitions.__init__.__doc__ = """**Arguments:**
-
-- `betas`: inverse temperatures that increase to 1; the last is 1.
-- `sweeps`: the number of sweeps at each temperature, in each direction.
-"""

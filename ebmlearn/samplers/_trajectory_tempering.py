@@ -66,6 +66,12 @@ class TrajectoryTempering(AbstractChains):
         sampler = ebmlearn.TrajectoryTempering(ebmlearn.Trajectory([first, second, rbm]))
         samples = ebmlearn.sample(rbm, sampler, 1000, key=key, num_chains=10, burn_in=100)
         ```
+
+    **Arguments:**
+
+    - `trajectory`: a [`ebmlearn.Trajectory`][] of models that have the shape of the sampled one.
+      For a conditioned CRBM write `trajectory.condition(features)`.
+    - `sampler`: the sampler that every replica makes a step of, Gibbs by default.
     """
 
     trajectory: Trajectory
@@ -214,11 +220,3 @@ def followed(state: PyTree, model: AbstractPlainModel) -> PyTree:
 
     due = (state.rates[-1] < RATE) & (state.trajectory.count < state.trajectory.capacity)
     return jax.lax.cond(due, grown, lambda state: state, state)
-
-
-TrajectoryTempering.__init__.__doc__ = """**Arguments:**
-
-- `trajectory`: a [`ebmlearn.Trajectory`][] of models that have the shape of the sampled one. For a
-  conditioned CRBM write `trajectory.condition(features)`.
-- `sampler`: the sampler that every replica makes a step of, Gibbs by default.
-"""
