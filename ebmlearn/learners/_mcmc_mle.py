@@ -9,19 +9,19 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import Key
 from ..inference._base import NUMBER
-from ..models import AbstractModel, AbstractPlainModel
+from ..models import AbstractModel
 from ..models._require import refuse, require_fields
 from ..samplers import AbstractSampler, Gibbs
 from ..samplers._base import require_sampler
 from ._base import (
+    AbstractContrastive,
     AbstractInferring,
     as_schedule,
     Inference,
     mean_field,
-    nothing,
     Phases,
-    posterior,
     Product,
+    Told,
 )
 from ._sap import start
 
@@ -34,7 +34,7 @@ class MCMCMLEState(NamedTuple):
     updates: Int[Array, ""]
 
 
-class MCMCMLE(AbstractInferring):
+class MCMCMLE(AbstractInferring, AbstractContrastive):
     """Markov chain Monte Carlo maximum likelihood (Geyer 1991; Salakhutdinov 2009, section 2.2). It
     draws configurations from a reference model $\\theta_0$ and weights them by
     $p_\\theta(x) / p_{\\theta_0}(x)$ while the model $\\theta$ changes. With each update fewer
@@ -83,16 +83,9 @@ class MCMCMLE(AbstractInferring):
         return MCMCMLEState(chains, model, jnp.zeros((), jnp.int32))
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: MCMCMLEState,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: MCMCMLEState, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, MCMCMLEState]:
-        chains, reference, updates = state
+        model, (chains, reference, updates) = require_fields(told.model, "MCMCMLE"), state
         due = updates == 0 if self.refresh is None else updates % self.refresh == 0
 
         def step(i: Any, chains: PyTree) -> PyTree:
@@ -105,12 +98,11 @@ class MCMCMLE(AbstractInferring):
             return chains, reference
 
         chains, reference = jax.lax.cond(due, draw, keep, chains, reference)
-        model = require_fields(model, "MCMCMLE")
         layers = model.encode(chains.units)
         moved = reference.marginal_energies(layers) - model.marginal_energies(layers)
         weights = jax.nn.softmax(moved)
         negative = model.conditional_statistics(layers, model.summed, weights)
-        positive = posterior(model, seen, observed, self.decoder(epoch))
+        positive = told.posterior(self.decoder(epoch))
         effective = 1 / (self.num_chains * (weights**2).sum())
-        phases = Phases(positive, negative, nothing(model), effective)
+        phases = Phases(positive, negative, accepted=effective)
         return phases, MCMCMLEState(chains, reference, updates + 1)

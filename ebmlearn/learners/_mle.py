@@ -2,24 +2,22 @@ from dataclasses import KW_ONLY
 from typing import ClassVar
 
 import equinox as eqx
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from ..inference._base import NUMBER
-from ..models import AbstractPlainModel
 from ._base import (
+    AbstractContrastive,
     AbstractInferring,
     AbstractMemoryless,
     as_schedule,
-    free_energy,
     Inference,
-    nothing,
     Phases,
-    posterior,
     Product,
+    Told,
 )
 
 
-class MLE(AbstractMemoryless, AbstractInferring):
+class MLE(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     """Maximum likelihood with an inference for the intractable expectation: MLE-BP and MLE-MF of
     Ping & Ihler 2017 (eq. (5)), or exact maximum likelihood with [`ebmlearn.Exact`][]. For a CRBM
     without hidden units it is logistic regression, and any inference is exact after one sweep.
@@ -52,20 +50,11 @@ class MLE(AbstractMemoryless, AbstractInferring):
     product: ClassVar[Product] = "sum"
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: None,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: None, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, None]:
         inference = self.decoder(epoch)
-        positive = posterior(model, seen, observed, inference)
-        negative = inference.statistics(model)
-        loss = nothing(model)
+        phases = Phases(told.posterior(inference), inference.statistics(told.model))
         if self.loss:
-            data = free_energy(model, seen, observed, inference).mean()
-            loss = data + inference(model).log_partition.mean()
-        return Phases(positive, negative, loss), None
+            data = told.free_energy(inference).mean()
+            phases = phases._replace(loss=data + inference(told.model).log_partition.mean())
+        return phases, None

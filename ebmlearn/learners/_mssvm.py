@@ -2,27 +2,23 @@ from dataclasses import KW_ONLY
 from typing import ClassVar
 
 import equinox as eqx
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from ..inference._base import NUMBER
-from ..models import AbstractPlainModel
-from ..models._require import require_discrete
 from ._base import (
+    AbstractContrastive,
     AbstractInferring,
     AbstractMemoryless,
     as_schedule,
-    free_energy,
     Inference,
-    no_gaps,
-    one_visible,
     Phases,
-    posterior,
     Product,
+    Told,
 )
-from ._cost import check_cost, Cost, cost_of, hamming, rival, with_cost
+from ._cost import check_cost, Cost, hamming, violation
 
 
-class MSSVM(AbstractMemoryless, AbstractInferring):
+class MSSVM(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     """The marginal structured SVM, which maximises the margin of the visible units with the hidden
     units summed out (Ping & Ihler 2017, eq. (6)).
 
@@ -61,23 +57,10 @@ class MSSVM(AbstractMemoryless, AbstractInferring):
         check_cost(self.cost)
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: None,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: None, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, None]:
-        model = require_discrete(model, "MSSVM")
-        no_gaps(model, observed, self)
-        one_visible(model, seen, self)
         inference = self.decoder(epoch)
-        positive = posterior(model, seen, observed, inference)
-        negative = inference.statistics_of(with_cost(model, seen, self.cost))
-        other = rival(model, negative.units, seen)
-        lost = cost_of(model, other, seen, self.cost)
-        margin = lost - free_energy(model, other, observed, inference)
-        loss = (margin + free_energy(model, seen, observed, inference)).mean()
-        return Phases(positive, negative, loss), None
+        negative, rival, lost = violation(self, told, inference)
+        margin = lost - rival.free_energy(inference)
+        loss = (margin + told.free_energy(inference)).mean()
+        return Phases(told.posterior(inference), negative, loss), None

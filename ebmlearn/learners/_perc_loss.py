@@ -1,21 +1,20 @@
 from dataclasses import KW_ONLY
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from ..inference import AbstractInference
 from ..inference._base import NUMBER
-from ..models import AbstractPlainModel
+from ..models import AbstractLayeredModel
 from ..models._require import require
 from ..samplers._sweep import sweep
-from ._base import AbstractMemoryless, mean_field, no_gaps, one_visible, Phases, rows_in
+from ._base import AbstractContrastive, AbstractMemoryless, mean_field, Phases, Told
 
 
-class PercLoss(AbstractMemoryless):
+class PercLoss(AbstractMemoryless, AbstractContrastive):
     """CD-PercLoss (Mnih, Larochelle & Hinton 2011): a stochastic search for visible units that the
     model prefers to the data, and a perceptron step away from them.
 
@@ -39,29 +38,21 @@ class PercLoss(AbstractMemoryless):
         _checks.count("k", self.k)
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: None,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: None, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, None]:
-        layered: Any = require(model, ("binary",), "PercLoss")
-        no_gaps(model, observed, self)
-        one_visible(model, seen, self)
-        if not layered.is_closed:
+        model = require(told.model, ("binary",), "PercLoss")
+        told.one_visible(self)
+        if not model.is_closed:
             kind = _checks.article(type(model).__name__)
             raise ValueError(f"`model` must have a closed free energy, got {kind}.")
-        (visible,) = seen
-        found, lowest = _search(model, rows_in(seen), self.k, key)
-        data = model.complete_energies(seen)
+        (visible,) = told.seen
+        found, lowest = _search(model, told.rows, self.k, key)
+        data = model.complete_energies(told.seen)
         # Where nothing better was found both sides are the same, and cancel.
         better = lowest < data
         rival = jnp.where(better[:, None], found, visible)
         loss = jnp.maximum(data - lowest, jnp.zeros_like(data)).mean()
-        return Phases(model.complete(seen), model.complete((rival,)), loss), None
+        return Phases(model.complete(told.seen), model.complete((rival,)), loss), None
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, as in the paper."""
@@ -69,7 +60,7 @@ class PercLoss(AbstractMemoryless):
 
 
 def _search(
-    model: Any, size: int, k: int, key: PRNGKeyArray
+    model: AbstractLayeredModel, size: int, k: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "batch visible"], Float[Array, " batch"]]:
     """The visible units of lowest free energy, among the most likely ones given the hidden units of
     each sweep and at the start, and that free energy.

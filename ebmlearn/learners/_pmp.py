@@ -1,5 +1,5 @@
 from dataclasses import KW_ONLY
-from typing import Any, get_args, Literal
+from typing import get_args, Literal
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from ..inference._base import is_off, NUMBER
 from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ..models._require import require_single
 from ..samplers import PMP, PMPInfo, PMPState
-from ._base import AbstractContrastive, Phases, rows_in
+from ._base import AbstractContrastive, Phases, Told
 
 
 Hidden = Literal["sampled", "exact"]
@@ -75,36 +75,28 @@ class PMPLearner(AbstractContrastive):
         return self.sampler.init(model, self.num_chains, key=key)
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: PMPState | None,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: PMPState | None, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, PMPState | None]:
         one, two, three = jax.random.split(key, 3)
-        begin = state
+        model, begin = told.model, state
         if begin is None:
             own = model.batch_shape != () or self.num_chains is None
-            number = rows_in(seen) if own else self.num_chains
+            number = told.rows if own else self.num_chains
             assert number is not None
             begin = self.sampler.init(model, number, key=one)
         else:
             require_single(model)
         end, info = self.sampler.step(model, begin, key=two)
         negative = self._statistics(model, end.units, info)
-        positive, data = self._positive(model, seen, observed, three)
+        positive, data = self._positive(told, three)
         loss = info.perturbed.mean() - data
         return Phases(positive, negative, loss), None if state is None else end
 
-    def _positive(
-        self, model: Any, seen: Any, observed: Any, key: PRNGKeyArray
-    ) -> tuple[Statistics, Float[Array, ""]]:
+    def _positive(self, told: Told, key: PRNGKeyArray) -> tuple[Statistics, Float[Array, ""]]:
         """The statistics of the data, and their mean log-potential with hidden units summed out or,
         where these are sampled, the perturbed maximum over them.
         """
+        model, seen, observed = told
 
         def formula() -> tuple[Statistics, Float[Array, ""]]:
             return model.complete(seen), -model.complete_energies(seen).mean()
@@ -120,7 +112,7 @@ class PMPLearner(AbstractContrastive):
             return sampled()
         return model.if_complete(seen, observed, formula, sampled)
 
-    def _statistics(self, model: Any, units: Any, info: PMPInfo) -> Statistics:
+    def _statistics(self, model: AbstractPlainModel, units: PyTree, info: PMPInfo) -> Statistics:
         """The statistics of samples. Those that break a factor have not converged."""
         out = model.sampled_statistics(units, self.hidden == "exact")
         settled = (info.residual <= _SETTLED) & jnp.isfinite(info.energy)

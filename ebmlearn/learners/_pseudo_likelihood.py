@@ -1,5 +1,3 @@
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
@@ -11,25 +9,21 @@ from ..inference import AbstractInference
 from ..models import AbstractModel
 from ..models._base import with_inside
 from ._base import (
-    AbstractLearner,
+    AbstractMemoryless,
     mean_field,
     Metric,
     Model,
-    no_gaps,
     prediction_error,
     StepInfo,
+    Told,
 )
 
 
-class PseudoLikelihood(AbstractLearner):
+class PseudoLikelihood(AbstractMemoryless):
     """Maximum pseudo-likelihood (Besag 1975): each visible unit is to be likely given all others,
     hidden units summed out. No log Z, no sampling; for a model that is not right it gives another
     answer than maximum likelihood. Of a graph, data must tell all variables.
     """
-
-    def init(self, model: AbstractModel, *, key: Key) -> None:
-        """Nothing: this learner carries no state."""
-        return
 
     def trained(self, model: AbstractModel) -> PyTree[bool]:
         """The arrays that the model marks as trained."""
@@ -61,12 +55,12 @@ class PseudoLikelihood(AbstractLearner):
 
 
 @eqx.filter_jit
-def _step(learner: PseudoLikelihood, model: Any, batch: Any) -> tuple[Any, Array]:
-    def loss(model: Any) -> Array:
-        given, seen, observed = model.observe(batch)
-        require_conditionals(given, "PseudoLikelihood")
-        no_gaps(given, observed, learner)
-        return -pseudo_log_likelihood_of(given, seen).mean()
+def _step(learner: PseudoLikelihood, model: Model, batch: Batch) -> tuple[Model, Array]:
+    def loss(model: Model) -> Array:
+        told = Told.by(model, batch)
+        require_conditionals(told.model, "PseudoLikelihood")
+        told.no_gaps(learner)
+        return -pseudo_log_likelihood_of(told.model, told.seen).mean()
 
     # By filter: the wires of a graph are integers.
     value, gradient = eqx.filter_value_and_grad(loss)(model)

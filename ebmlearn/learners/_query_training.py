@@ -153,10 +153,10 @@ class _Entropy(AbstractComparedMetric):
     queries: AbstractQueries
     network: Network = Network()
 
-    def __call__(self, model: QueryModel, validation: Any, epoch: Any) -> Float[Array, ""]:
+    def __call__(self, model: AbstractModel, validation: Any, epoch: Any) -> Float[Array, ""]:
         return mean_entropy(model, validation, self.queries, self.network, key=0)
 
-    def simple(self, model: QueryModel, data: Any, validation: Any) -> float:
+    def simple(self, model: AbstractModel, data: Any, validation: Any) -> float:
         return independent_entropy(model, data, validation, self.queries, key=0)
 
     def worse(self, value: float, simple: float) -> str:
@@ -176,7 +176,7 @@ def _checked(model: AbstractModel) -> QueryModel:
 
 @eqx.filter_jit
 def _loss(
-    model: Any, learner: QueryTraining, rows: Any, key: PRNGKeyArray
+    model: AbstractModel, learner: QueryTraining, rows: Any, key: PRNGKeyArray
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     asked = draw(learner.queries, model, rows.shape[0], key=key)
     sums, targets, settled = cross_entropy(model, rows, asked, learner.network)

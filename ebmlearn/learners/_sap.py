@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,24 +10,24 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import AnyArray, Key
 from ..inference._base import NUMBER
-from ..models import AbstractModel, AbstractPlainModel, Statistics
+from ..models import AbstractModel
 from ..models._require import require_chains
 from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
 from ..samplers._base import require_sampler, share_accepted
 from ..samplers._trajectory_tempering import followed
 from ._base import (
+    AbstractContrastive,
     AbstractInferring,
     as_schedule,
     Inference,
     mean_field,
-    nothing,
     Phases,
-    posterior,
     Product,
+    Told,
 )
 
 
-class SAP(AbstractInferring):
+class SAP(AbstractInferring, AbstractContrastive):
     """The stochastic approximation procedure (Younes 1989; Tieleman 2008; Salakhutdinov 2009,
     Algorithm 1): chains continue from step to step and follow the model, which must change slowly.
 
@@ -84,15 +84,9 @@ class SAP(AbstractInferring):
         return start(model, self.sampler, self.num_chains, key)
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: PyTree,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: PyTree, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, PyTree]:
+        model = told.model
         if not self.persistent:
             key, own = jax.random.split(key)
             state = self.sampler.init(model, self.num_chains, key=own)
@@ -102,9 +96,9 @@ class SAP(AbstractInferring):
         )
         state, info = self.sampler.step(model, state, key=keys[-1])
         state = followed(state, model)
-        positive = posterior(model, seen, observed, self.decoder(epoch))
-        negative = particles(model, state.units)
-        return Phases(positive, negative, nothing(model), share_accepted(info)), state
+        positive = told.posterior(self.decoder(epoch))
+        negative = model.sampled_statistics(state.units, True)
+        return Phases(positive, negative, accepted=share_accepted(info)), state
 
 
 class TransSAPState(NamedTuple):
@@ -114,7 +108,7 @@ class TransSAPState(NamedTuple):
     updates: Int[Array, ""]
 
 
-class TransSAP(AbstractInferring):
+class TransSAP(AbstractInferring, AbstractContrastive):
     """Stochastic approximation with tempered transitions, Trans-SAP (Salakhutdinov 2009, section
     3). It is [`ebmlearn.SAP`][] with Gibbs sweeps, but from time to time all chains make a tempered
     transition, which moves them between modes that Gibbs sampling does not leave. The model does
@@ -175,20 +169,13 @@ class TransSAP(AbstractInferring):
         return TransSAPState(chains, jnp.zeros((), jnp.int32))
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: TransSAPState,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: TransSAPState, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, TransSAPState]:
         one, two = jax.random.split(key)
-        chains, updates = state
+        model, (chains, updates) = told.model, state
         # Not after the update that has just been made, but before the one that is due.
         due = (updates >= self.begin) & ((updates - self.begin) % self.every == self.every - 1)
-        nan = nothing(model)
+        nan = jnp.asarray(jnp.nan, model.dtype)
 
         def run(chains: PyTree) -> tuple[PyTree, Float[Array, ""]]:
             chains, info = self.tempered.step(model, chains, key=one)
@@ -196,20 +183,16 @@ class TransSAP(AbstractInferring):
 
         chains, accepted = jax.lax.cond(due, run, lambda chains: (chains, nan), chains)
         chains, _ = Gibbs().step(model, chains, key=two)
-        positive = posterior(model, seen, observed, self.decoder(epoch))
-        negative = particles(model, chains.units)
-        return Phases(positive, negative, nan, accepted), TransSAPState(chains, updates + 1)
+        positive = told.posterior(self.decoder(epoch))
+        negative = model.sampled_statistics(chains.units, True)
+        phases = Phases(positive, negative, accepted=accepted)
+        return phases, TransSAPState(chains, updates + 1)
 
 
-def start(model: Any, sampler: AbstractSampler, num_chains: int, key: Key) -> PyTree:
+def start(model: AbstractModel, sampler: AbstractSampler, num_chains: int, key: Key) -> PyTree:
     """Chains that persist: a CRBM would need its own for every row of features."""
     require_chains(model, "chains that persist")
     return sampler.init(model, num_chains, key=key)
-
-
-def particles(model: Any, units: Any) -> Statistics:
-    """The statistics of chains, layers that can be summed out by their means given the others."""
-    return model.sampled_statistics(units, True)
 
 
 # The better-known name.
