@@ -1,6 +1,6 @@
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,14 +10,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray, Batch, Key
 from ..estimate import error_rate, predict
-from ..inference import AbstractInference, MeanField
-from ..inference._base import is_off
-from ..models import AbstractModel, AbstractPlainModel, Statistics
-from ..models._require import refuse
+from ..inference import AbstractInference, is_off, MeanField
+from ..models import AbstractModel, AbstractPlainModel, refuse, Statistics
 
 
 Model = TypeVar("Model", bound=AbstractModel)
-Product = Literal["sum", "max", "mixed"]
 
 
 class Schedule(eqx.Module):
@@ -38,9 +35,7 @@ class Schedule(eqx.Module):
 Inference = AbstractInference | Schedule
 
 
-def as_schedule(
-    inference: Inference | Callable[[Any], AbstractInference],
-) -> Inference:
+def as_schedule(inference: Inference | Callable[[Any], AbstractInference]) -> Inference:
     """An inference, or a schedule of them from a function."""
     if isinstance(inference, AbstractInference | Schedule):
         return inference
@@ -110,13 +105,7 @@ class AbstractLearner(eqx.Module):
 
     @abc.abstractmethod
     def step(
-        self,
-        model: Model,
-        state: PyTree,
-        batch: Batch,
-        *,
-        key: Key,
-        epoch: int | Int[Array, ""],
+        self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]
     ) -> tuple[Model, PyTree, StepInfo]:
         """Computes the gradient of one step, for gradient descent.
 
@@ -293,13 +282,7 @@ class AbstractContrastive(AbstractLearner):
         """The statistics of both sides, and the new state."""
 
     def step(
-        self,
-        model: Model,
-        state: PyTree,
-        batch: Batch,
-        *,
-        key: Key,
-        epoch: int | Int[Array, ""],
+        self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]
     ) -> tuple[Model, PyTree, StepInfo]:
         """The gradient of one step: see [`ebmlearn.AbstractLearner`][]."""
         model.check(batch)
@@ -317,17 +300,25 @@ class AbstractMemoryless(AbstractLearner):
 
 
 class AbstractInferring(AbstractLearner):
-    """A learner with an inference, of the product that it needs."""
+    """A learner with an inference that maximises what it needs."""
 
     inference: eqx.AbstractVar[Inference]
-    product: ClassVar[Product]
+    maximises: ClassVar[str]
 
     def __check_init__(self):
         self.decoder()
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference of that epoch."""
-        return at_epoch(self.inference, epoch, self.product)
+        found = self.inference
+        found = found(epoch) if isinstance(found, Schedule) else found
+        if found.maximises != self.maximises:
+            wanted, what, _ = _MAXIMISED[self.maximises]
+            raise ValueError(
+                f"`inference` must {what}, as `{wanted}` does, got {type(found).__name__}, which"
+                f" {_MAXIMISED[found.maximises][2]}."
+            )
+        return found
 
 
 @eqx.filter_jit
@@ -395,30 +386,13 @@ def mean_field() -> MeanField:
     return MeanField(50, tol=1e-3)
 
 
-def at_epoch(
-    inference: Inference, epoch: int | Int[Array, ""], product: Product
-) -> AbstractInference:
-    """The inference of an epoch, of the product that a learner needs."""
-    if isinstance(inference, Schedule):
-        inference = inference(epoch)
-    if inference.maximises != _MAXIMISES[product]:
-        wanted, what = _WANTED[product]
-        raise ValueError(
-            f"`inference` must {what}, as `{wanted}` does, got {type(inference).__name__}, which"
-            f" {_DOES[inference.maximises]}."
-        )
-    return inference
-
-
-# What an inference must maximise to serve for a product, how to get one, and what others do.
-_MAXIMISES = {"sum": "nothing", "max": "all", "mixed": "visible"}
-_WANTED = {
-    "sum": ("BP(10)", "give marginals"),
-    "max": ('BP(10, product="max")', "maximise over all units"),
-    "mixed": ('BP(10, product="mixed")', "maximise over the visible units"),
-}
-_DOES = {
-    "nothing": "gives marginals",
-    "all": "maximises over all units",
-    "visible": "maximises over the visible units",
+# What an inference may maximise: how to get one, what it must do, and what it does.
+_MAXIMISED = {
+    "nothing": ("BP(10)", "give marginals", "gives marginals"),
+    "all": ('BP(10, product="max")', "maximise over all units", "maximises over all units"),
+    "visible": (
+        'BP(10, product="mixed")',
+        "maximise over the visible units",
+        "maximises over the visible units",
+    ),
 }

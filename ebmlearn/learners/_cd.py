@@ -6,10 +6,9 @@ import jax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from .. import _checks
-from ..inference._base import NUMBER
-from ..models._require import require_chains
-from ..samplers._base import start_chains
-from ..samplers._sweep import sweep
+from ..inference import NUMBER
+from ..models import require_chains
+from ..samplers import start_chains, sweep
 from ._base import (
     AbstractContrastive,
     AbstractInferring,
@@ -18,7 +17,6 @@ from ._base import (
     Inference,
     mean_field,
     Phases,
-    Product,
     Told,
 )
 
@@ -58,7 +56,7 @@ class CD(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    product: ClassVar[Product] = "sum"
+    maximises: ClassVar[str] = "nothing"
 
     def __check_init__(self):
         _checks.count("k", self.k)

@@ -8,8 +8,7 @@ from jaxtyping import Array, Float, Num, PyTree
 from .. import _checks
 from .._types import AnyArray
 from ..inference import AbstractInference
-from ..models import AbstractPlainModel, AbstractProblem, Statistics
-from ..models._require import require_discrete
+from ..models import AbstractPlainModel, AbstractProblem, require_discrete, Statistics
 from ._base import Told
 
 

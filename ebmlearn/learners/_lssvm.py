@@ -4,7 +4,7 @@ from typing import ClassVar
 import equinox as eqx
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from ..inference._base import NUMBER
+from ..inference import NUMBER
 from ._base import (
     AbstractContrastive,
     AbstractInferring,
@@ -12,7 +12,6 @@ from ._base import (
     as_schedule,
     Inference,
     Phases,
-    Product,
     Told,
 )
 from ._cost import check_cost, Cost, hamming, violation
@@ -43,7 +42,7 @@ class LSSVM(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    product: ClassVar[Product] = "max"
+    maximises: ClassVar[str] = "all"
 
     def __check_init__(self):
         check_cost(self.cost)

@@ -8,11 +8,9 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Key
-from ..inference._base import NUMBER
-from ..models import AbstractModel
-from ..models._require import refuse, require_fields
-from ..samplers import AbstractSampler, Gibbs
-from ..samplers._base import require_sampler
+from ..inference import NUMBER
+from ..models import AbstractModel, refuse, require_fields
+from ..samplers import AbstractSampler, after_steps, Gibbs, require_sampler
 from ._base import (
     AbstractContrastive,
     AbstractInferring,
@@ -20,7 +18,6 @@ from ._base import (
     Inference,
     mean_field,
     Phases,
-    Product,
     Told,
 )
 from ._sap import start
@@ -66,7 +63,7 @@ class MCMCMLE(AbstractInferring, AbstractContrastive):
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    product: ClassVar[Product] = "sum"
+    maximises: ClassVar[str] = "nothing"
 
     def __check_init__(self):
         require_sampler(self.sampler)
@@ -88,16 +85,10 @@ class MCMCMLE(AbstractInferring, AbstractContrastive):
         model, (chains, reference, updates) = require_fields(told.model, "MCMCMLE"), state
         due = updates == 0 if self.refresh is None else updates % self.refresh == 0
 
-        def step(i: Any, chains: PyTree) -> PyTree:
-            return self.sampler.step(model, chains, key=jax.random.fold_in(key, i))[0]
-
         def draw(chains: PyTree, reference: Any) -> tuple[PyTree, Any]:
-            return jax.lax.fori_loop(0, self.steps, step, chains), model
+            return after_steps(self.sampler, model, chains, key, self.steps), model
 
-        def keep(chains: PyTree, reference: Any) -> tuple[PyTree, Any]:
-            return chains, reference
-
-        chains, reference = jax.lax.cond(due, draw, keep, chains, reference)
+        chains, reference = jax.lax.cond(due, draw, lambda *kept: kept, chains, reference)
         layers = model.encode(chains.units)
         moved = reference.marginal_energies(layers) - model.marginal_energies(layers)
         weights = jax.nn.softmax(moved)

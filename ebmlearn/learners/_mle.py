@@ -4,7 +4,7 @@ from typing import ClassVar
 import equinox as eqx
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from ..inference._base import NUMBER
+from ..inference import NUMBER
 from ._base import (
     AbstractContrastive,
     AbstractInferring,
@@ -12,7 +12,6 @@ from ._base import (
     as_schedule,
     Inference,
     Phases,
-    Product,
     Told,
 )
 
@@ -47,7 +46,7 @@ class MLE(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
     loss: bool = eqx.field(static=True, default=False)
-    product: ClassVar[Product] = "sum"
+    maximises: ClassVar[str] = "nothing"
 
     def phases(
         self, told: Told, state: None, *, key: PRNGKeyArray, epoch: Int[Array, ""]

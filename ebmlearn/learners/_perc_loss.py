@@ -6,11 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
-from ..inference import AbstractInference
-from ..inference._base import NUMBER
-from ..models import AbstractLayeredModel
-from ..models._require import require
-from ..samplers._sweep import sweep
+from ..inference import AbstractInference, NUMBER
+from ..models import AbstractLayeredModel, require
+from ..samplers import sweep
 from ._base import AbstractContrastive, AbstractMemoryless, mean_field, Phases, Told
 
 

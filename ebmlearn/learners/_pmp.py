@@ -8,10 +8,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Key
-from ..inference import AbstractInference
-from ..inference._base import is_off, NUMBER
-from ..models import AbstractModel, AbstractPlainModel, Statistics
-from ..models._require import require_single
+from ..inference import AbstractInference, is_off, NUMBER
+from ..models import AbstractModel, AbstractPlainModel, require_single, Statistics
 from ..samplers import PMP, PMPInfo, PMPState
 from ._base import AbstractContrastive, Phases, Told
 

@@ -4,19 +4,10 @@ from jaxtyping import Array, Int, PyTree
 
 from .. import _checks
 from .._types import Batch, Key
-from ..estimate._likelihood import pseudo_log_likelihood_of, require_conditionals
+from ..estimate import pseudo_log_likelihood_of, require_conditionals
 from ..inference import AbstractInference
-from ..models import AbstractModel
-from ..models._base import with_inside
-from ._base import (
-    AbstractMemoryless,
-    mean_field,
-    Metric,
-    Model,
-    prediction_error,
-    StepInfo,
-    Told,
-)
+from ..models import AbstractModel, with_inside
+from ._base import AbstractMemoryless, mean_field, Metric, Model, prediction_error, StepInfo, Told
 
 
 class PseudoLikelihood(AbstractMemoryless):
@@ -34,13 +25,7 @@ class PseudoLikelihood(AbstractMemoryless):
         return prediction_error(self, model)
 
     def step(
-        self,
-        model: Model,
-        state: PyTree,
-        batch: Batch,
-        *,
-        key: Key,
-        epoch: int | Int[Array, ""],
+        self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]
     ) -> tuple[Model, PyTree, StepInfo]:
         """The gradient of one step: see [`ebmlearn.AbstractLearner`][]."""
         model.check(batch)

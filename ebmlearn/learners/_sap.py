@@ -9,12 +9,16 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..inference._base import NUMBER
-from ..models import AbstractModel
-from ..models._require import require_chains
-from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
-from ..samplers._base import require_sampler, share_accepted
-from ..samplers._trajectory_tempering import followed
+from ..inference import NUMBER
+from ..models import AbstractModel, require_chains
+from ..samplers import (
+    AbstractSampler,
+    followed,
+    Gibbs,
+    require_sampler,
+    share_accepted,
+    TemperedTransitions,
+)
 from ._base import (
     AbstractContrastive,
     AbstractInferring,
@@ -22,7 +26,6 @@ from ._base import (
     Inference,
     mean_field,
     Phases,
-    Product,
     Told,
 )
 
@@ -69,7 +72,7 @@ class SAP(AbstractInferring, AbstractContrastive):
     persistent: bool = eqx.field(static=True, default=True)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    product: ClassVar[Product] = "sum"
+    maximises: ClassVar[str] = "nothing"
 
     def __check_init__(self):
         require_sampler(self.sampler)
@@ -128,7 +131,7 @@ class TransSAP(AbstractInferring, AbstractContrastive):
     inference: Inference = eqx.field(converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    product: ClassVar[Product] = "sum"
+    maximises: ClassVar[str] = "nothing"
 
     def __init__(
         self,
