@@ -4,7 +4,6 @@ A move takes one unit to one of its other states. The moves of all units lie alo
 of a unit beside each other.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -17,10 +16,7 @@ from .. import _checks
 from ..models import AbstractModel, AbstractPlainModel, require_numbered
 from ..units import _random
 from ._base import AbstractSampler, ChainState, tree_where
-from ._sweep import joined
-
-
-Layers = Sequence[Float[Array, "chains _"]]
+from ._sweep import joined, Layers
 
 
 class AbstractMoving(AbstractSampler):

@@ -122,7 +122,7 @@ def drawn(
     """Draws one layer given all others. `held` are the units that keep their states."""
     old, units = layers[layer], model.layers[layer]
     outside = model.field(layers, layer, inside=False)
-    if not _is_one(beta):
+    if not (isinstance(beta, float) and beta == 1.0):
         units = units.tempered(beta)
     inner = [block for block in model.blocks() if block.first == block.second == layer]
     step = old.shape[-1] // max(units.size, 1)
@@ -243,10 +243,6 @@ def _flipped(x: Array, step: int) -> Array:
     """An array whose last axis is units of `step` columns, these in the opposite order."""
     by_unit = x.reshape(*x.shape[:-1], x.shape[-1] // step, step)
     return by_unit[..., ::-1, :].reshape(x.shape)
-
-
-def _is_one(beta: Beta) -> bool:
-    return isinstance(beta, float) and beta == 1.0
 
 
 def _times(beta: Beta, field: Float[Array, "chains n"]) -> Float[Array, "chains n"]:
