@@ -48,9 +48,12 @@ def known() -> set[str]:
 
 
 def test_every_public_name_stands_once_in_the_reference():
+    """Of what rooms export to each other, all abstract classes and what else is of use."""
     pages = "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "api").glob("*.md")))
     shown = Counter(re.findall(r"^::: (\S+)$", pages, re.MULTILINE))
-    assert set(shown) == known()
+    assert set(shown) <= known()
+    abstract = {name for name in known() if name.rpartition(".")[2].startswith("Abstract")}
+    assert abstract.union(*map(public, PACKAGES)) <= set(shown)
     assert [name for name, times in shown.items() if times > 1] == []
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import ebmlearn as ebm
 from ebmlearn import datasets
+from ebmlearn.learners._base import Told
 
 
 KEY = jax.random.key(0)
@@ -157,7 +158,8 @@ def test_centred_gradient():
     flat, back = jax.flatten_util.ravel_pytree(model)
     jacobian = jax.jacobian(lambda x, mu: jax.flatten_util.ravel_pytree(back(x).uncentred(mu))[0])
     first = jnp.zeros((), jnp.int32)
-    found, _ = ebm.CD(1).phases(model, None, (jnp.asarray(v),), None, key=KEY, epoch=first)
+    told = Told(model, (jnp.asarray(v),), None)
+    found, _ = ebm.CD(1).phases(told, None, key=KEY, epoch=first)
     data, chains = found.positive, found.negative
     mu = jax.tree.map(lambda a, b: (a.mean(0) + b.mean(0)) / 2, data.units, chains.units)
     j = np.asarray(jacobian(flat, mu), np.float64)

@@ -19,7 +19,7 @@ from transitions import configurations, layered, scores
 import ebmlearn as ebm
 from ebmlearn.estimate import _log_partition, Estimate
 from ebmlearn.estimate._bennett import bennett, mbar, standard_error
-from ebmlearn.estimate._path import independent, Straight, temper
+from ebmlearn.estimate._path import independent, Path, temper
 from ebmlearn.samplers._sweep import sweep
 
 
@@ -101,7 +101,7 @@ def test_energies_and_sweeps_on_a_straight_path_are_those_of_the_models_on_it(na
     rng = np.random.default_rng(11)
     model = MODELS[name](rng)
     base = tuple(jnp.asarray(rng.normal(size=x.shape), x.dtype) for x in model.unary())
-    path = Straight(model, base)
+    path = Path(model, base)
     key = jax.random.key(12)
     states = independent(path, 50, *jax.random.split(key))
     betas = jnp.asarray([0.0, 0.3, 1.0], jnp.float32)
@@ -127,7 +127,7 @@ def test_chains_at_several_temperatures_are_swept_at_their_own(source):
     def for_all(x):
         return jnp.repeat(jnp.asarray(x)[:, None], chains, axis=1)
 
-    places = Straight(model, base).at(jnp.asarray(betas, jnp.float32))
+    places = Path(model, base).at(jnp.asarray(betas, jnp.float32))
     states = [for_all(x) for x in (v, np.zeros((3, 5), "f"))]
     moves = None if source is None else for_all(source)
     _, hidden = places.swept(states, jax.random.key(14), moves)

@@ -26,7 +26,11 @@ KEY = jax.random.key(0)
 
 def matrix_of(monkeypatch, first, model, choices, **options):
     """The transition matrix of both replicas of a trajectory of two models."""
-    monkeypatch.setattr(_trajectory_tempering, "each", looped)
+
+    def on_each(function, models, shape, *arrays):
+        return looped(lambda own, *x: function(eqx.combine(own, shape), *x), models, *arrays)
+
+    monkeypatch.setattr(_trajectory_tempering, "on_each", on_each)
     sampler = ebm.TrajectoryTempering(ebm.Trajectory([first, model]), **options)
     matrix = transition_matrix(monkeypatch, model, sampler, choices, replicas=2)
     return matrix, np.outer(probabilities(first), probabilities(model)).ravel()

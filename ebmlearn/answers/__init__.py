@@ -4,4 +4,9 @@ from ._asked import marginals_of as marginals_of, tabled as tabled
 from ._auto import Auto as Auto
 from ._maximum import maximum as maximum
 from ._propagated import propagated as propagated
-from ._query import joint_query as joint_query, query as query, QueryInfo as QueryInfo
+from ._query import (
+    asker as asker,
+    joint_query as joint_query,
+    query as query,
+    QueryInfo as QueryInfo,
+)

@@ -8,10 +8,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..models import AbstractPlainModel
-from ..models._require import refuse, require_chains, require_layers, require_single
-from ..samplers._base import start_chains
-from ._path import AbstractPath, independent, log_mean, straight, walk
+from ..models import AbstractPlainModel, require_layers
+from ..samplers import start_chains
+from ._path import independent, log_mean, Path, require_annealed, walk
 
 
 class AISEstimate(eqx.Module):
@@ -118,12 +117,11 @@ def reverse_ais(
     return _annealed(path, positions[::-1], layers, key, -1)
 
 
-def _checked(model: Any, base: Any, betas: Any) -> tuple[AbstractPath, Float[Array, " betas"]]:
+def _checked(
+    model: AbstractPlainModel, base: Any, betas: Any
+) -> tuple[Path, Float[Array, " betas"]]:
     """The path, and the positions of its steps."""
-    require_chains(model, "annealing")
-    if not model.finite:
-        refuse(model, "have units of finitely many states for annealing")
-    require_single(model)
+    require_annealed(model, "annealing")
     unary = model.unary()
     dtype = unary[0].dtype
     if base is None:
@@ -145,11 +143,11 @@ def _checked(model: Any, base: Any, betas: Any) -> tuple[AbstractPath, Float[Arr
                 f"`betas` must be a number of steps, or increase from 0 to 1, got {got}."
             )
     rest = tuple(jnp.zeros_like(bias) for bias in unary[1:])
-    return straight(model, (base, *rest)), jnp.asarray(positions, dtype)
+    return Path(model, (base, *rest)), jnp.asarray(positions, dtype)
 
 
 def _annealed(
-    path: AbstractPath,
+    path: Path,
     positions: Float[Array, " betas"],
     layers: list[Float[Array, "1 chains _"]],
     key: PRNGKeyArray,
@@ -169,7 +167,7 @@ def _annealed(
 
 @eqx.filter_jit
 def _log_weights(
-    path: AbstractPath,
+    path: Path,
     positions: Float[Array, "betas 1"],
     layers: list[Float[Array, "1 chains _"]],
     key: PRNGKeyArray,

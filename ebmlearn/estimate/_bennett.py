@@ -81,8 +81,7 @@ def _sums(
 
 
 def mbar(
-    energies: Float[np.ndarray, "models draws places chains"],
-    start: Float[np.ndarray, " models"],
+    energies: Float[np.ndarray, "models draws places chains"], start: Float[np.ndarray, " models"]
 ) -> tuple[Float[np.ndarray, " models"], Float[np.ndarray, "models chains"]]:
     """The log-normalisers of many models from draws of all of them, that of the first being 0: the
     multistate Bennett acceptance ratio (Shirts & Chodera 2008). It uses the energies of each draw

@@ -7,14 +7,17 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractNamedModel, AbstractPlainModel
-from ..models._named_base import states_of
-from ..models._require import (
+from ..models import (
+    AbstractLayeredModel,
+    AbstractModel,
+    AbstractNamedModel,
+    AbstractPlainModel,
     refuse,
     require_fields,
     require_layers,
     require_model,
     require_possible,
+    states_of,
 )
 from ._ais import AISEstimate
 from ._log_partition import LogPartition
@@ -87,12 +90,12 @@ def pseudo_log_likelihood(
     return pseudo_log_likelihood_of(found, rows)
 
 
-def require_conditionals(model: Any, what: str) -> Any:
+def require_conditionals(model: AbstractModel, what: str) -> Any:
     """The model, or `TypeError` unless its visible units have a few states each, whose
     probabilities given all other visible units are known by formula.
     """
     require_model(model)
-    if not model.layerwise and model.exact:
+    if not model.layerwise and model.exact:  # pyright: ignore
         return require_possible(model, what)
     layered = require_fields(model, what)
     if not all(layered.layers[k].numbered for k in layered.seen):
@@ -101,22 +104,25 @@ def require_conditionals(model: Any, what: str) -> Any:
     return layered
 
 
-def pseudo_log_likelihood_of(model: Any, seen: Any) -> Float[Array, " rows"]:
+def pseudo_log_likelihood_of(model: AbstractPlainModel, seen: Any) -> Float[Array, " rows"]:
     """The same of visible layers as they are inside, or of rows of a graph."""
     if not model.layerwise:
         known = jnp.maximum(seen, 0)
-        scores = jax.nn.log_softmax(model.given(known), axis=-1)
+        scores = jax.nn.log_softmax(model.given(known), axis=-1)  # pyright: ignore
         own = jnp.take_along_axis(scores, known[..., None], axis=-1)[..., 0]
         # Without a state it has no likelihood.
         return jnp.where(seen >= 0, own, jnp.nan).sum(-1)
-    layers = model.filled(seen)
-    return jnp.stack([_of_layer(model, layers, k) for k in model.seen]).sum(0)
+    layered = require_fields(model, "pseudo-likelihood")
+    layers = layered.filled(seen)
+    return jnp.stack([_of_layer(layered, layers, k) for k in layered.seen]).sum(0)
 
 
-def _of_layer(model: Any, layers: list[Float[Array, "rows _"]], k: int) -> Float[Array, " rows"]:
+def _of_layer(
+    model: AbstractLayeredModel, layers: list[Float[Array, "rows _"]], k: int
+) -> Float[Array, " rows"]:
     """The sum over the units of one layer."""
     units, x = model.layers[k], layers[k]
-    others = units.others(x)
+    others = units.others(x)  # pyright: ignore
     rows, size, number, step = others.shape
     moves = others - x.reshape(rows, size, 1, step)
     # What the log-potential gains when one unit takes another state.
@@ -181,7 +187,6 @@ def label_scores(
     return jax.vmap(score, out_axes=1)(jnp.eye(units.width, dtype=model.dtype))
 
 
-def _closed(model: Any) -> None:
-    require_layers(model, "likelihoods")
-    if not model.is_closed:
+def _closed(model: AbstractModel) -> None:
+    if not require_layers(model, "likelihoods").is_closed:
         refuse(model, "have hidden layers that are not joined")

@@ -13,11 +13,9 @@ from .. import _checks
 from .._types import Key
 from ..inference import BP
 from ..models import AbstractPlainModel
-from ..models._require import refuse, require_chains, require_single
-from ..samplers import Trajectory
+from ..samplers import respaced, Trajectory
 from ._bennett import bennett, mbar, standard_error
 from ._path import (
-    AbstractPath,
     all_energies,
     anneal,
     CALL,
@@ -25,9 +23,9 @@ from ._path import (
     independent,
     LEG,
     log_mean,
-    Passing,
+    Path,
     Replicas,
-    straight,
+    require_annealed,
     temper,
 )
 from ._pmp_bound import pmp_bound
@@ -144,10 +142,7 @@ def log_partition(
       has 256 more.
     - `beside`: whether to add the values of belief propagation and of [`ebmlearn.pmp_bound`][].
     """
-    require_chains(model, "`log_partition`")
-    if not model.finite:
-        refuse(model, "have units of finitely many states for `log_partition`")
-    require_single(model)
+    require_annealed(model, "`log_partition`")
     _checks.number("within", within, 0, math.inf, "(0, inf)")
     _checks.count("num_chains", num_chains, 8)
     _checks.count("max_steps", max_steps, 4 * CALL)
@@ -167,7 +162,7 @@ def log_partition(
 
 
 def _estimated(
-    model: Any,
+    model: AbstractPlainModel,
     trajectory: Trajectory | None,
     num_chains: int,
     within: float,
@@ -232,14 +227,17 @@ class _Run:
 
     def __init__(
         self,
-        model: Any,
+        model: AbstractPlainModel,
         trajectory: Trajectory | None,
         num_chains: int,
         key: PRNGKeyArray,
     ):
         self.num_chains = num_chains
         keys = jax.random.split(key, 7)
-        self.path = _path(model, trajectory)
+        # From uniform units straight to the model, or from those of a trajectory through it.
+        base = tuple(jnp.zeros_like(x) for x in model.unary())
+        base = base if trajectory is None else trajectory[0].unary()
+        self.path = Path(model, base, trajectory)
         self.places = jnp.linspace(0, self.path.length, _PLACES[0], dtype=model.dtype)
         end, *_ = self._anneal(self._start(keys[0]), keys[1])
         self.path = self.path.adapted([x[0] for x in end])
@@ -360,14 +358,6 @@ class _Run:
         return np.asarray(jax.device_get(gains), np.float64).sum(0)
 
 
-def _path(model: Any, trajectory: Trajectory | None) -> AbstractPath:
-    """From uniform units straight to the model, or from those of a trajectory through it."""
-    base = tuple(jnp.zeros_like(x) for x in model.unary())
-    if trajectory is not None:
-        return Passing(model, trajectory[0].unary(), trajectory)
-    return straight(model, base)
-
-
 def _works(found: list[Found]) -> list[tuple[Array, Array]]:
     return [(x.forward, x.backward) for x in found]
 
@@ -392,10 +382,8 @@ def _shares(x: Float[np.ndarray, " pairs"]) -> Float[np.ndarray, " pairs"]:
 def _respaced(places: Array, lengths: Float[np.ndarray, " legs"], number: int) -> Array:
     """So many places, between which the path is equally long."""
     # Never quite zero, so that the sum rises everywhere.
-    sums = np.concatenate([[0], np.cumsum(np.maximum(lengths, 1e-3 * lengths.mean() + 1e-6))])
-    found = np.interp(np.linspace(0, sums[-1], number), sums, np.asarray(places, np.float64))
-    found[0], found[-1] = places[0], places[-1]
-    return jnp.asarray(found, places.dtype)
+    lengths = np.maximum(lengths, 1e-3 * lengths.mean() + 1e-6)
+    return jnp.asarray(respaced(np.asarray(places, np.float64), lengths, number), places.dtype)
 
 
 def _weighted(log_weights: Float[np.ndarray, " chains"], sign: int = 1) -> tuple[float, float]:
@@ -408,7 +396,7 @@ def _weighted(log_weights: Float[np.ndarray, " chains"], sign: int = 1) -> tuple
     return sign * mean, math.hypot(error, missing)
 
 
-def _beside(model: Any, key: PRNGKeyArray) -> dict[str, Estimate]:
+def _beside(model: AbstractPlainModel, key: PRNGKeyArray) -> dict[str, Estimate]:
     """What inferences say, if they take the model."""
     inference = BP(200, damping=0.5, tol=1e-4)
     if model.kind not in inference.takes:

@@ -1,19 +1,26 @@
 """Chains along a path of models, from independent units to the model whose log Z is asked for."""
 
 import abc
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from ..models import AbstractPlainModel
-from ..samplers import Trajectory
-from ..samplers._base import start_chains
-from ..samplers._exchange import exchanged, is_tried, moved, risen
-from ..samplers._sweep import sweep
-from ..samplers._trajectory import parameters
+from ..models import AbstractPlainModel, refuse, require_chains, require_single
+from ..samplers import (
+    exchanged,
+    is_tried,
+    moved,
+    on_each,
+    parameters,
+    risen,
+    start_chains,
+    sweep,
+    Trajectory,
+)
 
 
 # Steps of annealing between two neighbouring places, in one call.
@@ -28,7 +35,6 @@ States = list[Float[Array, "places chains _"]]
 Energies = Float[Array, "places chains"]
 Parts = list[Float[Array, "parts chains _"]]
 Source = Int[Array, "places chains"]
-Path = TypeVar("Path", bound="AbstractPath")
 
 
 class AbstractPlaces(eqx.Module):
@@ -44,30 +50,6 @@ class AbstractPlaces(eqx.Module):
     def swept(self, layers: States, key: PRNGKeyArray, source: Source | None = None) -> States:
         """The states after a sweep of Gibbs sampling. With `source` they are exchanged first: it
         says from which place each place takes its states.
-        """
-
-
-class AbstractPath(eqx.Module):
-    """Models from independent units in the fields `base`, at position 0, to the last one, at
-    `length`.
-    """
-
-    model: eqx.AbstractVar[AbstractPlainModel]
-    base: eqx.AbstractVar[tuple[Float[Array, " _"], ...]]
-
-    @property
-    @abc.abstractmethod
-    def length(self) -> int:
-        """The position of the last model."""
-
-    @abc.abstractmethod
-    def at(self, positions: Float[Array, " places"]) -> AbstractPlaces:
-        """The models at some positions."""
-
-    @abc.abstractmethod
-    def adapted(self: Path, layers: list[Float[Array, "chains _"]]) -> Path:
-        """The path to the same model from independent units that have the means of some of its
-        states, if the start is free.
         """
 
 
@@ -114,27 +96,6 @@ def _flat(x: Float[Array, "places chains n"]) -> Float[Array, "rows n"]:
     return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
 
 
-class Straight(AbstractPath):
-    """The path $p_0^{1-\\beta} p^\\beta$ to a model of layers."""
-
-    model: Any
-    base: tuple[Float[Array, " _"], ...]
-
-    @property
-    def length(self) -> int:
-        return 1
-
-    def at(self, positions: Float[Array, " places"]) -> AbstractPlaces:
-        return _Tempered(self.model, self.base, positions)
-
-    def adapted(self, layers: list[Float[Array, "chains _"]]) -> "Straight":
-        fields = [
-            units.natural_of(x.sum(0), x.shape[0])
-            for units, x in zip(self.model.layers, layers, strict=True)
-        ]
-        return Straight(self.model, tuple(fields))
-
-
 class _Stacked(AbstractPlaces):
     """Any models of one shape."""
 
@@ -149,17 +110,16 @@ class _Stacked(AbstractPlaces):
             layers = [moved(x, source) for x in layers]
         return self._on_each(sweep, layers, jax.random.split(key, layers[0].shape[0]))
 
-    def _on_each(self, function: Any, *arrays: Any) -> Any:
+    def _on_each(self, function: Callable[..., Any], *arrays: Any) -> Any:
         # GPUs round factors to 10 bits by default.
         with jax.default_matmul_precision("float32"):
-            return jax.vmap(lambda p, *x: function(eqx.combine(p, self.shape), *x))(
-                self.models, *arrays
-            )
+            return on_each(function, self.models, self.shape, *arrays)
 
 
-class Passing(AbstractPath):
-    """The path $p_0^{1-\\beta} p^\\beta$ to any model, at 1; or to the first of a trajectory, and
-    on through all others, one at each whole number.
+class Path(eqx.Module):
+    """Models from independent units in the fields `base`, at position 0, to the last one, at
+    `length`: the path $p_0^{1-\\beta} p^\\beta$ to the model, at 1; or to the first of a
+    trajectory, and on through all others, one at each whole number.
     """
 
     model: AbstractPlainModel
@@ -168,30 +128,49 @@ class Passing(AbstractPath):
 
     @property
     def length(self) -> int:
+        """The position of the last model."""
         return 1 if self.trajectory is None else len(self.trajectory)
 
+    @property
+    def is_straight(self) -> bool:
+        """Whether the models are one model of layers at several temperatures."""
+        return self.model.layerwise and self.trajectory is None
+
     def at(self, positions: Float[Array, " places"]) -> AbstractPlaces:
+        """The models at some positions."""
+        if self.is_straight:
+            return _Tempered(self.model, self.base, positions)
         models = jax.vmap(lambda x: parameters(self._one(x)))(positions)
         return _Stacked(models, self._one(positions[0]))
 
-    def _one(self, position: Float[Array, ""]) -> Any:
+    def _one(self, position: Float[Array, ""]) -> AbstractPlainModel:
         model = self.model
         if self.trajectory is not None:
             model = self.trajectory.interpolated(position - 1)
         return model.between(self.base, jnp.minimum(position, 1))
 
-    def adapted(self, layers: list[Float[Array, "chains _"]]) -> "Passing":
-        """The path itself."""
-        return self
+    def adapted(self, layers: list[Float[Array, "chains _"]]) -> "Path":
+        """The path to the same model from independent units that have the means of some of its
+        states, if it is straight; else the path itself.
+        """
+        if not self.is_straight:
+            return self
+        fields = [
+            units.natural_of(x.sum(0), x.shape[0])
+            for units, x in zip(self.model.layers, layers, strict=True)
+        ]
+        return Path(self.model, tuple(fields))
 
 
-def straight(model: AbstractPlainModel, base: tuple[Float[Array, " _"], ...]) -> AbstractPath:
-    """The path from independent units in the fields `base` to a model, with no others between."""
-    return Straight(model, base) if model.layerwise else Passing(model, base)
+def require_annealed(model: AbstractPlainModel, what: str) -> None:
+    """Raises an error unless chains along a path to a model can find its log Z."""
+    if not require_chains(model, what).finite:
+        refuse(model, f"have units of finitely many states for {what}")
+    require_single(model)
 
 
 @eqx.filter_jit
-def independent(path: AbstractPath, number: int, one: PRNGKeyArray, two: PRNGKeyArray) -> States:
+def independent(path: Path, number: int, one: PRNGKeyArray, two: PRNGKeyArray) -> States:
     """Draws from the start of a path, by a sweep: `one` is for the chains, `two` for the sweep."""
     start = path.model.encode(start_chains(path.model, number, one, None, None).units)
     first = path.at(jnp.zeros(1, path.model.dtype))
@@ -199,7 +178,7 @@ def independent(path: AbstractPath, number: int, one: PRNGKeyArray, two: PRNGKey
 
 
 def walk(
-    path: AbstractPath,
+    path: Path,
     positions: Float[Array, "positions parts"],
     layers: Parts,
     keys: Shaped[PRNGKeyArray, " steps"],
@@ -224,7 +203,7 @@ def walk(
 
 @eqx.filter_jit
 def anneal(
-    path: AbstractPath,
+    path: Path,
     places: Float[Array, " places"],
     ends: Float[Array, "parts 2"],
     layers: Parts,
@@ -295,7 +274,7 @@ class Found(NamedTuple):
 
 @eqx.filter_jit
 def temper(
-    path: AbstractPath, places: Float[Array, " places"], replicas: Replicas, key: PRNGKeyArray
+    path: Path, places: Float[Array, " places"], replicas: Replicas, key: PRNGKeyArray
 ) -> tuple[Replicas, Found]:
     """Steps of replicas at all places, each of an exchange of neighbours and a sweep."""
     own, above, below = (path.at(jnp.roll(places, k)) for k in (0, -1, 1))
@@ -326,7 +305,7 @@ def temper(
 
 @eqx.filter_jit
 def all_energies(
-    path: AbstractPath, places: Float[Array, " places"], layers: States
+    path: Path, places: Float[Array, " places"], layers: States
 ) -> Float[Array, "models places chains"]:
     """The energies of the replicas of all places under the models of all places."""
     rows = [_flat(x)[None] for x in layers]
@@ -337,9 +316,7 @@ def all_energies(
     return jax.lax.map(of_model, places)
 
 
-def log_mean(
-    log_weights: Float[Array, " chains"],
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def log_mean(log_weights: Float[Array, " chains"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The logarithm of the mean weight of chains, and its standard error from the spread of the
     weights: NaN for a single chain.
     """

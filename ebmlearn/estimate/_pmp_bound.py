@@ -8,10 +8,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .. import _checks
 from .._types import Key
 from ..inference import AbstractInference
-from ..models import AbstractModel
-from ..models._require import require_fields, require_single
-from ..samplers import PMP
-from ..samplers._pmp import noise_centre, perturbation, perturbed
+from ..models import AbstractModel, require_fields, require_single
+from ..samplers import noise_centre, perturbation, perturbed, PMP
 
 
 class PMPBound(eqx.Module):
@@ -80,22 +78,25 @@ def pmp_bound(
 
 
 @eqx.filter_jit
-def _by_sampler(model: Any, solver: PMP, number: int, key: PRNGKeyArray) -> Float[Array, " n"]:
+def _by_sampler(
+    model: AbstractModel, solver: PMP, number: int, key: PRNGKeyArray
+) -> Float[Array, " n"]:
     one, two = jax.random.split(key)
     state = solver.init(model, number, key=two)
     require_single(model)
-    return perturbed(solver, model, state, perturbation(model, number, one))[1].perturbed
+    own: Any = model
+    return perturbed(solver, own, state, perturbation(own, number, one))[1].perturbed
 
 
 def _by_inference(
-    model: Any, solver: AbstractInference, number: int, key: PRNGKeyArray
+    model: AbstractModel, solver: AbstractInference, number: int, key: PRNGKeyArray
 ) -> Float[Array, " n"]:
-    require_fields(model, "a solver that is an inference")
+    layered = require_fields(model, "a solver that is an inference")
     require_single(model)
-    noise = perturbation(model, number, jax.random.split(key)[0])
+    noise = perturbation(layered, number, jax.random.split(key)[0])
     unary = tuple(
-        jnp.broadcast_to(u, n.shape) + n for u, n in zip(model.unary(), noise, strict=True)
+        jnp.broadcast_to(u, n.shape) + n for u, n in zip(layered.unary(), noise, strict=True)
     )
-    noisy = model.with_unary(unary)
+    noisy = layered.with_unary(unary)
     layers = noisy.encode(solver(noisy).decode())
-    return -noisy.energies(layers) - noise_centre(model, noise)
+    return -noisy.energies(layers) - noise_centre(layered, noise)

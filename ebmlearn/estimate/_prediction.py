@@ -8,8 +8,7 @@ from .. import _checks
 from .._types import AnyArray
 from ..answers import query
 from ..inference import AbstractInference
-from ..models import AbstractModel, AbstractNamedModel
-from ..models._require import require_layers
+from ..models import AbstractModel, AbstractNamedModel, require_layers
 from ._likelihood import label_scores
 
 

@@ -11,13 +11,15 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from .._types import Batch, Key
-from ..answers._query import asker
-from ..inference import AbstractInference
-from ..inference._queries import AbstractQueries, as_queries, draw, Query
-from ..models import AbstractModel
-from ..models._require import require
+from ..answers import asker
+from ..inference import AbstractInference, AbstractQueries, as_queries, draw, Query
+from ..models import AbstractModel, AbstractPlainModel, QueryModel, require
 from ..samplers import AbstractSampler
 from ._sampled import sampled_marginals
+
+
+# What can be asked.
+Asked = AbstractPlainModel | QueryModel
 
 
 class QueryEntropy(NamedTuple):
@@ -95,16 +97,17 @@ def query_entropy(
         require(model, ("binary",), "a sampler that answers queries")
     else:
         inference = asker(model, inference)
-    x = model.asked_rows(data, "data")  # pyright: ignore
+    own: Asked = model  # pyright: ignore
+    x = own.asked_rows(data, "data")
     if not x.shape[0]:
         raise ValueError(f"`data` must contain at least one row, got {_checks.describe(x)}.")
     sums, counts, good = [], [], []
-    for k, part, asked in _batches(model, x, queries, key, batch_size):
+    for k, part, asked in _batches(own, x, queries, key, batch_size):
         if isinstance(inference, AbstractSampler):
             _, two = jax.random.split(jax.random.fold_in(key, k))
-            out = _by_sampling(model, part, asked, inference, steps, burn_in, two)
+            out = _by_sampling(own, part, asked, inference, steps, burn_in, two)
         else:
-            out = _cross_entropy(model, part, asked, inference)
+            out = _cross_entropy(own, part, asked, inference)
         sums.append(np.asarray(out[0], float))
         counts.append(np.asarray(out[1], int))
         good.append(float(out[2]) * part.shape[0])
@@ -121,7 +124,7 @@ def query_entropy(
 
 
 def mean_entropy(
-    model: Any,
+    model: Asked,
     data: Any,
     queries: AbstractQueries,
     inference: AbstractInference,
@@ -141,7 +144,7 @@ def mean_entropy(
 
 
 def independent_entropy(
-    model: Any,
+    model: Asked,
     train: Any,
     data: Any,
     queries: AbstractQueries,
@@ -162,7 +165,7 @@ def independent_entropy(
 
 
 def _batches(
-    model: Any, x: Array, queries: AbstractQueries, key: PRNGKeyArray, batch_size: int
+    model: Asked, x: Array, queries: AbstractQueries, key: PRNGKeyArray, batch_size: int
 ) -> Iterator[tuple[int, Array, Query]]:
     """Rows a batch at a time, with their number and what is asked of them."""
     for k, first in enumerate(range(0, x.shape[0], batch_size)):
@@ -172,10 +175,7 @@ def _batches(
 
 
 def cross_entropy(
-    model: Any,
-    rows: Any,
-    asked: Query,
-    inference: AbstractInference,
+    model: Asked, rows: Any, asked: Query, inference: AbstractInference
 ) -> tuple[Float[Array, " rows"], Int[Array, " rows"], Float[Array, ""]]:
     """The sum of the cross-entropies of the targets of each row, in nats; how many there are; and
     the share of rows on which messages had settled.
@@ -185,7 +185,10 @@ def cross_entropy(
     return beliefs.surprise(rows, targets), targets.sum(-1), beliefs.settled
 
 
-def _told(model: Any, rows: Any, asked: Query) -> tuple[Any, Query]:
+_cross_entropy = eqx.filter_jit(cross_entropy)
+
+
+def _told(model: Asked, rows: Any, asked: Query) -> tuple[Any, Query]:
     """Restricts queries to values that are not missing, and replaces missing ones by 0, since NaN
     would spread to gradients.
     """
@@ -194,15 +197,8 @@ def _told(model: Any, rows: Any, asked: Query) -> tuple[Any, Query]:
     return filled, Query(asked.observed & known, asked.targets & known)
 
 
-@eqx.filter_jit
-def _cross_entropy(
-    model: Any, data: Any, asked: Query, inference: Any
-) -> tuple[Array, Array, Array]:
-    return cross_entropy(model, data, asked, inference)
-
-
 def _by_sampling(
-    model: Any,
+    model: Asked,
     data: Array,
     asked: Query,
     sampler: AbstractSampler,
@@ -212,7 +208,7 @@ def _by_sampling(
 ) -> tuple[Array, Array, float]:
     data, asked = _told(model, data, asked)
     p = sampled_marginals(
-        model,
+        model,  # pyright: ignore
         data,
         asked.observed,
         sampler=sampler,

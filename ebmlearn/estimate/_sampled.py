@@ -7,10 +7,8 @@ from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..models import AbstractLayeredModel
-from ..models._require import require
-from ..samplers import AbstractSampler, Gibbs
-from ..samplers._base import require_sampler
+from ..models import AbstractLayeredModel, require
+from ..samplers import AbstractSampler, after_steps, Gibbs, require_sampler
 
 
 def sampled_marginals(
@@ -80,11 +78,7 @@ def _mean(
     # What the chains leave as it is, is left so by the conditional of its temperature.
     beta = jnp.asarray(getattr(sampler, "beta", 1.0), model.unary()[0].dtype)
 
-    def step(i: Any, carry: tuple) -> tuple:
-        state, key = carry
-        return sampler.step(model, state, key=jax.random.fold_in(key, i))[0], key
-
-    state, _ = jax.lax.fori_loop(0, burn_in, step, (state, warm))
+    state = after_steps(sampler, model, state, warm, burn_in)
 
     def one(carry: tuple, key: PRNGKeyArray) -> tuple:
         state, total = carry

@@ -1,4 +1,10 @@
-from ._base import AbstractLearner as AbstractLearner, StepInfo as StepInfo
+from ._base import (
+    AbstractComparedMetric as AbstractComparedMetric,
+    AbstractLearner as AbstractLearner,
+    Metric as Metric,
+    only as only,
+    StepInfo as StepInfo,
+)
 from ._cd import CD as CD
 from ._cost import hamming as hamming
 from ._lssvm import LSSVM as LSSVM

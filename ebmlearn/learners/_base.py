@@ -1,6 +1,6 @@
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,14 +10,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray, Batch, Key
 from ..estimate import error_rate, predict
-from ..inference import AbstractInference, MeanField
-from ..inference._base import is_off
-from ..models import AbstractModel, AbstractPlainModel, Statistics
-from ..models._require import refuse
+from ..inference import AbstractInference, is_off, MeanField
+from ..models import AbstractModel, AbstractPlainModel, refuse, Statistics
 
 
 Model = TypeVar("Model", bound=AbstractModel)
-Product = Literal["sum", "max", "mixed"]
 
 
 class Schedule(eqx.Module):
@@ -38,9 +35,7 @@ class Schedule(eqx.Module):
 Inference = AbstractInference | Schedule
 
 
-def as_schedule(
-    inference: Inference | Callable[[Any], AbstractInference],
-) -> Inference:
+def as_schedule(inference: Inference | Callable[[Any], AbstractInference]) -> Inference:
     """An inference, or a schedule of them from a function."""
     if isinstance(inference, AbstractInference | Schedule):
         return inference
@@ -60,11 +55,11 @@ class AbstractComparedMetric(eqx.Module):
     """A metric that can be compared with that of a simple model, which needs no training."""
 
     @abc.abstractmethod
-    def __call__(self, model: Any, validation: Any, epoch: Any) -> float | Array:
+    def __call__(self, model: AbstractModel, validation: Any, epoch: Any) -> float | Array:
         """Judges a model by data at an epoch; lower is better."""
 
     @abc.abstractmethod
-    def simple(self, model: Any, data: Any, validation: Any) -> float:
+    def simple(self, model: AbstractModel, data: Any, validation: Any) -> float:
         """The metric of the simple model of the training data."""
 
     @abc.abstractmethod
@@ -110,13 +105,7 @@ class AbstractLearner(eqx.Module):
 
     @abc.abstractmethod
     def step(
-        self,
-        model: Model,
-        state: PyTree,
-        batch: Batch,
-        *,
-        key: Key,
-        epoch: int | Int[Array, ""],
+        self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]
     ) -> tuple[Model, PyTree, StepInfo]:
         """Computes the gradient of one step, for gradient descent.
 
@@ -177,7 +166,7 @@ class PredictionError(eqx.Module):
 
     learner: AbstractLearner
 
-    def __call__(self, model: Any, validation: Any, epoch: Any) -> Any:
+    def __call__(self, model: AbstractModel, validation: Any, epoch: Any) -> Float[Array, ""]:
         features, visible = validation
         return error_rate(self.learner.predict(model, features, epoch=epoch), visible)
 
@@ -192,6 +181,66 @@ def only(trained: PyTree[bool], tree: PyTree) -> PyTree:
     )
 
 
+class Told(NamedTuple):
+    """What a batch tells, as `model.observe(batch)` gives it: the model given the features of the
+    batch, the visible states, and booleans for those that are observed, or None if all are.
+    """
+
+    model: AbstractPlainModel
+    seen: PyTree
+    observed: PyTree
+
+    @classmethod
+    def by(cls, model: AbstractModel, batch: Batch) -> "Told":
+        """What a batch tells of a model."""
+        return cls(*model.observe(batch))  # pyright: ignore
+
+    @property
+    def rows(self) -> int:
+        """How many rows the batch has."""
+        return jax.tree.leaves(self.seen)[0].shape[0]
+
+    def posterior(self, inference: AbstractInference, mode: bool = False) -> Statistics:
+        """Expected statistics given what is seen, or those of the most likely hidden units: by
+        formula where there is one, else by an inference with what is seen held.
+        """
+        return self.model.if_complete(
+            self.seen,
+            self.observed,
+            lambda: self.model.complete(self.seen, mode),
+            lambda: inference.statistics_of(self.model.holding(self.seen, self.observed)),
+        )
+
+    def free_energy(self, inference: AbstractInference) -> Float[Array, " batch"]:
+        """Minus the log-potential of what is seen, hidden units summed out: by formula where there
+        is one, else by an inference with what is seen held.
+        """
+        return self.model.if_complete(
+            self.seen,
+            self.observed,
+            lambda: self.model.complete_energies(self.seen),
+            lambda: (
+                -inference.beliefs_of(self.model.holding(self.seen, self.observed)).log_partition
+            ),
+        )
+
+    def no_gaps(self, learner: AbstractLearner) -> None:
+        """Raises `ValueError` if values of the data are missing."""
+        if self.model.has_gaps(self.observed):
+            name = type(learner).__name__
+            raise ValueError(
+                f"`batch` must hold no missing values for {name}, got NaN: use MLE, SAP or"
+                " QueryTraining."
+            )
+
+    def one_visible(self, learner: AbstractLearner) -> None:
+        """Raises an error if values are missing, or several layers of the model are visible."""
+        self.no_gaps(learner)
+        if isinstance(self.seen, tuple) and len(self.seen) > 1:
+            wanted = f"have one visible layer for {type(learner).__name__}"
+            refuse(self.model, wanted, "take SAP or CD")
+
+
 class Phases(NamedTuple):
     """The two sides of a contrastive gradient, and the loss and the share of accepted proposals if
     there are any.
@@ -199,7 +248,7 @@ class Phases(NamedTuple):
 
     positive: Statistics
     negative: Statistics
-    loss: Float[Array, ""]
+    loss: Float[Array, ""] | None = None
     accepted: Float[Array, ""] | None = None
 
 
@@ -228,27 +277,12 @@ class AbstractContrastive(AbstractLearner):
 
     @abc.abstractmethod
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: PyTree,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: PyTree, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, PyTree]:
-        """The statistics of both sides, and the new state. The arguments `model`, `seen` and
-        `observed` are what `model.observe(batch)` gives.
-        """
+        """The statistics of both sides, and the new state."""
 
     def step(
-        self,
-        model: Model,
-        state: PyTree,
-        batch: Batch,
-        *,
-        key: Key,
-        epoch: int | Int[Array, ""],
+        self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]
     ) -> tuple[Model, PyTree, StepInfo]:
         """The gradient of one step: see [`ebmlearn.AbstractLearner`][]."""
         model.check(batch)
@@ -257,43 +291,50 @@ class AbstractContrastive(AbstractLearner):
         return _step(self, model, state, own, _checks.as_key(key), jnp.asarray(epoch, jnp.int32))
 
 
-class AbstractMemoryless(AbstractContrastive):
-    """A contrastive learner without a state."""
+class AbstractMemoryless(AbstractLearner):
+    """A learner without a state."""
 
     def init(self, model: AbstractModel, *, key: Key) -> None:
         """Nothing: this learner carries no state."""
         return
 
 
-class AbstractInferring(AbstractContrastive):
-    """A contrastive learner with an inference, of the product that it needs."""
+class AbstractInferring(AbstractLearner):
+    """A learner with an inference that maximises what it needs."""
 
     inference: eqx.AbstractVar[Inference]
-    product: ClassVar[Product]
+    maximises: ClassVar[str]
 
     def __check_init__(self):
         self.decoder()
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference of that epoch."""
-        return at_epoch(self.inference, epoch, self.product)
+        found = self.inference
+        found = found(epoch) if isinstance(found, Schedule) else found
+        if found.maximises != self.maximises:
+            wanted, what, _ = _MAXIMISED[self.maximises]
+            raise ValueError(
+                f"`inference` must {what}, as `{wanted}` does, got {type(found).__name__}, which"
+                f" {_MAXIMISED[found.maximises][2]}."
+            )
+        return found
 
 
 @eqx.filter_jit
 def _step(
     learner: AbstractContrastive,
-    model: Any,
+    model: Model,
     state: PyTree,
-    batch: Any,
+    batch: Batch,
     key: PRNGKeyArray,
     epoch: Int[Array, ""],
-) -> tuple[Any, PyTree, StepInfo]:
-    given, seen, observed = model.observe(batch)
-    phases, state = learner.phases(given, state, seen, observed, key=key, epoch=epoch)
+) -> tuple[Model, PyTree, StepInfo]:
+    phases, state = learner.phases(Told.by(model, batch), state, key=key, epoch=epoch)
     positive, negative, loss, accepted = phases
 
-    def contrast(model: Any) -> Float[Array, ""]:
-        given, _, _ = model.observe(batch)
+    def contrast(model: Model) -> Float[Array, ""]:
+        given = Told.by(model, batch).model
         return given.expected_energy(positive) - given.expected_energy(negative)
 
     # By filter: the wires of a graph are integers.
@@ -305,21 +346,22 @@ def _step(
         gradient = jax.tree.map(
             lambda g, p: g + jnp.asarray(decay, p.dtype) * p, gradient, model.decayed()
         )
+    nan = jnp.asarray(jnp.nan, gap.dtype)
     info = StepInfo(
-        loss=loss,
+        loss=nan if loss is None else loss,
         gap=gap,
         converged=jnp.minimum(
             positive.converged.mean(dtype=gap.dtype), negative.converged.mean(dtype=gap.dtype)
         ),
         iterations=negative.iterations.mean(dtype=gap.dtype),
-        accepted=jnp.asarray(jnp.nan, gap.dtype) if accepted is None else accepted,
+        accepted=nan if accepted is None else accepted,
     )
     return gradient, state, info
 
 
 def _centred(
-    model: Any, gradient: Any, batch: Any, positive: Statistics, negative: Statistics
-) -> Any:
+    model: Model, gradient: Model, batch: Batch, positive: Statistics, negative: Statistics
+) -> Model:
     """The gradient in the parameters of an energy of $x - \\mu$, as a direction in those of $x$,
     with $\\mu$ halfway between the means of both sides. It does not depend on which state is
     called 1.
@@ -330,7 +372,7 @@ def _centred(
 
     offsets = jax.tree.map(lambda a, b: (mean(a) + mean(b)) / 2, positive.units, negative.units)
 
-    def uncentred(model: Any) -> Any:
+    def uncentred(model: Model) -> Model:
         return model.uncentred(offsets, batch)
 
     # To the centred parameters and back, each by the derivative of what leads from them to ours.
@@ -339,89 +381,18 @@ def _centred(
     return jax.jvp(uncentred, (model,), (direction.by_edges(),))[1]
 
 
-def posterior(
-    model: Any, seen: Any, observed: Any, inference: AbstractInference, mode: bool = False
-) -> Statistics:
-    """Expected statistics given what is seen, or those of the most likely hidden units: by formula
-    where there is one, else by an inference with what is seen held.
-    """
-    return model.if_complete(
-        seen,
-        observed,
-        lambda: model.complete(seen, mode),
-        lambda: inference.statistics_of(model.holding(seen, observed)),
-    )
-
-
-def no_gaps(model: AbstractPlainModel, observed: PyTree, learner: AbstractLearner) -> None:
-    """Raises `ValueError` if values of the data are missing."""
-    if model.has_gaps(observed):
-        name = type(learner).__name__
-        raise ValueError(
-            f"`batch` must hold no missing values for {name}, got NaN: use MLE, SAP or"
-            " QueryTraining."
-        )
-
-
-def one_visible(model: AbstractPlainModel, seen: PyTree, learner: AbstractLearner) -> None:
-    """Raises `TypeError` if several layers of a model are visible."""
-    if isinstance(seen, tuple) and len(seen) > 1:
-        refuse(model, f"have one visible layer for {type(learner).__name__}", "take SAP or CD")
-
-
-def free_energy(
-    model: Any, seen: Any, observed: Any, inference: AbstractInference
-) -> Float[Array, " batch"]:
-    """Minus the log-potential of what is seen, hidden units summed out: by formula where there is
-    one, else by an inference with what is seen held.
-    """
-    return model.if_complete(
-        seen,
-        observed,
-        lambda: model.complete_energies(seen),
-        lambda: -inference.beliefs_of(model.holding(seen, observed)).log_partition,
-    )
-
-
-def rows_in(seen: Any) -> int:
-    """How many rows a batch has."""
-    return jax.tree.leaves(seen)[0].shape[0]
-
-
-def nothing(model: AbstractModel) -> Float[Array, ""]:
-    """NaN, for a loss that cannot be computed."""
-    return jnp.asarray(jnp.nan, model.dtype)
-
-
 def mean_field() -> MeanField:
     """The inference with which learners without an inference predict."""
     return MeanField(50, tol=1e-3)
 
 
-def at_epoch(
-    inference: Inference, epoch: int | Int[Array, ""], product: Product
-) -> AbstractInference:
-    """The inference of an epoch, of the product that a learner needs."""
-    if isinstance(inference, Schedule):
-        inference = inference(epoch)
-    if inference.maximises != _MAXIMISES[product]:
-        wanted, what = _WANTED[product]
-        raise ValueError(
-            f"`inference` must {what}, as `{wanted}` does, got {type(inference).__name__}, which"
-            f" {_DOES[inference.maximises]}."
-        )
-    return inference
-
-
-# What an inference must maximise to serve for a product, how to get one, and what others do.
-_MAXIMISES = {"sum": "nothing", "max": "all", "mixed": "visible"}
-_WANTED = {
-    "sum": ("BP(10)", "give marginals"),
-    "max": ('BP(10, product="max")', "maximise over all units"),
-    "mixed": ('BP(10, product="mixed")', "maximise over the visible units"),
-}
-_DOES = {
-    "nothing": "gives marginals",
-    "all": "maximises over all units",
-    "visible": "maximises over the visible units",
+# What an inference may maximise: how to get one, what it must do, and what it does.
+_MAXIMISED = {
+    "nothing": ("BP(10)", "give marginals", "gives marginals"),
+    "all": ('BP(10, product="max")', "maximise over all units", "maximises over all units"),
+    "visible": (
+        'BP(10, product="mixed")',
+        "maximise over the visible units",
+        "maximises over the visible units",
+    ),
 }

@@ -8,20 +8,17 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Key
-from ..inference._base import NUMBER
-from ..models import AbstractModel, AbstractPlainModel
-from ..models._require import refuse, require_fields
-from ..samplers import AbstractSampler, Gibbs
-from ..samplers._base import require_sampler
+from ..inference import NUMBER
+from ..models import AbstractModel, refuse, require_fields
+from ..samplers import AbstractSampler, after_steps, Gibbs, require_sampler
 from ._base import (
+    AbstractContrastive,
     AbstractInferring,
     as_schedule,
     Inference,
     mean_field,
-    nothing,
     Phases,
-    posterior,
-    Product,
+    Told,
 )
 from ._sap import start
 
@@ -34,7 +31,7 @@ class MCMCMLEState(NamedTuple):
     updates: Int[Array, ""]
 
 
-class MCMCMLE(AbstractInferring):
+class MCMCMLE(AbstractInferring, AbstractContrastive):
     """Markov chain Monte Carlo maximum likelihood (Geyer 1991; Salakhutdinov 2009, section 2.2). It
     draws configurations from a reference model $\\theta_0$ and weights them by
     $p_\\theta(x) / p_{\\theta_0}(x)$ while the model $\\theta$ changes. With each update fewer
@@ -46,6 +43,16 @@ class MCMCMLE(AbstractInferring):
         ```python
         ebmlearn.MCMCMLE(num_chains=1000, steps=1000, refresh=1000)
         ```
+
+    **Arguments:**
+
+    - `sampler`: the sampler of the configurations; Gibbs by default.
+    - `num_chains`: the number of configurations, one from each chain.
+    - `steps`: the number of steps of the sampler before the configurations are taken. The chains
+      continue from their last states.
+    - `refresh`: the number of updates after which configurations are drawn again; None draws them
+      only once, before the first update.
+    - `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
     """
 
     sampler: AbstractSampler = eqx.field(default_factory=Gibbs)
@@ -56,7 +63,7 @@ class MCMCMLE(AbstractInferring):
     inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    product: ClassVar[Product] = "sum"
+    maximises: ClassVar[str] = "nothing"
 
     def __check_init__(self):
         require_sampler(self.sampler)
@@ -73,46 +80,20 @@ class MCMCMLE(AbstractInferring):
         return MCMCMLEState(chains, model, jnp.zeros((), jnp.int32))
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: MCMCMLEState,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: MCMCMLEState, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, MCMCMLEState]:
-        chains, reference, updates = state
+        model, (chains, reference, updates) = require_fields(told.model, "MCMCMLE"), state
         due = updates == 0 if self.refresh is None else updates % self.refresh == 0
 
-        def step(i: Any, chains: PyTree) -> PyTree:
-            return self.sampler.step(model, chains, key=jax.random.fold_in(key, i))[0]
-
         def draw(chains: PyTree, reference: Any) -> tuple[PyTree, Any]:
-            return jax.lax.fori_loop(0, self.steps, step, chains), model
+            return after_steps(self.sampler, model, chains, key, self.steps), model
 
-        def keep(chains: PyTree, reference: Any) -> tuple[PyTree, Any]:
-            return chains, reference
-
-        chains, reference = jax.lax.cond(due, draw, keep, chains, reference)
-        model = require_fields(model, "MCMCMLE")
+        chains, reference = jax.lax.cond(due, draw, lambda *kept: kept, chains, reference)
         layers = model.encode(chains.units)
         moved = reference.marginal_energies(layers) - model.marginal_energies(layers)
         weights = jax.nn.softmax(moved)
         negative = model.conditional_statistics(layers, model.summed, weights)
-        positive = posterior(model, seen, observed, self.decoder(epoch))
+        positive = told.posterior(self.decoder(epoch))
         effective = 1 / (self.num_chains * (weights**2).sum())
-        phases = Phases(positive, negative, nothing(model), effective)
+        phases = Phases(positive, negative, accepted=effective)
         return phases, MCMCMLEState(chains, reference, updates + 1)
-
-
-MCMCMLE.__init__.__doc__ = """**Arguments:**
-
-- `sampler`: the sampler of the configurations; Gibbs by default.
-- `num_chains`: the number of configurations, one from each chain.
-- `steps`: the number of steps of the sampler before the configurations are taken. The chains
-  continue from their last states.
-- `refresh`: the number of updates after which configurations are drawn again; None draws them only
-  once, before the first update.
-- `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
-"""

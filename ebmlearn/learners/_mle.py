@@ -2,24 +2,21 @@ from dataclasses import KW_ONLY
 from typing import ClassVar
 
 import equinox as eqx
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PRNGKeyArray
 
-from ..inference._base import NUMBER
-from ..models import AbstractPlainModel
+from ..inference import NUMBER
 from ._base import (
+    AbstractContrastive,
     AbstractInferring,
     AbstractMemoryless,
     as_schedule,
-    free_energy,
     Inference,
-    nothing,
     Phases,
-    posterior,
-    Product,
+    Told,
 )
 
 
-class MLE(AbstractMemoryless, AbstractInferring):
+class MLE(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     """Maximum likelihood with an inference for the intractable expectation: MLE-BP and MLE-MF of
     Ping & Ihler 2017 (eq. (5)), or exact maximum likelihood with [`ebmlearn.Exact`][]. For a CRBM
     without hidden units it is logistic regression, and any inference is exact after one sweep.
@@ -34,6 +31,14 @@ class MLE(AbstractMemoryless, AbstractInferring):
         ebmlearn.MLE(ebmlearn.BP(iterations=10))
         ebmlearn.MLE(lambda epoch: ebmlearn.BP(7 + epoch, tol=1e-3))  # more sweeps each epoch
         ```
+
+    **Arguments:**
+
+    - `inference`: an inference of marginals, or a function from the epoch to one.
+    - `centred`: follow the gradient of the centred energy instead.
+    - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
+    - `loss`: whether to report the negative log-likelihood, with the inference's estimate of log Z.
+      It costs a second run of the inference.
     """
 
     inference: Inference = eqx.field(converter=as_schedule)
@@ -41,33 +46,14 @@ class MLE(AbstractMemoryless, AbstractInferring):
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
     loss: bool = eqx.field(static=True, default=False)
-    product: ClassVar[Product] = "sum"
+    maximises: ClassVar[str] = "nothing"
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: None,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: None, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, None]:
         inference = self.decoder(epoch)
-        positive = posterior(model, seen, observed, inference)
-        negative = inference.statistics(model)
-        loss = nothing(model)
+        phases = Phases(told.posterior(inference), inference.statistics(told.model))
         if self.loss:
-            data = free_energy(model, seen, observed, inference).mean()
-            loss = data + inference(model).log_partition.mean()
-        return Phases(positive, negative, loss), None
-
-
-MLE.__init__.__doc__ = """**Arguments:**
-
-- `inference`: an inference of marginals, or a function from the epoch to one.
-- `centred`: follow the gradient of the centred energy instead.
-- `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
-- `loss`: whether to report the negative log-likelihood, with the inference's estimate of log Z. It
-  costs a second run of the inference.
-"""
+            data = told.free_energy(inference).mean()
+            phases = phases._replace(loss=data + inference(told.model).log_partition.mean())
+        return phases, None

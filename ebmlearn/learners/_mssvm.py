@@ -2,27 +2,22 @@ from dataclasses import KW_ONLY
 from typing import ClassVar
 
 import equinox as eqx
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PRNGKeyArray
 
-from ..inference._base import NUMBER
-from ..models import AbstractPlainModel
-from ..models._require import require_discrete
+from ..inference import NUMBER
 from ._base import (
+    AbstractContrastive,
     AbstractInferring,
     AbstractMemoryless,
     as_schedule,
-    free_energy,
     Inference,
-    no_gaps,
-    one_visible,
     Phases,
-    posterior,
-    Product,
+    Told,
 )
-from ._cost import check_cost, Cost, cost_of, hamming, rival, with_cost
+from ._cost import check_cost, Cost, hamming, violation
 
 
-class MSSVM(AbstractMemoryless, AbstractInferring):
+class MSSVM(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     """The marginal structured SVM, which maximises the margin of the visible units with the hidden
     units summed out (Ping & Ihler 2017, eq. (6)).
 
@@ -39,6 +34,15 @@ class MSSVM(AbstractMemoryless, AbstractInferring):
         ```python
         ebmlearn.MSSVM(ebmlearn.BP(iterations=10, product="mixed"))
         ```
+
+    **Arguments:**
+
+    - `inference`: one with `product="mixed"`, or a function from the epoch to one. Graphs need
+      `Exact(product="mixed")`.
+    - `cost`: a function of states and the truth, both `[batch, visible]`, that returns the cost of
+      each unit. The loss $\\Delta$ is its sum over the units.
+    - `centred`: follow the gradient of the centred energy instead.
+    - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
     """
 
     inference: Inference = eqx.field(converter=as_schedule)
@@ -46,40 +50,16 @@ class MSSVM(AbstractMemoryless, AbstractInferring):
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    product: ClassVar[Product] = "mixed"
+    maximises: ClassVar[str] = "visible"
 
     def __check_init__(self):
         check_cost(self.cost)
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: None,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: None, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, None]:
-        model = require_discrete(model, "MSSVM")
-        no_gaps(model, observed, self)
-        one_visible(model, seen, self)
         inference = self.decoder(epoch)
-        positive = posterior(model, seen, observed, inference)
-        negative = inference.statistics_of(with_cost(model, seen, self.cost))
-        other = rival(model, negative.units, seen)
-        lost = cost_of(model, other, seen, self.cost)
-        margin = lost - free_energy(model, other, observed, inference)
-        loss = (margin + free_energy(model, seen, observed, inference)).mean()
-        return Phases(positive, negative, loss), None
-
-
-MSSVM.__init__.__doc__ = """**Arguments:**
-
-- `inference`: one with `product="mixed"`, or a function from the epoch to one. Graphs need
-  `Exact(product="mixed")`.
-- `cost`: a function of states and the truth, both `[batch, visible]`, that returns the cost of each
-  unit. The loss $\\Delta$ is its sum over the units.
-- `centred`: follow the gradient of the centred energy instead.
-- `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
-"""
+        negative, rival, lost = violation(self, told, inference)
+        margin = lost - rival.free_energy(inference)
+        loss = (margin + told.free_energy(inference)).mean()
+        return Phases(told.posterior(inference), negative, loss), None

@@ -1,21 +1,18 @@
 from dataclasses import KW_ONLY
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
-from ..inference import AbstractInference
-from ..inference._base import NUMBER
-from ..models import AbstractPlainModel
-from ..models._require import require
-from ..samplers._sweep import sweep
-from ._base import AbstractMemoryless, mean_field, no_gaps, one_visible, Phases, rows_in
+from ..inference import AbstractInference, NUMBER
+from ..models import AbstractLayeredModel, require
+from ..samplers import sweep
+from ._base import AbstractContrastive, AbstractMemoryless, mean_field, Phases, Told
 
 
-class PercLoss(AbstractMemoryless):
+class PercLoss(AbstractMemoryless, AbstractContrastive):
     """CD-PercLoss (Mnih, Larochelle & Hinton 2011): a stochastic search for visible units that the
     model prefers to the data, and a perceptron step away from them.
 
@@ -23,6 +20,11 @@ class PercLoss(AbstractMemoryless):
     logistic regression. Each sweep proposes the most likely visible units given the hidden units of
     the chain, and $\\hat v$ is the proposal of lowest free energy. The loss of an instance is
     $\\max(0, F(v) - F(\\hat v))$; it is zero if no proposal is better than the data.
+
+    **Arguments:**
+
+    - `k`: the number of sweeps.
+    - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
     """
 
     k: int = eqx.field(static=True, default=10)
@@ -34,29 +36,21 @@ class PercLoss(AbstractMemoryless):
         _checks.count("k", self.k)
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: None,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: None, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, None]:
-        layered: Any = require(model, ("binary",), "PercLoss")
-        no_gaps(model, observed, self)
-        one_visible(model, seen, self)
-        if not layered.is_closed:
+        model = require(told.model, ("binary",), "PercLoss")
+        told.one_visible(self)
+        if not model.is_closed:
             kind = _checks.article(type(model).__name__)
             raise ValueError(f"`model` must have a closed free energy, got {kind}.")
-        (visible,) = seen
-        found, lowest = _search(model, rows_in(seen), self.k, key)
-        data = model.complete_energies(seen)
+        (visible,) = told.seen
+        found, lowest = _search(model, told.rows, self.k, key)
+        data = model.complete_energies(told.seen)
         # Where nothing better was found both sides are the same, and cancel.
         better = lowest < data
         rival = jnp.where(better[:, None], found, visible)
         loss = jnp.maximum(data - lowest, jnp.zeros_like(data)).mean()
-        return Phases(model.complete(seen), model.complete((rival,)), loss), None
+        return Phases(model.complete(told.seen), model.complete((rival,)), loss), None
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field, as in the paper."""
@@ -64,7 +58,7 @@ class PercLoss(AbstractMemoryless):
 
 
 def _search(
-    model: Any, size: int, k: int, key: PRNGKeyArray
+    model: AbstractLayeredModel, size: int, k: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "batch visible"], Float[Array, " batch"]]:
     """The visible units of lowest free energy, among the most likely ones given the hidden units of
     each sweep and at the start, and that free energy.
@@ -88,10 +82,3 @@ def _search(
     start = layers, found, model.complete_energies((found,))
     _, found, lowest = jax.lax.fori_loop(0, k, one, start)
     return found, lowest
-
-
-PercLoss.__init__.__doc__ = """**Arguments:**
-
-- `k`: the number of sweeps.
-- `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
-"""

@@ -1,5 +1,5 @@
 from dataclasses import KW_ONLY
-from typing import Any, get_args, Literal
+from typing import get_args, Literal
 
 import equinox as eqx
 import jax
@@ -8,12 +8,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Key
-from ..inference import AbstractInference
-from ..inference._base import is_off, NUMBER
-from ..models import AbstractModel, AbstractPlainModel, Statistics
-from ..models._require import require_single
+from ..inference import AbstractInference, is_off, NUMBER
+from ..models import AbstractModel, AbstractPlainModel, require_single, Statistics
 from ..samplers import PMP, PMPInfo, PMPState
-from ._base import AbstractContrastive, Phases, rows_in
+from ._base import AbstractContrastive, Phases, Told
 
 
 Hidden = Literal["sampled", "exact"]
@@ -37,6 +35,17 @@ class PMPLearner(AbstractContrastive):
 
     The reported loss is the approximate negative log-likelihood of eq. (3). The gradient is that of
     this loss if the samples are maxima of the perturbed models.
+
+    **Arguments:**
+
+    - `sampler`: a [`ebmlearn.PMP`][]. If its `renewal` is below 1, noise and messages persist from
+      step to step.
+    - `num_chains`: the number of samples of the model; by default the number of rows of a batch.
+    - `hidden`: `"exact"` replaces samples of hidden units by their probabilities given the visible
+      units (in a DBM, odd layers given even ones). It has less noise, and the experiments of the
+      paper use it. `"sampled"` follows Algorithm 1 exactly. Hidden variables of a graph are always
+      sampled.
+    - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
     """
 
     sampler: PMP
@@ -64,36 +73,28 @@ class PMPLearner(AbstractContrastive):
         return self.sampler.init(model, self.num_chains, key=key)
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: PMPState | None,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: PMPState | None, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, PMPState | None]:
         one, two, three = jax.random.split(key, 3)
-        begin = state
+        model, begin = told.model, state
         if begin is None:
             own = model.batch_shape != () or self.num_chains is None
-            number = rows_in(seen) if own else self.num_chains
+            number = told.rows if own else self.num_chains
             assert number is not None
             begin = self.sampler.init(model, number, key=one)
         else:
             require_single(model)
         end, info = self.sampler.step(model, begin, key=two)
         negative = self._statistics(model, end.units, info)
-        positive, data = self._positive(model, seen, observed, three)
+        positive, data = self._positive(told, three)
         loss = info.perturbed.mean() - data
         return Phases(positive, negative, loss), None if state is None else end
 
-    def _positive(
-        self, model: Any, seen: Any, observed: Any, key: PRNGKeyArray
-    ) -> tuple[Statistics, Float[Array, ""]]:
+    def _positive(self, told: Told, key: PRNGKeyArray) -> tuple[Statistics, Float[Array, ""]]:
         """The statistics of the data, and their mean log-potential with hidden units summed out or,
         where these are sampled, the perturbed maximum over them.
         """
+        model, seen, observed = told
 
         def formula() -> tuple[Statistics, Float[Array, ""]]:
             return model.complete(seen), -model.complete_energies(seen).mean()
@@ -109,7 +110,7 @@ class PMPLearner(AbstractContrastive):
             return sampled()
         return model.if_complete(seen, observed, formula, sampled)
 
-    def _statistics(self, model: Any, units: Any, info: PMPInfo) -> Statistics:
+    def _statistics(self, model: AbstractPlainModel, units: PyTree, info: PMPInfo) -> Statistics:
         """The statistics of samples. Those that break a factor have not converged."""
         out = model.sampled_statistics(units, self.hidden == "exact")
         settled = (info.residual <= _SETTLED) & jnp.isfinite(info.energy)
@@ -123,15 +124,3 @@ class PMPLearner(AbstractContrastive):
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The same max-product without noise."""
         return self.sampler.max_product()
-
-
-PMPLearner.__init__.__doc__ = """**Arguments:**
-
-- `sampler`: a [`ebmlearn.PMP`][]. If its `renewal` is below 1, noise and messages persist from step
-  to step.
-- `num_chains`: the number of samples of the model; by default the number of rows of a batch.
-- `hidden`: `"exact"` replaces samples of hidden units by their probabilities given the visible
-  units (in a DBM, odd layers given even ones). It has less noise, and the experiments of the paper
-  use it. `"sampled"` follows Algorithm 1 exactly. Hidden variables of a graph are always sampled.
-- `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
-"""

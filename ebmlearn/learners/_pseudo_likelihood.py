@@ -1,35 +1,20 @@
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from .. import _checks
 from .._types import Batch, Key
-from ..estimate._likelihood import pseudo_log_likelihood_of, require_conditionals
+from ..estimate import pseudo_log_likelihood_of, require_conditionals
 from ..inference import AbstractInference
-from ..models import AbstractModel
-from ..models._base import with_inside
-from ._base import (
-    AbstractLearner,
-    mean_field,
-    Metric,
-    Model,
-    no_gaps,
-    prediction_error,
-    StepInfo,
-)
+from ..models import AbstractModel, with_inside
+from ._base import AbstractMemoryless, mean_field, Metric, Model, prediction_error, StepInfo, Told
 
 
-class PseudoLikelihood(AbstractLearner):
+class PseudoLikelihood(AbstractMemoryless):
     """Maximum pseudo-likelihood (Besag 1975): each visible unit is to be likely given all others,
     hidden units summed out. No log Z, no sampling; for a model that is not right it gives another
     answer than maximum likelihood. Of a graph, data must tell all variables.
     """
-
-    def init(self, model: AbstractModel, *, key: Key) -> None:
-        """Nothing: this learner carries no state."""
-        return
 
     def trained(self, model: AbstractModel) -> PyTree[bool]:
         """The arrays that the model marks as trained."""
@@ -40,13 +25,7 @@ class PseudoLikelihood(AbstractLearner):
         return prediction_error(self, model)
 
     def step(
-        self,
-        model: Model,
-        state: PyTree,
-        batch: Batch,
-        *,
-        key: Key,
-        epoch: int | Int[Array, ""],
+        self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]
     ) -> tuple[Model, PyTree, StepInfo]:
         """The gradient of one step: see [`ebmlearn.AbstractLearner`][]."""
         model.check(batch)
@@ -61,12 +40,12 @@ class PseudoLikelihood(AbstractLearner):
 
 
 @eqx.filter_jit
-def _step(learner: PseudoLikelihood, model: Any, batch: Any) -> tuple[Any, Array]:
-    def loss(model: Any) -> Array:
-        given, seen, observed = model.observe(batch)
-        require_conditionals(given, "PseudoLikelihood")
-        no_gaps(given, observed, learner)
-        return -pseudo_log_likelihood_of(given, seen).mean()
+def _step(learner: PseudoLikelihood, model: Model, batch: Batch) -> tuple[Model, Array]:
+    def loss(model: Model) -> Array:
+        told = Told.by(model, batch)
+        require_conditionals(told.model, "PseudoLikelihood")
+        told.no_gaps(learner)
+        return -pseudo_log_likelihood_of(told.model, told.seen).mean()
 
     # By filter: the wires of a graph are integers.
     value, gradient = eqx.filter_value_and_grad(loss)(model)

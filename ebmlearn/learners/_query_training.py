@@ -1,3 +1,4 @@
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +9,22 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Batch, Key
-from ..estimate._query_entropy import cross_entropy, independent_entropy, mean_entropy
-from ..inference import AbstractInference, RandomTargets
-from ..inference._network import Network
-from ..inference._queries import AbstractQueries, as_queries, check_told, draw
+from ..estimate import cross_entropy, independent_entropy, mean_entropy
+from ..inference import (
+    AbstractInference,
+    AbstractQueries,
+    as_queries,
+    check_told,
+    draw,
+    Network,
+    RandomTargets,
+)
 from ..models import AbstractModel, QueryModel
 from ._base import AbstractComparedMetric, AbstractLearner, Metric, Model, only, StepInfo
+
+
+# What a query model learns beside its parameters, if it should.
+_NUMBERS = ("temperature", "scale", "strength")
 
 
 class QueryTraining(AbstractLearner):
@@ -75,7 +86,7 @@ class QueryTraining(AbstractLearner):
     def __check_init__(self):
         if self.iterations is not None:
             _checks.count("iterations", self.iterations)
-        for name in ("temperature", "scale", "strength"):
+        for name in _NUMBERS:
             if not isinstance(getattr(self, name), bool):
                 got = _checks.describe(getattr(self, name))
                 raise TypeError(f"`{name}` must be a boolean, got {got}.")
@@ -91,13 +102,7 @@ class QueryTraining(AbstractLearner):
             )
 
     def step(
-        self,
-        model: Model,
-        state: PyTree,
-        batch: Batch,
-        *,
-        key: Key,
-        epoch: int | Int[Array, ""],
+        self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]
     ) -> tuple[Model, PyTree, StepInfo]:
         """The gradient of one step: see [`ebmlearn.AbstractLearner`][]. The loss is the mean over
         targets, in nats.
@@ -118,22 +123,15 @@ class QueryTraining(AbstractLearner):
     def trained(self, model: AbstractModel) -> PyTree[bool]:
         """The parameters, and those of the three numbers that are learned."""
         out = model.trained()
-        for name, learned in self._numbers().items():
-            if getattr(model, name) is not None:
-                out = eqx.tree_at(lambda m, n=name: getattr(m, n), out, learned)
+        for name in _NUMBERS:
+            own = operator.attrgetter(f"log_{name}")
+            if own(model) is not None:
+                out = eqx.tree_at(own, out, getattr(self, name))
         return out
 
     def metric(self, model: AbstractModel) -> Metric:
         """The cross-entropy on a fixed set of queries, in bits."""
         return _Entropy(self.queries)
-
-    def _numbers(self) -> dict[str, bool]:
-        """Which of the numbers beside the parameters are learned."""
-        return {
-            "log_temperature": self.temperature,
-            "log_scale": self.scale,
-            "log_strength": self.strength,
-        }
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference of the model itself."""
@@ -153,11 +151,11 @@ class _Entropy(AbstractComparedMetric):
     queries: AbstractQueries
     network: Network = Network()
 
-    def __call__(self, model: QueryModel, validation: Any, epoch: Any) -> Float[Array, ""]:
-        return mean_entropy(model, validation, self.queries, self.network, key=0)
+    def __call__(self, model: AbstractModel, validation: Any, epoch: Any) -> Float[Array, ""]:
+        return mean_entropy(_checked(model), validation, self.queries, self.network, key=0)
 
-    def simple(self, model: QueryModel, data: Any, validation: Any) -> float:
-        return independent_entropy(model, data, validation, self.queries, key=0)
+    def simple(self, model: AbstractModel, data: Any, validation: Any) -> float:
+        return independent_entropy(_checked(model), data, validation, self.queries, key=0)
 
     def worse(self, value: float, simple: float) -> str:
         return (
@@ -176,7 +174,7 @@ def _checked(model: AbstractModel) -> QueryModel:
 
 @eqx.filter_jit
 def _loss(
-    model: Any, learner: QueryTraining, rows: Any, key: PRNGKeyArray
+    model: QueryModel, learner: QueryTraining, rows: Any, key: PRNGKeyArray
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     asked = draw(learner.queries, model, rows.shape[0], key=key)
     sums, targets, settled = cross_entropy(model, rows, asked, learner.network)
@@ -188,7 +186,6 @@ def _loss(
 def _step(
     learner: QueryTraining, model: Model, rows: Any, key: PRNGKeyArray
 ) -> tuple[Model, Float[Array, ""], Float[Array, ""]]:
-    (loss, settled), gradient = eqx.filter_value_and_grad(_loss, has_aux=True)(
-        model, learner, rows, key
-    )
+    function = eqx.filter_value_and_grad(_loss, has_aux=True)
+    (loss, settled), gradient = function(model, learner, rows, key)  # pyright: ignore
     return only(learner.trained(model), gradient), loss, settled

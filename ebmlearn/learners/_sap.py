@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,25 +9,28 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..inference._base import NUMBER
-from ..models import AbstractModel, AbstractPlainModel, Statistics
-from ..models._require import require_chains
-from ..samplers import AbstractSampler, Gibbs, TemperedTransitions
-from ..samplers._base import require_sampler, share_accepted
-from ..samplers._trajectory_tempering import followed
+from ..inference import NUMBER
+from ..models import AbstractModel, require_chains
+from ..samplers import (
+    AbstractSampler,
+    followed,
+    Gibbs,
+    require_sampler,
+    share_accepted,
+    TemperedTransitions,
+)
 from ._base import (
+    AbstractContrastive,
     AbstractInferring,
     as_schedule,
     Inference,
     mean_field,
-    nothing,
     Phases,
-    posterior,
-    Product,
+    Told,
 )
 
 
-class SAP(AbstractInferring):
+class SAP(AbstractInferring, AbstractContrastive):
     """The stochastic approximation procedure (Younes 1989; Tieleman 2008; Salakhutdinov 2009,
     Algorithm 1): chains continue from step to step and follow the model, which must change slowly.
 
@@ -48,6 +51,17 @@ class SAP(AbstractInferring):
         trajectory = ebmlearn.Trajectory.start(rbm, data, capacity=16)
         ebmlearn.SAP(ebmlearn.TrajectoryTempering(trajectory), num_chains=100)
         ```
+
+    **Arguments:**
+
+    - `sampler`: the sampler of the chains; Gibbs by default.
+    - `num_chains`: the number of chains.
+    - `steps`: the number of steps of the sampler between two updates.
+    - `inference`: the inference of the hidden units given the visible ones, for models without a
+      formula for them, such as a DBM. Mean field by default.
+    - `persistent`: False starts all chains at random before each update. The learned model is then
+      made for such short chains (Nijkamp et al. 2019).
+    - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
     """
 
     sampler: AbstractSampler = eqx.field(default_factory=Gibbs)
@@ -58,7 +72,7 @@ class SAP(AbstractInferring):
     persistent: bool = eqx.field(static=True, default=True)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    product: ClassVar[Product] = "sum"
+    maximises: ClassVar[str] = "nothing"
 
     def __check_init__(self):
         require_sampler(self.sampler)
@@ -73,15 +87,9 @@ class SAP(AbstractInferring):
         return start(model, self.sampler, self.num_chains, key)
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: PyTree,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: PyTree, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, PyTree]:
+        model = told.model
         if not self.persistent:
             key, own = jax.random.split(key)
             state = self.sampler.init(model, self.num_chains, key=own)
@@ -91,9 +99,9 @@ class SAP(AbstractInferring):
         )
         state, info = self.sampler.step(model, state, key=keys[-1])
         state = followed(state, model)
-        positive = posterior(model, seen, observed, self.decoder(epoch))
-        negative = particles(model, state.units)
-        return Phases(positive, negative, nothing(model), share_accepted(info)), state
+        positive = told.posterior(self.decoder(epoch))
+        negative = model.sampled_statistics(state.units, True)
+        return Phases(positive, negative, accepted=share_accepted(info)), state
 
 
 class TransSAPState(NamedTuple):
@@ -103,7 +111,7 @@ class TransSAPState(NamedTuple):
     updates: Int[Array, ""]
 
 
-class TransSAP(AbstractInferring):
+class TransSAP(AbstractInferring, AbstractContrastive):
     """Stochastic approximation with tempered transitions, Trans-SAP (Salakhutdinov 2009, section
     3). It is [`ebmlearn.SAP`][] with Gibbs sweeps, but from time to time all chains make a tempered
     transition, which moves them between modes that Gibbs sampling does not leave. The model does
@@ -123,7 +131,7 @@ class TransSAP(AbstractInferring):
     inference: Inference = eqx.field(converter=as_schedule)
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
-    product: ClassVar[Product] = "sum"
+    maximises: ClassVar[str] = "nothing"
 
     def __init__(
         self,
@@ -164,20 +172,13 @@ class TransSAP(AbstractInferring):
         return TransSAPState(chains, jnp.zeros((), jnp.int32))
 
     def phases(
-        self,
-        model: AbstractPlainModel,
-        state: TransSAPState,
-        seen: PyTree,
-        observed: PyTree,
-        *,
-        key: PRNGKeyArray,
-        epoch: Int[Array, ""],
+        self, told: Told, state: TransSAPState, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, TransSAPState]:
         one, two = jax.random.split(key)
-        chains, updates = state
+        model, (chains, updates) = told.model, state
         # Not after the update that has just been made, but before the one that is due.
         due = (updates >= self.begin) & ((updates - self.begin) % self.every == self.every - 1)
-        nan = nothing(model)
+        nan = jnp.asarray(jnp.nan, model.dtype)
 
         def run(chains: PyTree) -> tuple[PyTree, Float[Array, ""]]:
             chains, info = self.tempered.step(model, chains, key=one)
@@ -185,33 +186,16 @@ class TransSAP(AbstractInferring):
 
         chains, accepted = jax.lax.cond(due, run, lambda chains: (chains, nan), chains)
         chains, _ = Gibbs().step(model, chains, key=two)
-        positive = posterior(model, seen, observed, self.decoder(epoch))
-        negative = particles(model, chains.units)
-        return Phases(positive, negative, nan, accepted), TransSAPState(chains, updates + 1)
+        positive = told.posterior(self.decoder(epoch))
+        negative = model.sampled_statistics(chains.units, True)
+        phases = Phases(positive, negative, accepted=accepted)
+        return phases, TransSAPState(chains, updates + 1)
 
 
-def start(model: Any, sampler: AbstractSampler, num_chains: int, key: Key) -> PyTree:
+def start(model: AbstractModel, sampler: AbstractSampler, num_chains: int, key: Key) -> PyTree:
     """Chains that persist: a CRBM would need its own for every row of features."""
     require_chains(model, "chains that persist")
     return sampler.init(model, num_chains, key=key)
-
-
-def particles(model: Any, units: Any) -> Statistics:
-    """The statistics of chains, layers that can be summed out by their means given the others."""
-    return model.sampled_statistics(units, True)
-
-
-SAP.__init__.__doc__ = """**Arguments:**
-
-- `sampler`: the sampler of the chains; Gibbs by default.
-- `num_chains`: the number of chains.
-- `steps`: the number of steps of the sampler between two updates.
-- `inference`: the inference of the hidden units given the visible ones, for models without a
-  formula for them, such as a DBM. Mean field by default.
-- `persistent`: False starts all chains at random before each update. The learned model is then
-  made for such short chains (Nijkamp et al. 2019).
-- `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
-"""
 
 
 # The better-known name.

@@ -18,8 +18,7 @@ from ..inference import (
     own_fields,
     Wanted,
 )
-from ..models import NNBM, Statistics
-from ..models._copositive import copositivity
+from ..models import copositivity, NNBM, Statistics
 from ..units._rectified import rectified
 
 
@@ -172,22 +171,21 @@ def _solved(
     # Eqs. (16) and (17) the other way round.
     reaction = inverse.weights**2 @ s + inverse.correction
     bias = linear + inverse.weights @ mean + mean * reaction
-    model = eqx.tree_at(
-        lambda model: (model.couplings, model.bias),
-        like,
-        (inverse.weights + jnp.diag(precision + reaction), bias),
-    )
+    model = _with(like, inverse.weights + jnp.diag(precision + reaction), bias)
     apart = jnp.abs(rectified(linear, precision).variance / s - 1).max()
     residual, steps = jnp.maximum(inverse.residual, apart), inverse.steps
     if exact:
-        alone = eqx.tree_at(
-            lambda model: (model.couplings, model.bias), like, (jnp.diag(precision), linear)
-        )
+        alone = _with(like, jnp.diag(precision), linear)
         model, residual, steps = _by_parameters(
             model, alone, inference, mean, covariance, tol, max_steps
         )
     converged = (residual <= tol) & (model.diagonal > 0).all()
     return MomentMatch(model, converged, steps, residual)
+
+
+def _with(model: NNBM, couplings: Float[Array, "n n"], bias: Float[Array, " n"]) -> NNBM:
+    """The model with other parameters."""
+    return eqx.tree_at(lambda model: (model.couplings, model.bias), model, (couplings, bias))
 
 
 def _by_parameters(
@@ -207,7 +205,7 @@ def _by_parameters(
         bias, diagonal, edges = y
         upper = jnp.zeros_like(model.couplings).at[first, second].set(edges)
         couplings = upper + upper.T + jnp.diag(diagonal)
-        return eqx.tree_at(lambda m: (m.couplings, m.bias), model, (couplings, bias))
+        return _with(model, couplings, bias)
 
     def gap(y: Any, _: None) -> Any:
         beliefs = inference(build(y))

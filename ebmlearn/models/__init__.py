@@ -1,10 +1,12 @@
 from ._base import (
     AbstractModel as AbstractModel,
     AbstractPlainModel as AbstractPlainModel,
+    with_inside as with_inside,
 )
 from ._block import Block as Block
 from ._boltzmann import BoltzmannMachine as BoltzmannMachine
 from ._chains import chain_states as chain_states
+from ._copositive import copositivity as copositivity
 from ._dbm import DBM as DBM
 from ._energy import EnergyModel as EnergyModel
 from ._factor_base import AbstractFactorModel as AbstractFactorModel, excludes as excludes
@@ -22,12 +24,14 @@ from ._groups import (
 from ._layered import LayeredModel as LayeredModel
 from ._layered_base import AbstractLayeredModel as AbstractLayeredModel
 from ._listed import told as told, whole_stacks as whole_stacks
-from ._named_base import AbstractNamedModel as AbstractNamedModel
+from ._named_base import AbstractNamedModel as AbstractNamedModel, states_of as states_of
 from ._names import by_layer as by_layer, Layers as Layers, Units as Units
 from ._nnbm import check_couplings as check_couplings, NNBM as NNBM
 from ._problem import (
     AbstractProblem as AbstractProblem,
     AbstractSampled as AbstractSampled,
+    each as each,
+    held_at as held_at,
     Instance as Instance,
     whole as whole,
 )
@@ -37,8 +41,13 @@ from ._require import (
     refuse as refuse,
     Refused as Refused,
     require as require,
+    require_chains as require_chains,
+    require_discrete as require_discrete,
+    require_fields as require_fields,
     require_layers as require_layers,
     require_model as require_model,
+    require_numbered as require_numbered,
+    require_possible as require_possible,
     require_single as require_single,
 )
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM

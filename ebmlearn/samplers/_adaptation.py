@@ -57,20 +57,23 @@ def adapt_ladder(
         length = jnp.asarray(steps * 2**k)
         tried, swapped = _count(sampler, model, state, two, length // 4, length)
         refused = 1 - np.asarray(swapped, np.float64) / (np.asarray(tried) * num_chains)
-        betas = _respaced(np.asarray(sampler.betas), refused, np)
-        betas[0], betas[-1] = sampler.betas[0], 1.0
+        betas = respaced(np.asarray(sampler.betas), np.maximum(refused, _LEAST), len(refused) + 1)
         sampler = ParallelTempering(betas)
     return sampler
 
 
-def _respaced(betas: Any, refused: Any, xp: Any) -> Any:
-    """Inverse temperatures between which as many swaps are refused, from the shares that were.
-    `xp` is NumPy, or JAX's where the shares are traced.
+# Never quite zero, so that sums of refused swaps rise everywhere.
+_LEAST = 1e-3
+
+
+def respaced(places: Any, lengths: Any, number: int, xp: Any = np) -> Any:
+    """So many places from the first to the last, equally far from each other where `lengths` are
+    the distances between neighbours. `xp` is NumPy, or JAX's where these are traced.
     """
-    # Never quite zero, so that the sum rises everywhere.
-    barrier = xp.cumsum(xp.maximum(refused, 1e-3))
-    barrier = xp.concatenate([xp.zeros(1, barrier.dtype), barrier])
-    return xp.interp(xp.linspace(0, barrier[-1], len(betas)), barrier, betas)
+    sums = xp.cumsum(lengths)
+    sums = xp.concatenate([xp.zeros(1, sums.dtype), sums])
+    inner = xp.interp(xp.linspace(0, sums[-1], number), sums, places)[1:-1]
+    return xp.concatenate([places[:1], inner, places[-1:]])
 
 
 class Ladder(eqx.Module):
@@ -107,8 +110,7 @@ class Ladder(eqx.Module):
 
     def _placed(self, old: Float[Array, " betas"]) -> "Ladder":
         refused = 1 - self.swapped / jnp.maximum(self.tried, 1)
-        betas = _respaced(old, refused, jnp)
-        betas = betas.at[0].set(old[0]).at[-1].set(1)
+        betas = respaced(old, jnp.maximum(refused, _LEAST), len(old), jnp)
         none = jnp.zeros_like(self.tried)
         return Ladder(betas, none, none, self.step, self.length)
 

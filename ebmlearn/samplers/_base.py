@@ -7,12 +7,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..models import AbstractModel, AbstractPlainModel
-from ..models._require import require_chains
+from ..models import AbstractModel, AbstractPlainModel, require_chains
 from ._sweep import sweep
 
 
@@ -77,44 +76,59 @@ class AbstractSampler(eqx.Module):
         """
         self._check(model)
         _checks.count("num_chains", num_chains)
-        return self._start(model, num_chains, _checks.as_key(key), start, clamped)
+        own = _checks.as_key(key)
+        return self._start(model, num_chains, own, start, clamped)  # pyright: ignore
 
     def step(self, model: AbstractModel, state: PyTree, *, key: Key) -> tuple[PyTree, PyTree]:
         """One transition of every chain: the new state, and diagnostics."""
         self._check(model)
-        return _compiled(self, model, state, _checks.as_key(key))
+        return _compiled(self, model, state, _checks.as_key(key))  # pyright: ignore
 
     @abc.abstractmethod
-    def _check(self, model: Any) -> None:
+    def _check(self, model: AbstractModel) -> None:
         """Raises `TypeError` if it cannot sample this model."""
 
     @abc.abstractmethod
     def _start(
         self,
-        model: Any,
+        model: AbstractPlainModel,
         num_chains: int,
         key: PRNGKeyArray,
-        start: Any,
-        clamped: Any,
-    ) -> Any:
+        start: PyTree,
+        clamped: PyTree,
+    ) -> PyTree:
         """Does the work of `init`."""
 
     @abc.abstractmethod
-    def _step(self, model: Any, state: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
+    def _step(self, model: AbstractPlainModel, state: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
         """Does the work of `step`."""
 
 
 @eqx.filter_jit
 def _compiled(
-    sampler: AbstractSampler, model: Any, state: Any, key: PRNGKeyArray
+    sampler: AbstractSampler, model: AbstractPlainModel, state: PyTree, key: PRNGKeyArray
 ) -> tuple[Any, Any]:
     return sampler._step(model, state, key)
+
+
+class AbstractSingle(AbstractSampler):
+    """A sampler whose state is a single chain for each that is asked for."""
+
+    def _start(
+        self,
+        model: AbstractPlainModel,
+        num_chains: int,
+        key: PRNGKeyArray,
+        start: PyTree,
+        clamped: PyTree,
+    ) -> ChainState:
+        return start_chains(model, num_chains, key, start, clamped)
 
 
 class AbstractChains(AbstractSampler):
     """A sampler of chains that draws units given all others."""
 
-    def _check(self, model: Any) -> None:
+    def _check(self, model: AbstractModel) -> None:
         require_chains(model, type(self).__name__)
 
 
@@ -157,7 +171,7 @@ def start_chains(
 
 
 @eqx.filter_jit
-def _possible(model: Any, units: PyTree, told: PyTree, key: PRNGKeyArray) -> PyTree:
+def _possible(model: AbstractPlainModel, units: PyTree, told: PyTree, key: PRNGKeyArray) -> PyTree:
     """Units that are not told, drawn anew: at an infinite temperature, all that is possible is as
     likely.
     """
@@ -205,6 +219,21 @@ def _shortened(values: Sequence[float] | AnyArray) -> str:
     if len(values) <= 6:
         return str(list(values))
     return f"[{values[0]}, {values[1]}, ..., {values[-2]}, {values[-1]}]"
+
+
+def after_steps(
+    sampler: AbstractSampler,
+    model: AbstractModel,
+    state: PyTree,
+    key: PRNGKeyArray,
+    times: int | Int[Array, ""],
+) -> PyTree:
+    """The state after some steps, whose diagnostics nobody wants."""
+
+    def step(i: Int[Array, ""], state: PyTree) -> PyTree:
+        return sampler.step(model, state, key=jax.random.fold_in(key, i))[0]
+
+    return jax.lax.fori_loop(0, times, step, state)
 
 
 def tree_where(mask: Float[Array, " chains"], a: PyTree, b: PyTree) -> PyTree:

@@ -21,11 +21,7 @@ def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
 
     - `x`: numbers of shape `[steps, chains]`. Use at least about a thousand steps.
     """
-    _checks.rank("x", x, 2, "[steps, chains]")
-    if x.shape[0] < 2:
-        raise ValueError(f"`x` must contain at least two steps, got {_checks.describe(x)}.")
-    x = jnp.asarray(x)
-    x = x.astype(jnp.result_type(float)) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    x = _along_chains(x, 2, "two")
     steps = x.shape[0]
     centred = x - x.mean()
     # Padded, so that the ends do not meet.
@@ -40,6 +36,15 @@ def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
     # Chains that stand still, each for itself or all in one place, never give another draw.
     still = (x == jnp.broadcast_to(x[:1], x.shape)).all()
     return jnp.where(still, jnp.inf, times[last])
+
+
+def _along_chains(x: AnyArray, least: int, name: str) -> Float[Array, "steps chains"]:
+    """Numbers along chains as real numbers, checked."""
+    _checks.rank("x", x, 2, "[steps, chains]")
+    if x.shape[0] < least:
+        raise ValueError(f"`x` must contain at least {name} steps, got {_checks.describe(x)}.")
+    x = jnp.asarray(x)
+    return x.astype(jnp.result_type(float)) if jnp.issubdtype(x.dtype, jnp.integer) else x
 
 
 def singular_values(model: AbstractModel) -> tuple[Float[Array, " _"], ...]:
@@ -58,11 +63,7 @@ def r_hat(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
 
     - `x`: numbers of shape `[steps, chains]`, of four steps or more.
     """
-    _checks.rank("x", x, 2, "[steps, chains]")
-    if x.shape[0] < 4:
-        raise ValueError(f"`x` must contain at least four steps, got {_checks.describe(x)}.")
-    x = jnp.asarray(x)
-    x = x.astype(jnp.result_type(float)) if jnp.issubdtype(x.dtype, jnp.integer) else x
+    x = _along_chains(x, 4, "four")
     half = x.shape[0] // 2
     halves = jnp.concatenate([x[:half], x[-half:]], axis=1)
     within = halves.var(0, ddof=1).mean()

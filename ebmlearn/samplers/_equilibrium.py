@@ -7,11 +7,10 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Batch, Key
-from ..models import AbstractPlainModel
-from ..models._require import require_chains, require_single
+from ..models import AbstractPlainModel, require_chains, require_single
 from ._base import AbstractSampler, require_sampler
 from ._diagnostics import autocorrelation_time, r_hat
-from ._modes import ERRORS, gaps, MODES, on_modes, visible
+from ._modes import ERRORS, gaps, MODES, on_modes
 from ._sample import sample
 
 
@@ -100,9 +99,7 @@ def equilibrium(
 def _compared(
     model: AbstractPlainModel, one: PyTree, other: PyTree, num_chains: int, modes: int
 ) -> Equilibrium:
-    groups = on_modes(
-        model, visible(model, one, num_chains), visible(model, other, num_chains), modes
-    )
+    groups = on_modes(model, (one, other), num_chains, modes)
     both = jnp.concatenate(groups, axis=1)
     return Equilibrium(
         jax.vmap(autocorrelation_time, in_axes=2)(both),

@@ -1,12 +1,12 @@
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from ..models import AbstractPlainModel
-from ._base import AbstractChains, ChainState, start_chains
+from ..models import AbstractModel, AbstractPlainModel, require_chains
+from ._base import AbstractSingle, ChainState
 from ._sweep import sweep
 
 
@@ -16,7 +16,7 @@ class GibbsInfo(NamedTuple):
     energy: Float[Array, " chains"]
 
 
-class Gibbs(AbstractChains):
+class Gibbs(AbstractSingle):
     """Gibbs sampling. A step draws each unit once given all others: a whole layer at once if its
     units are not joined to each other, else one unit at a time.
 
@@ -30,6 +30,15 @@ class Gibbs(AbstractChains):
         ```python
         samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 1000, key=key, num_chains=50, burn_in=100)
         ```
+
+    **Arguments:**
+
+    - `beta`: the inverse temperature; the chains then have the distribution $p(x)^\\beta$,
+      normalised.
+    - `metropolised`: draw units that take turns by Metropolised Gibbs (Liu 1996), which proposes
+      another state than the present one. Binary and categorical units then change more often, so
+      that fewer sweeps are worth an independent draw. Layers that are drawn at once, as in an RBM,
+      and real units are drawn as before.
     """
 
     beta: float | Float[Array, ""] = 1.0
@@ -43,17 +52,9 @@ class Gibbs(AbstractChains):
             got = _checks.describe(self.metropolised)
             raise TypeError(f"`metropolised` must be a boolean, got {got}.")
 
-    def _start(
-        self,
-        model: AbstractPlainModel,
-        num_chains: int,
-        key: PRNGKeyArray,
-        start: Any,
-        clamped: Any,
-    ) -> ChainState:
-        if not model.finite:
+    def _check(self, model: AbstractModel) -> None:
+        if not require_chains(model, "Gibbs").finite:
             _checks.number("beta", self.beta, 0, float("inf"), "(0, inf)")
-        return start_chains(model, num_chains, key, start, clamped)
 
     def _step(
         self, model: AbstractPlainModel, state: ChainState, key: PRNGKeyArray
@@ -68,13 +69,3 @@ class Gibbs(AbstractChains):
         layers = sweep(model, layers, key, beta, clamp=clamp, metropolised=self.metropolised)
         info = GibbsInfo(model.energies(layers))
         return ChainState(model.decode(layers), state.clamped), info
-
-
-Gibbs.__init__.__doc__ = """**Arguments:**
-
-- `beta`: the inverse temperature; the chains then have the distribution $p(x)^\\beta$, normalised.
-- `metropolised`: draw units that take turns by Metropolised Gibbs (Liu 1996), which proposes
-  another state than the present one. Binary and categorical units then change more often, so that
-  fewer sweeps are worth an independent draw. Layers that are drawn at once, as in an RBM, and real
-  units are drawn as before.
-"""

@@ -8,11 +8,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
 from ..models import AbstractPlainModel
-from ..models._require import require_numbered
 from ..units import _random
-from . import _moves
-from ._base import AbstractSampler, ChainState, start_chains, tree_where
-from ._moves import Layers
+from ._base import AbstractSingle, ChainState, tree_where
+from ._moves import AbstractMoving, Layers, Moves
 
 
 class GibbsWithGradientsInfo(NamedTuple):
@@ -22,7 +20,7 @@ class GibbsWithGradientsInfo(NamedTuple):
     accepted: Float[Array, " chains"]
 
 
-class GibbsWithGradients(AbstractSampler):
+class GibbsWithGradients(AbstractMoving, AbstractSingle):
     """Gibbs with gradients (Grathwohl et al. 2021): a change of one unit is proposed with a
     probability that grows with what it would gain, and accepted by the rule of Metropolis and
     Hastings.
@@ -30,6 +28,11 @@ class GibbsWithGradients(AbstractSampler):
     What a change gains is read from the gradient of the energy. That is exact for models of layers,
     whose energy is linear in any one unit, and a guess for an [`ebmlearn.EnergyModel`][]. A step is
     `flips` such proposals.
+
+    **Arguments:**
+
+    - `flips`: how many changes are proposed in a step, one after the other.
+    - `beta`: the inverse temperature.
     """
 
     flips: int = eqx.field(static=True, default=1)
@@ -38,34 +41,14 @@ class GibbsWithGradients(AbstractSampler):
 
     def __check_init__(self):
         _checks.count("flips", self.flips)
-        _checks.number("beta", self.beta, 0, float("inf"), "[0, inf)")
-
-    def _check(self, model: Any) -> None:
-        require_numbered(model, "GibbsWithGradients")
-
-    def _start(
-        self,
-        model: AbstractPlainModel,
-        num_chains: int,
-        key: PRNGKeyArray,
-        start: Any,
-        clamped: Any,
-    ) -> ChainState:
-        return start_chains(model, num_chains, key, start, clamped)
 
     def _step(
         self, model: AbstractPlainModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, GibbsWithGradientsInfo]:
         layers = model.encode(state.units)
         dtype = model.dtype
-        beta = jnp.asarray(self.beta, dtype)
-        owners = _moves.owners(model)
-        free = _moves.free(model, model.masks(state.clamped), layers[0].shape[0])
-
-        def logits(layers: Layers, fields: Layers) -> Float[Array, "chains moves"]:
-            """Of each move, half of what it adds to the log-potential."""
-            out = beta / 2 * _moves.gains(model, layers, fields)
-            return out if free is None else jnp.where(free[:, owners], out, -jnp.inf)
+        moves = Moves(model, state, self.beta)
+        beta, number = moves.beta, len(moves.owners)
 
         def value(layers: Layers) -> Float[Array, " chains"]:
             """The log-potential, where it does not follow from the fields."""
@@ -73,41 +56,34 @@ class GibbsWithGradients(AbstractSampler):
             return none if model.exact else -beta * model.energies(layers)
 
         blocks = model.blocks()
-        alone = len(layers) == len(blocks) == 1 and len(owners) == layers[0].shape[1]
+        alone = len(layers) == len(blocks) == 1 and number == layers[0].shape[1]
 
         def flip(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[Any, Array]:
             old, fields, total, score = carry
             one, two = jax.random.split(key)
-            there = logits(old, fields)
+            there = moves.logits(old, fields)
             move = _random.choose(there, _random.choices(one, there.shape, dtype))
-            new = _moves.moved(model, old, jax.nn.one_hot(move, len(owners), dtype=dtype))
+            new = moves.made(old, jax.nn.one_hot(move, number, dtype=dtype))
             if alone:
                 # In one layer, a flip changes the fields by a row of the couplings.
                 change = (new[0] - old[0]).sum(-1, keepdims=True)
                 new_fields = [fields[0] + change * blocks[0].weights[move]]
             else:
                 new_fields = model.fields(new)
-            new_total = jax.nn.logsumexp(logits(new, new_fields), axis=-1)
+            new_total = jax.nn.logsumexp(moves.logits(new, new_fields), axis=-1)
             # Where fields are exact, a flip there and the flip back have opposite logits, so that
             # what is left of the rule of Metropolis and Hastings is the ratio of their normalisers.
             ratio, new_score = total - new_total, value(new)
             if not model.exact:
-                gain = _moves.differences(model, old, new, fields).sum(-1)
-                back = _moves.differences(model, new, old, new_fields).sum(-1)
+                gain = moves.differences(old, new, fields).sum(-1)
+                back = moves.differences(new, old, new_fields).sum(-1)
                 ratio = ratio + new_score - score + beta / 2 * (back - gain)
             accepted = _random.accept(ratio, two)
             return tree_where(accepted, (new, new_fields, new_total, new_score), carry), accepted
 
         fields = model.fields(layers)
-        total = jax.nn.logsumexp(logits(layers, fields), axis=-1)
+        total = jax.nn.logsumexp(moves.logits(layers, fields), axis=-1)
         carry = layers, fields, total, value(layers)
         (layers, *_), accepted = jax.lax.scan(flip, carry, jax.random.split(key, self.flips))
         info = GibbsWithGradientsInfo(model.energies(layers), accepted.mean(0))
         return ChainState(model.decode(layers), state.clamped), info
-
-
-GibbsWithGradients.__init__.__doc__ = """**Arguments:**
-
-- `flips`: how many changes are proposed in a step, one after the other.
-- `beta`: the inverse temperature.
-"""

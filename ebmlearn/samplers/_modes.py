@@ -3,7 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ..models import AbstractPlainModel
 
@@ -13,7 +13,7 @@ ERRORS = 4.5
 MODES = 5
 
 
-def visible(
+def _visible(
     model: AbstractPlainModel, samples: Any, num_chains: int
 ) -> Float[Array, "steps chains _"]:
     """The visible units of samples, or all of a model without layers, by step and chain."""
@@ -25,13 +25,14 @@ def visible(
 
 def on_modes(
     model: AbstractPlainModel,
-    one: Float[Array, "steps chains _"],
-    other: Float[Array, "steps chains _"],
+    samples: tuple[PyTree, PyTree],
+    num_chains: int,
     modes: int = MODES,
 ) -> tuple[Float[Array, "steps chains modes"], Float[Array, "steps chains modes"]]:
-    """Visible states of two groups of chains along slow modes: the leading singular vectors of all
+    """The samples of two groups of chains along slow modes: the leading singular vectors of all
     weights of the visible units, or the principal components of the states if there are none.
     """
+    one, other = (_visible(model, x, num_chains) for x in samples)
     blocks = model.blocks() if model.layerwise else ()
     blocks = [b for b in blocks if 0 in (b.first, b.second) and b.weights.size]
     if blocks:

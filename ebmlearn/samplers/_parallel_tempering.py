@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
-from ..inference._base import NUMBER
+from ..inference import NUMBER
 from ..models import AbstractPlainModel
 from ._base import AbstractChains, ladder, no_improper
 from ._exchange import (
@@ -49,6 +49,10 @@ class ParallelTempering(AbstractChains):
         sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 11))
         samples = ebmlearn.sample(rbm, sampler, 1000, key=key, num_chains=10, burn_in=100)
         ```
+
+    **Arguments:**
+
+    - `betas`: inverse temperatures that increase to 1; the last is 1.
     """
 
     betas: tuple[float, ...] = eqx.field(metadata=NUMBER, converter=ladder)
@@ -79,7 +83,7 @@ class ParallelTempering(AbstractChains):
         clamp = model.masks(state.clamped)
         if clamp is not None:
             clamp = [None if mask is None else jnp.tile(mask, (number, 1)) for mask in clamp]
-        rows = _repeated(model, number, chains)
+        rows = model if model.batch_shape == () else model.batched((number, chains))
         layers = sweep(rows, layers, one, jnp.repeat(betas, chains)[:, None], clamp=clamp)
         energies = rows.energies(layers).reshape(number, chains)
 
@@ -90,16 +94,3 @@ class ParallelTempering(AbstractChains):
         replicas = model.decode([moved(x.reshape(number, chains, -1), source) for x in layers])
         new = advanced(state, replicas, source)
         return new, TemperingInfo(moved(energies, source)[-1], tried, swapped, new.trips)
-
-
-def _repeated(model: AbstractPlainModel, number: int, chains: int) -> AbstractPlainModel:
-    """The model with an instance for each row, where it has a batch axis."""
-    if model.batch_shape == ():
-        return model
-    return model.batched((number, chains))
-
-
-ParallelTempering.__init__.__doc__ = """**Arguments:**
-
-- `betas`: inverse temperatures that increase to 1; the last is 1.
-"""

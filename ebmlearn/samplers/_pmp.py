@@ -10,13 +10,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
-from ..inference import BP
-from ..inference._base import is_off, NUMBER
-from ..inference._bp import settings_of
-from ..models import AbstractPlainModel
-from ..models._groups import cut_states
-from ..models._problem import each, held_at, Instance
-from ..models._require import refuse
+from ..inference import BP, is_off, NUMBER, settings_of
+from ..models import (
+    AbstractModel,
+    AbstractPlainModel,
+    each,
+    held_at,
+    Instance,
+    refuse,
+)
 from ..units import _random, Binary
 from ._base import AbstractSampler
 
@@ -99,6 +101,18 @@ class PMP(AbstractSampler):
         ebmlearn.sample(graph_model, ebmlearn.PMP(100), 5, key=key, start={x: states},
                         clamped={x: True})[hidden]
         ```
+
+    **Arguments:**
+
+    - `iterations`: the number of sweeps.
+    - `damping`: the share of its old value that a message keeps, in (0, 1).
+    - `chunk`: the number of samples that are processed at once; the default fits the device, as for
+      [`ebmlearn.BP`][].
+    - `renewal`: the share of variables whose noise is drawn anew in a step. Below 1, messages go on
+      from the step before, so that few sweeps may do in training, and the samples of one step
+      depend on those of the last.
+    - `perturb`: the groups of variables of a graph that get noise, `[S, W]`, or the layers of a
+      model, `["visible"]`. All, if not given. What gets none is at its maximum given the rest.
     """
 
     iterations: int | Int[Array, ""]
@@ -128,8 +142,8 @@ class PMP(AbstractSampler):
             chunk=self.chunk,
         )
 
-    def _check(self, model: Any) -> None:
-        if not messages.serves(model) or not model.finite:
+    def _check(self, model: AbstractModel) -> None:
+        if not messages.serves(model) or not model.finite:  # pyright: ignore
             refuse(model, "have units of finitely many states, joined by factors, for PMP")
 
     def holding(
@@ -139,12 +153,19 @@ class PMP(AbstractSampler):
         return self._begun(model, model.chains_of(units, clamped), key)
 
     def _start(
-        self, model: Any, num_chains: int, key: PRNGKeyArray, start: Any, clamped: Any
+        self,
+        model: AbstractPlainModel,
+        num_chains: int,
+        key: PRNGKeyArray,
+        start: Any,
+        clamped: Any,
     ) -> PMPState:
         one, two = jax.random.split(key)
         return self._begun(model, model.chains(num_chains, one, start, clamped), two)
 
-    def _begun(self, model: Any, chains: tuple[Any, Any], key: PRNGKeyArray) -> PMPState:
+    def _begun(
+        self, model: AbstractPlainModel, chains: tuple[Any, Any], key: PRNGKeyArray
+    ) -> PMPState:
         state = PMPState(*chains, None, None)
         if is_off(self.renewal, 1):
             return state
@@ -152,7 +173,9 @@ class PMP(AbstractSampler):
         noise = perturbation(model, _rows(state), key)
         return eqx.filter_jit(perturbed)(self, model, state, noise)[0]
 
-    def _step(self, model: Any, state: PMPState, key: PRNGKeyArray) -> tuple[PMPState, PMPInfo]:
+    def _step(
+        self, model: AbstractPlainModel, state: PMPState, key: PRNGKeyArray
+    ) -> tuple[PMPState, PMPInfo]:
         number = _rows(state)
         one, two = jax.random.split(key)
         noise = perturbation(model, number, one)
@@ -163,19 +186,19 @@ class PMP(AbstractSampler):
         return perturbed(self, model, state, noise)
 
 
-def _terms(model: Any) -> tuple[tuple[Int[np.ndarray, " _"], bool], ...]:
+def _terms(model: AbstractPlainModel) -> tuple[tuple[Int[np.ndarray, " _"], bool], ...]:
     """For each unary term of a model, the unit that each number belongs to; and whether these are
     log-odds, one for each unit, or the scores of all its states.
     """
     if not model.layerwise:
-        return ((model.owners, False),)
+        return ((model.owners, False),)  # pyright: ignore
     steps = [max(units.width // max(units.size, 1), 1) for units in model.layers]
     pairs = zip(model.layers, steps, strict=True)
     return tuple((np.arange(u.width) // step, isinstance(u, Binary)) for u, step in pairs)
 
 
 def perturbation(
-    model: Any, number: int, key: PRNGKeyArray
+    model: AbstractPlainModel, number: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "samples _"], ...]:
     """Noise for every unary term. Scores get Gumbel numbers less their mean over a unit, which has
     mean zero and moves no maximum; log-odds get logistic numbers, which are differences of the
@@ -196,7 +219,9 @@ def _own_mean(noise: Float[Array, "samples _"], owner: Int[np.ndarray, " _"]) ->
     return (mean / jnp.broadcast_to(jnp.asarray(counts, noise.dtype), mean.shape))[:, owner]
 
 
-def noise_centre(model: Any, noise: tuple[Float[Array, "... _"], ...]) -> Float[Array, "..."]:
+def noise_centre(
+    model: AbstractPlainModel, noise: tuple[Float[Array, "... _"], ...]
+) -> Float[Array, "..."]:
     """What makes the noise of both states symmetric where there is noise on log-odds: it has mean
     zero, and without it the perturbed maximum spreads less.
     """
@@ -205,7 +230,7 @@ def noise_centre(model: Any, noise: tuple[Float[Array, "... _"], ...]) -> Float[
 
 
 def _renewed(
-    model: Any, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
+    model: AbstractPlainModel, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
 ) -> tuple[Bool[Array, "samples _"], ...]:
     """A share of the units, drawn at random, in the places of their noise."""
     terms, out = _terms(model), []
@@ -220,51 +245,45 @@ def _rows(state: PMPState) -> int:
 
 
 def _chosen(
-    model: Any, noise: tuple[Float[Array, "samples _"], ...], groups: tuple[Hashable, ...]
+    model: AbstractPlainModel,
+    noise: tuple[Float[Array, "samples _"], ...],
+    groups: tuple[Hashable, ...],
 ) -> tuple[Float[Array, "samples _"], ...]:
     """The noise of some groups alone: zero for all others."""
-    if model.layerwise:
+    own: Any = model
+    if own.layerwise:
         for group in groups:
-            if group not in model.names:
-                wanted = ", ".join(repr(name) for name in model.names)
+            if group not in own.names:
+                wanted = ", ".join(repr(name) for name in own.names)
                 raise ValueError(f"`perturb` must hold some of {wanted}, got {group!r}.")
-        pairs = zip(model.names, noise, strict=True)
+        pairs = zip(own.names, noise, strict=True)
         return tuple(x if name in groups else jnp.zeros_like(x) for name, x in pairs)
-    (own,) = noise
-    chosen = np.zeros(len(model.num_states), bool)
+    (flat,) = noise
+    chosen = np.zeros(len(own.num_states), bool)
     for group in groups:
-        chosen[model.places(group, "perturb").reshape(-1)] = True
-    mask = jnp.broadcast_to(chosen[model.owners], own.shape)
-    return (jnp.where(mask, own, jnp.zeros_like(own)),)
-
-
-def _held(model: Any, state: PMPState) -> tuple[tuple[Any, Any], ...]:
-    """The states of each group and which of them are held, or None."""
-    if model.layerwise:
-        masks = model.masks(state.clamped)
-        states = [None] * len(model.layers) if masks is None else jax.tree.leaves(state.units)
-        return tuple(zip(states, [None] * len(states) if masks is None else masks, strict=True))
-    if state.clamped is None:
-        return ((None, None),) * len(model.layers)
-    sizes = tuple(((units.size,), units.number) for units in model.layers)
-    return tuple(zip(cut_states(state.units, sizes), cut_states(state.clamped, sizes), strict=True))
+        chosen[own.places(group, "perturb").reshape(-1)] = True
+    mask = jnp.broadcast_to(chosen[own.owners], flat.shape)
+    return (jnp.where(mask, flat, jnp.zeros_like(flat)),)
 
 
 def _instances(
-    model: Any, state: PMPState, noise: tuple[Float[Array, "samples _"], ...]
+    model: AbstractPlainModel, state: PMPState, noise: tuple[Float[Array, "samples _"], ...]
 ) -> tuple[Instance, tuple[Any, ...]]:
     """The instances of a model with noise on the unary terms of what is not held, and that noise,
     by group.
     """
     unary = tuple(jnp.broadcast_to(u, n.shape) for u, n in zip(model.unary(), noise, strict=True))
-    terms, own = model.by_group(unary), model.by_group(noise, 0.0)
+    by_group = model.by_group  # pyright: ignore
+    terms, own = by_group(unary), by_group(noise, 0.0)
+    masks = model.masks(state.clamped) or [None] * len(model.layers)
+    states = model.encode(state.units)
     clamp, free = [], []
-    for units, x, (states, mask) in zip(model.layers, own, _held(model, state), strict=True):
+    for units, x, inside, mask in zip(model.layers, own, states, masks, strict=True):
         if mask is None:
             clamp.append(None)
             free.append(x)
             continue
-        clamp.append(held_at(units, states, mask, model.dtype))
+        clamp.append(held_at(units, units.decode(inside), mask, model.dtype))
         mask = jnp.broadcast_to(mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)), x.shape)
         free.append(jnp.where(mask, jnp.zeros_like(x), x))
     both = zip(terms, free, strict=True)
@@ -272,7 +291,10 @@ def _instances(
 
 
 def perturbed(
-    sampler: PMP, model: Any, state: PMPState, noise: tuple[Float[Array, "samples _"], ...]
+    sampler: PMP,
+    model: AbstractPlainModel,
+    state: PMPState,
+    noise: tuple[Float[Array, "samples _"], ...],
 ) -> tuple[PMPState, PMPInfo]:
     """The maxima of a model perturbed by this noise."""
     if sampler.perturb is not None:
@@ -301,17 +323,3 @@ def perturbed(
     states, info, messages_ = each(one, (batch, free, state.messages), size, settings.chunk)
     kept = None if is_off(sampler.renewal, 1) else noise
     return PMPState(model.from_view(states), state.clamped, kept, messages_), info
-
-
-PMP.__init__.__doc__ = """**Arguments:**
-
-- `iterations`: the number of sweeps.
-- `damping`: the share of its old value that a message keeps, in (0, 1).
-- `chunk`: the number of samples that are processed at once; the default fits the device, as for
-  [`ebmlearn.BP`][].
-- `renewal`: the share of variables whose noise is drawn anew in a step. Below 1, messages go on
-  from the step before, so that few sweeps may do in training, and the samples of one step depend
-  on those of the last.
-- `perturb`: the groups of variables of a graph that get noise, `[S, W]`, or the layers of a model,
-  `["visible"]`. All, if not given. What gets none is at its maximum given the rest.
-"""

@@ -10,9 +10,9 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Key
-from ..models import AbstractModel
+from ..models import AbstractModel, AbstractPlainModel
 from ._base import AbstractSampler, require_sampler
-from ._modes import ERRORS, gaps, on_modes, visible
+from ._modes import ERRORS, gaps, on_modes
 
 
 _ROUND = 32
@@ -89,7 +89,8 @@ def sample(
     if check:
         own = jax.random.fold_in(_checks.as_key(key), 2)
         options = {"key": own, "num_chains": num_chains, "burn_in": burn_in, "thin": thin}
-        _compare(model, units, sample(model, sampler, num_samples, **options), num_chains)
+        others = sample(model, sampler, num_samples, **options)
+        _compare(model, units, others, num_chains)  # pyright: ignore
     return (units, infos) if with_info else units
 
 
@@ -106,10 +107,9 @@ def _can_check(num_samples: int, num_chains: int, start: Any, clamped: Any) -> N
         )
 
 
-def _compare(model: Any, one: PyTree, other: PyTree, num_chains: int) -> None:
+def _compare(model: AbstractPlainModel, one: PyTree, other: PyTree, num_chains: int) -> None:
     """Warns if chains from two starts disagree."""
-    first, second = (visible(model, samples, num_chains) for samples in (one, other))
-    largest = float(gaps(*on_modes(model, first, second)).max())
+    largest = float(gaps(*on_modes(model, (one, other), num_chains)).max())
     if not largest <= ERRORS:
         warnings.warn(
             "Chains from `start` and from random states still disagree: their means along a slow"

@@ -3,7 +3,7 @@ at once, the others a unit at a time, or a class of units of which no two are jo
 models in turns, by the scores of the states of their units.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..models import AbstractLayeredModel
+from ..models import AbstractLayeredModel, AbstractPlainModel, AbstractTurns
 from ..units import AbstractUnits, Categorical
 from ._colours import classes
 
@@ -26,7 +26,7 @@ Beta = Float[Array, "#chains 1"] | float
 
 
 def sweep(
-    model: Any,
+    model: AbstractPlainModel,
     layers: Layers,
     key: PRNGKeyArray,
     beta: Beta = 1.0,
@@ -39,20 +39,22 @@ def sweep(
     reversal with respect to the distribution of the model at inverse temperature `beta`. With
     `metropolised`, units that are drawn in turns are drawn by Metropolised Gibbs.
     """
-    if not model.layerwise:
-        return _in_turns(model, layers, key, beta, reverse, clamp, metropolised)
+    # A model is one of layers, or its units take turns.
+    own: Any = model
+    if not own.layerwise:
+        return _in_turns(own, layers, key, beta, reverse, clamp, metropolised)
     layers = list(layers)
     keys = jax.random.split(key, len(layers))
-    first = model.summed
+    first = own.summed
     order = [*first, *(k for k in range(len(layers)) if k not in first)]
     for layer in reversed(order) if reverse else order:
         held = None if clamp is None else clamp[layer]
-        layers[layer] = drawn(model, layers, layer, keys[layer], beta, reverse, held, metropolised)
+        layers[layer] = drawn(own, layers, layer, keys[layer], beta, reverse, held, metropolised)
     return layers
 
 
 def _in_turns(
-    model: Any,
+    model: AbstractTurns,
     layers: Layers,
     key: PRNGKeyArray,
     beta: Beta,
@@ -66,7 +68,7 @@ def _in_turns(
     counts = model.site_states
     size, most = len(counts), int(max(counts, default=1))
     units = Categorical(width, most)
-    held = _joined(model, clamp, rows.shape[0])
+    held = joined(model, clamp, rows.shape[0])
 
     def one(k: Array | int, rows: Array) -> Array:
         turn = number - 1 - k if reverse else k
@@ -94,7 +96,9 @@ def _in_turns(
     return model.from_rows(jax.lax.fori_loop(0, number, one, rows))
 
 
-def _joined(model: Any, clamp: Clamp, chains: int) -> Bool[Array, "chains units"] | None:
+def joined(
+    model: AbstractPlainModel, clamp: Clamp, chains: int
+) -> Bool[Array, "chains units"] | None:
     """Which units are held, all layers beside each other."""
     if clamp is None:
         return None
@@ -118,7 +122,7 @@ def drawn(
     """Draws one layer given all others. `held` are the units that keep their states."""
     old, units = layers[layer], model.layers[layer]
     outside = model.field(layers, layer, inside=False)
-    if not _is_one(beta):
+    if not (isinstance(beta, float) and beta == 1.0):
         units = units.tempered(beta)
     inner = [block for block in model.blocks() if block.first == block.second == layer]
     step = old.shape[-1] // max(units.size, 1)
@@ -129,24 +133,22 @@ def drawn(
         return new if held is None else jnp.where(held, old, new)
     noise = units.noise(key, old.shape, old.dtype)
     _, _, couplings, edges = inner[0]
-    metropolised = metropolised and units.numbered
+    redrawn = metropolised and units.numbered
     fixed = jnp.zeros(old.shape, bool) if held is None else held
+
+    def draw(units: Any, old: Array, field: Array, noise: Array) -> Array:
+        field = _times(beta, field)
+        return units.redraw(old, field, noise) if redrawn else units.draw(field, noise)
+
+    arrays = old, outside, noise, fixed
     if edges is not None:
-        drawing = _by_colour(
-            units, old, outside, noise, couplings, edges, fixed, beta, reverse, metropolised
-        )
-    elif reverse:
-        back = [_flipped(x, step) for x in (old, outside, noise)]
-        turned = _flipped(_flipped(couplings, step).T, step).T
-        other = jax.tree.map(lambda x: _flipped(x, step), units)
-        fixed = _flipped(fixed, step)
-        new = _one_by_one(other, *back, turned, fixed, beta, step, metropolised)  # pyright: ignore
-        drawing = _flipped(new, step)
-    else:
-        drawing = _one_by_one(
-            units, old, outside, noise, couplings, fixed, beta, step, metropolised
-        )
-    return drawing
+        return _by_colour(units, *arrays, couplings, edges, draw, reverse)
+    if not reverse:
+        return _one_by_one(units, *arrays, couplings, draw, step)
+    units, arrays = jax.tree.map(lambda x: _flipped(x, step), (units, arrays))
+    couplings = _flipped(_flipped(couplings, step).T, step).T
+    new = _one_by_one(units, *arrays, couplings, draw, step)  # pyright: ignore
+    return _flipped(new, step)
 
 
 def _one_by_one(
@@ -154,11 +156,10 @@ def _one_by_one(
     x: Float[Array, "chains n"],
     outside: Float[Array, "chains n"],
     noise: Float[Array, "chains n"],
-    couplings: Float[Array, "n n"],
     held: Bool[Array, "chains n"],
-    beta: Beta,
+    couplings: Float[Array, "n n"],
+    draw: Callable[..., Array],
     step: int,
-    metropolised: bool,
 ) -> Float[Array, "chains n"]:
     """Draws the units of a layer in turn, each given all others. A unit is `step` columns."""
     n = x.shape[-1]
@@ -185,8 +186,7 @@ def _one_by_one(
         new = []
         for i in range(0, size, step):
             at = slice(i, i + step)
-            field, unit = _times(beta, fields[:, at]), own.take(at)
-            drawn = _drawn(unit, old[:, at], field, u[:, at], metropolised)
+            drawn = draw(own.take(at), old[:, at], fields[:, at], u[:, at])
             drawn = jnp.where(fixed[:, at], old[:, at], drawn)
             change = drawn - old[:, at]
             # One number is not worth a product of matrices.
@@ -203,12 +203,11 @@ def _by_colour(
     x: Float[Array, "chains n"],
     outside: Float[Array, "chains n"],
     noise: Float[Array, "chains n"],
+    held: Bool[Array, "chains n"],
     couplings: Float[Array, "n n"],
     edges: tuple[tuple[int, int], ...],
-    held: Bool[Array, "chains n"],
-    beta: Beta,
+    draw: Callable[..., Array],
     reverse: bool,
-    metropolised: bool,
 ) -> Float[Array, "chains n"]:
     """Draws all units of one colour at once. Units are one column each."""
     n = x.shape[-1]
@@ -233,25 +232,17 @@ def _by_colour(
 
         field = cut(outside) + cut(weights) @ x
         own = jax.tree.map(lambda a: cut(a, a.ndim - 1), units)
-        new = _drawn(own, cut(x).T, _times(beta, field.T), cut(noise).T, metropolised).T
+        new = draw(own, cut(x).T, field.T, cut(noise).T).T
         new = jnp.where(cut(held), cut(x), new)
         return jax.lax.dynamic_update_slice_in_dim(x, new, begin, 0)
 
     return jax.lax.fori_loop(0, number, one, columns)[place].T
 
 
-def _drawn(units: Any, old: Array, field: Array, noise: Array, metropolised: bool) -> Array:
-    return units.redraw(old, field, noise) if metropolised else units.draw(field, noise)
-
-
 def _flipped(x: Array, step: int) -> Array:
     """An array whose last axis is units of `step` columns, these in the opposite order."""
     by_unit = x.reshape(*x.shape[:-1], x.shape[-1] // step, step)
     return by_unit[..., ::-1, :].reshape(x.shape)
-
-
-def _is_one(beta: Beta) -> bool:
-    return isinstance(beta, float) and beta == 1.0
 
 
 def _times(beta: Beta, field: Float[Array, "chains n"]) -> Float[Array, "chains n"]:

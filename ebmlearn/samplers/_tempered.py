@@ -7,17 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from ..inference._base import NUMBER
-from ..models import AbstractPlainModel
+from ..inference import NUMBER
+from ..models import AbstractModel, AbstractPlainModel, require_chains
 from ..units import _random
-from ._base import (
-    AbstractChains,
-    ChainState,
-    ladder,
-    no_improper,
-    start_chains,
-    tree_where,
-)
+from ._base import AbstractSingle, ChainState, ladder, no_improper, tree_where
 from ._sweep import sweep
 
 
@@ -31,7 +24,7 @@ class TemperedTransitionsInfo(NamedTuple):
     log_ratio: Float[Array, " chains"]
 
 
-class TemperedTransitions(AbstractChains):
+class TemperedTransitions(AbstractSingle):
     """Tempered transitions (Neal 1996; Salakhutdinov 2009, Algorithm 2): a step heats the chains
     along a ladder of temperatures, cools them again, and accepts or rejects the result.
 
@@ -43,6 +36,11 @@ class TemperedTransitions(AbstractChains):
         ```python
         ebmlearn.TemperedTransitions(jnp.linspace(0.1, 1, 51))  # 50 intervals
         ```
+
+    **Arguments:**
+
+    - `betas`: inverse temperatures that increase to 1; the last is 1.
+    - `sweeps`: the number of sweeps at each temperature, in each direction.
     """
 
     betas: tuple[float, ...] = eqx.field(metadata=NUMBER, converter=ladder)
@@ -52,16 +50,8 @@ class TemperedTransitions(AbstractChains):
     def __check_init__(self):
         _checks.count("sweeps", self.sweeps)
 
-    def _start(
-        self,
-        model: AbstractPlainModel,
-        num_chains: int,
-        key: PRNGKeyArray,
-        start: Any,
-        clamped: Any,
-    ) -> ChainState:
-        no_improper(model, self.betas)
-        return start_chains(model, num_chains, key, start, clamped)
+    def _check(self, model: AbstractModel) -> None:
+        no_improper(require_chains(model, "TemperedTransitions"), self.betas)
 
     def _step(
         self, model: AbstractPlainModel, state: ChainState, key: PRNGKeyArray
@@ -100,10 +90,3 @@ class TemperedTransitions(AbstractChains):
         layers = tree_where(accepted, layers, old)
         info = TemperedTransitionsInfo(model.energies(layers), accepted, ratio)
         return ChainState(model.decode(layers), state.clamped), info
-
-
-TemperedTransitions.__init__.__doc__ = """**Arguments:**
-
-- `betas`: inverse temperatures that increase to 1; the last is 1.
-- `sweeps`: the number of sweeps at each temperature, in each direction.
-"""

@@ -8,8 +8,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch
-from ..models import AbstractModel, AbstractPlainModel
-from ..models._require import require_chains, require_model
+from ..models import AbstractModel, AbstractPlainModel, require_chains, require_model
 
 
 class Trajectory(eqx.Module):
@@ -109,7 +108,7 @@ class Trajectory(eqx.Module):
 
     def condition(self, features: AnyArray) -> "Trajectory":
         """The models given their features, for instance those of [`ebmlearn.CRBM`][]s."""
-        return self._with(lambda model: model.given_features(features))
+        return Trajectory([model.given_features(features) for model in self], self.capacity)
 
     def ending(self, model: AbstractModel) -> "Trajectory":
         """The trajectory with another last model."""
@@ -129,9 +128,7 @@ class Trajectory(eqx.Module):
 
         stacked = jax.tree.map(after, parameters(self.models), parameters(model))
         return eqx.tree_at(
-            lambda t: (t.models, t.count),
-            self,
-            (eqx.combine(stacked, self.models), self.count + 1),
+            lambda t: (t.models, t.count), self, (eqx.combine(stacked, self.models), self.count + 1)
         )
 
     def interpolated(self, position: Float[Array, ""]) -> Any:
@@ -161,15 +158,17 @@ class Trajectory(eqx.Module):
 
         return eqx.combine(jax.tree.map(one, parameters(self.models)), self.models)
 
-    def _with(self, change: Callable[[Any], Any]) -> "Trajectory":
-        """Each model changed."""
-        changed = [change(model) for model in self]
-        return Trajectory(changed, self.capacity)
 
-
-def parameters(model: Any) -> Any:
+def parameters(model: PyTree) -> Any:
     """The arrays of a model that a trajectory stacks."""
     return eqx.filter(model, _is_parameter)
+
+
+def on_each(function: Callable[..., Any], models: PyTree, shape: Any, *arrays: PyTree) -> Any:
+    """A function of each of some models and of what belongs to it: `models` are their parameters,
+    stacked, and `shape` is any of them.
+    """
+    return jax.vmap(lambda own, *x: function(eqx.combine(own, shape), *x))(models, *arrays)
 
 
 def _is_parameter(x: Any) -> bool:
@@ -193,6 +192,6 @@ def require_shape(name: str, one: Any, other: Any) -> None:
         )
 
 
-def _described(model: Any) -> str:
+def _described(model: AbstractModel) -> str:
     shapes = ", ".join(str(x.shape) for x in jax.tree.leaves(parameters(model))[:4])
     return f"{_checks.article(type(model).__name__)} with parameters of shape {shapes}"

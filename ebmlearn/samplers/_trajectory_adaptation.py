@@ -8,9 +8,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Key
-from ..models import AbstractPlainModel
-from ._trajectory import parameters, Trajectory
-from ._trajectory_tempering import each, RATE, TrajectoryTempering
+from ..models import AbstractModel, AbstractPlainModel
+from ._base import after_steps
+from ._trajectory import on_each, parameters, Trajectory
+from ._trajectory_tempering import RATE, TrajectoryTempering
 
 
 # Models that swap at less than this share of the wanted rate are too far apart.
@@ -97,7 +98,7 @@ def _path(rates: Float[np.ndarray, "n n"], rate: float) -> list[tuple[int, int, 
     return [(0, 0, True), *out[::-1]]
 
 
-def _halfway(one: Any, other: Any) -> Any:
+def _halfway(one: AbstractModel, other: AbstractModel) -> AbstractModel:
     middle = jax.tree.map(lambda a, b: (a + b) / 2, parameters(one), parameters(other))
     return eqx.combine(middle, one)
 
@@ -115,33 +116,25 @@ def _rates(
     models = parameters(state.trajectory.ending(model).models)
     number = state.trajectory.capacity
 
-    def step(i: Any, carry: Any) -> Any:
-        state, key = carry
-        return sampler.step(model, state, key=jax.random.fold_in(key, i))[0], key
-
     def energies(replicas: PyTree) -> Float[Array, "places places chains"]:
         """Those of the replicas of a place, the first axis, under the models of all places."""
 
         def of_place(units: PyTree) -> Float[Array, "places chains"]:
-            def of_model(arrays: Any) -> Float[Array, " chains"]:
-                one = eqx.combine(arrays, model)
-                return one.marginal_energies(one.encode(units))
-
-            return each(of_model, models)
+            return on_each(lambda own: own.marginal_energies(own.encode(units)), models, model)
 
         return jax.lax.map(of_place, replicas)
 
     def look(i: Any, carry: Any) -> Any:
         state, total = carry
         own = jax.random.fold_in(main, i)
-        state, _ = jax.lax.fori_loop(0, _THIN, step, (state, own))
+        state = after_steps(sampler, model, state, own, _THIN)
         found = energies(state.replicas)
         gain = jnp.diagonal(found).T[:, None] - found.swapaxes(0, 1)
         ratio = gain + gain.swapaxes(0, 1)
         return state, total + jnp.exp(jnp.minimum(jnp.nan_to_num(ratio, nan=-jnp.inf), 0)).mean(-1)
 
     warm, main = jax.random.split(key)
-    state, _ = jax.lax.fori_loop(0, burn_in, step, (state, warm))
+    state = after_steps(sampler, model, state, warm, burn_in)
     none = jnp.zeros((number, number), model.dtype)
     _, total = jax.lax.fori_loop(0, times, look, (state, none))
     return total / times.astype(total.dtype)

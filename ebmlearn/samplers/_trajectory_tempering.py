@@ -1,5 +1,4 @@
 import dataclasses
-from collections.abc import Callable
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
@@ -9,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..models import AbstractPlainModel
-from ._base import AbstractChains, AbstractSampler, ChainState, require_chain
+from ..models import AbstractModel, AbstractPlainModel
+from ._base import AbstractSampler, ChainState, require_chain
 from ._exchange import (
     AbstractTemperingState,
     advanced,
@@ -22,7 +21,7 @@ from ._exchange import (
 )
 from ._gibbs import Gibbs
 from ._sweep import drawn
-from ._trajectory import parameters, require_shape, Trajectory
+from ._trajectory import on_each, parameters, require_shape, Trajectory
 
 
 class TrajectoryTemperingState(AbstractTemperingState):
@@ -46,7 +45,7 @@ class TrajectoryTemperingState(AbstractTemperingState):
     rates: Float[Array, " pairs"]
 
 
-class TrajectoryTempering(AbstractChains):
+class TrajectoryTempering(AbstractSampler):
     """Parallel trajectory tempering (Béreux et al. 2024): each chain has a replica on every model
     of a trajectory, such as models saved during training. The sampled model takes the place of the
     last. A step swaps neighbours, even and odd pairs in turn, and then makes a step of `sampler` on
@@ -66,6 +65,12 @@ class TrajectoryTempering(AbstractChains):
         sampler = ebmlearn.TrajectoryTempering(ebmlearn.Trajectory([first, second, rbm]))
         samples = ebmlearn.sample(rbm, sampler, 1000, key=key, num_chains=10, burn_in=100)
         ```
+
+    **Arguments:**
+
+    - `trajectory`: a [`ebmlearn.Trajectory`][] of models that have the shape of the sampled one.
+      For a conditioned CRBM write `trajectory.condition(features)`.
+    - `sampler`: the sampler that every replica makes a step of, Gibbs by default.
     """
 
     trajectory: Trajectory
@@ -82,7 +87,7 @@ class TrajectoryTempering(AbstractChains):
             )
         require_chain(self.sampler)
 
-    def _check(self, model: Any) -> None:
+    def _check(self, model: AbstractModel) -> None:
         self.sampler._check(model)
         require_shape("trajectory", self.trajectory.shape, model)
 
@@ -109,62 +114,47 @@ class TrajectoryTempering(AbstractChains):
         clamp = model.masks(state.clamped)
         summed = _summed(model, clamp)
 
-        def on_each(function: Callable[..., Any], *arrays: PyTree) -> Any:
-            return each(lambda p, *x: function(eqx.combine(p, model), *x), models, *arrays)
-
         used = jnp.arange(number - 1, dtype=jnp.int32) >= first
         tried = is_tried(number - 1, state.steps) & used
-        log_ratio = _log_ratio(on_each, state.replicas, tried, summed is not None)
+
+        def gain(model: AbstractPlainModel, own: PyTree, other: PyTree) -> Float[Array, " chains"]:
+            energies = model.energies if summed is None else model.marginal_energies
+            return energies(model.encode(own)) - energies(model.encode(other))
+
+        # Each replica has one partner in a step, itself if none: each model is evaluated twice.
+        places = jnp.arange(number, dtype=jnp.int32)
+        up, down = jnp.pad(tried, (0, 1)), jnp.pad(tried, (1, 0))
+        partner = places + up.astype(jnp.int32) - down.astype(jnp.int32)
+        others = jax.tree.map(lambda x: x[partner], state.replicas)
+        gains = on_each(gain, models, model, state.replicas, others)
+        log_ratio = gains[:-1] + gains[1:]
         swapped, source = exchanged(log_ratio, tried, one)
         replicas = jax.tree.map(lambda x: moved(x, source), state.replicas)
 
-        def stepped(model: Any, units: PyTree, key: PRNGKeyArray) -> PyTree:
+        def stepped(model: AbstractPlainModel, units: PyTree, key: PRNGKeyArray) -> PyTree:
             again, own = jax.random.split(key)
             if summed and not self.sampler.renews:
                 # What is summed out has been swapped as if it did not matter.
                 layers = model.encode(units)
                 for k in summed:
-                    layers[k] = drawn(model, layers, k, jax.random.fold_in(again, k))
+                    own_key = jax.random.fold_in(again, k)
+                    layers[k] = drawn(model, layers, k, own_key)  # pyright: ignore
                 units = model.decode(layers)
             after, _ = self.sampler._step(model, ChainState(units, state.clamped), own)
             return after.units
 
-        replicas = on_each(stepped, replicas, jax.random.split(two, number))
+        replicas = on_each(stepped, models, model, replicas, jax.random.split(two, number))
         new = advanced(state, replicas, source, first)
         new = dataclasses.replace(new, rates=_measured(state.rates, log_ratio, tried))
         energies = model.energies(model.encode(new.units))
         return new, TemperingInfo(energies, tried, swapped, new.trips)
 
 
-def each(function: Callable[..., Any], *arrays: PyTree) -> Any:
-    """A function of each place of the trajectory."""
-    return jax.vmap(function)(*arrays)
-
-
-def _summed(model: Any, clamp: Any) -> tuple[int, ...] | None:
+def _summed(model: AbstractPlainModel, clamp: Any) -> tuple[int, ...] | None:
     """The layers that an exchange sums out: those that can be; None if some of them are held."""
-    summed = model.summed if model.layerwise else ()
+    summed = model.summed if model.layerwise else ()  # pyright: ignore
     held = clamp is not None and any(clamp[k] is not None for k in summed)
     return None if held else summed
-
-
-def _log_ratio(
-    on_each: Callable[..., Any], replicas: PyTree, tried: Bool[Array, " pairs"], marginal: bool
-) -> Float[Array, "pairs chains"]:
-    """The logarithms of the ratios by which pairs that are tried swap. Each replica has one partner
-    in a step, itself if none, so that each model is evaluated twice.
-    """
-    places = jnp.arange(tried.shape[0] + 1, dtype=jnp.int32)
-    up, down = jnp.pad(tried, (0, 1)), jnp.pad(tried, (1, 0))
-    partner = places + up.astype(jnp.int32) - down.astype(jnp.int32)
-    others = jax.tree.map(lambda x: x[partner], replicas)
-
-    def gain(model: Any, own: PyTree, other: PyTree) -> Float[Array, " chains"]:
-        energies = model.marginal_energies if marginal else model.energies
-        return energies(model.encode(own)) - energies(model.encode(other))
-
-    gains = on_each(gain, replicas, others)
-    return gains[:-1] + gains[1:]
 
 
 # How much a step counts in the running mean of the rates of swaps.
@@ -214,11 +204,3 @@ def followed(state: PyTree, model: AbstractPlainModel) -> PyTree:
 
     due = (state.rates[-1] < RATE) & (state.trajectory.count < state.trajectory.capacity)
     return jax.lax.cond(due, grown, lambda state: state, state)
-
-
-TrajectoryTempering.__init__.__doc__ = """**Arguments:**
-
-- `trajectory`: a [`ebmlearn.Trajectory`][] of models that have the shape of the sampled one. For a
-  conditioned CRBM write `trajectory.condition(features)`.
-- `sampler`: the sampler that every replica makes a step of, Gibbs by default.
-"""
