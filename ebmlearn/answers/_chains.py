@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ..inference import Beliefs
-from ..inference._beliefs import Found
+from ..inference import Beliefs, Found
 from ..models._problem import AbstractSampled
 from ..samplers import ParallelTempering
 from ..samplers._adaptation import ladder_of, with_ladder

@@ -10,9 +10,7 @@ from jaxtyping import Array, Float
 
 from ..elimination import Estimate, Network, Reduced
 from ..factors import Stacks
-from ..inference import Beliefs
-from ..inference._beliefs import Found
-from ..inference._eliminated import networks_of
+from ..inference import Beliefs, Found, networks_of
 from ..models import TableModel
 from ..models._listed import told, whole_stacks
 from ..models._require import Refused

@@ -6,8 +6,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
 from .._types import Evidence, Observed, Targets
-from ..inference import AbstractInference, Exact
-from ..inference._network import Network
+from ..inference import AbstractInference, Exact, Network
 from ..models import AbstractModel
 from ..models._require import require_model
 from ._auto import Auto
