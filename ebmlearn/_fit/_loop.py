@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 
 from .. import _checks
 from .._types import Data, Key
-from ..inference._base import with_traced
+from ..inference import with_traced
 from ..learners import AbstractLearner
 from ..learners._base import Metric
 from ..models import AbstractModel

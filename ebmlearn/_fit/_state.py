@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, Py
 
 from .. import messages
 from .._types import AnyArray
-from ..inference._base import sends_messages
+from ..inference import sends_messages
 from ..learners import AbstractLearner, StepInfo
 from ..learners._base import only
 from ._data import Feed

@@ -186,7 +186,7 @@ class _Passed(AbstractDerived):
         return problem.model.by_factor(_derived(self, problem, "pairwise"))
 
     def log_partition(self, problem: Problem) -> Float[Array, "*batch"]:
-        return _derived(self, problem, "log_partition")
+        return _derived(self, problem, "log_partition") + problem.offset
 
 
 def settings_of(bp: BP, model: AbstractModel) -> "Settings":
@@ -404,6 +404,7 @@ def solved(settings: Settings, problem: Problem) -> tuple[Any, Array, Ends]:
 
     found, possible, ends = in_form(settings.fits(model), run)
     found = jax.tree.map(lambda x: settings.temperature * x, found)
+    possible = possible & (problem.offset > -jnp.inf)
     return found, possible & (ends.residual <= settings.limits.tol), ends
 
 

@@ -64,7 +64,7 @@ class MPLP(AbstractInference):
         told, bound, went = _solved(limits, problem)
         # What the decoded configuration meets of each factor, and the value of the dual: an upper
         # bound of the largest log-potential.
-        found = Found(bound, jax.tree_util.Partial(_met, limits), "MPLP")
+        found = Found(bound + problem.offset, jax.tree_util.Partial(_met, limits), "MPLP")
         return Beliefs(problem, found, log_odds=problem.told(told), **went._asdict())
 
     def _statistics(self, problem: Problem) -> Statistics:

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .. import messages
-from .._sentinels import EXCLUDED
 from ..models import AbstractPlainModel, Statistics
 from ._base import Problem
 from ._beliefs import Went
@@ -33,12 +32,6 @@ def split(model: AbstractPlainModel, x: Array, axis: int) -> list[Array]:
 def posed(problem: Problem) -> Posed:
     """The instances of a problem along one leading axis."""
     model, (rows, there) = problem.model, problem.scores()
-    soft = getattr(problem, "log_likelihood", None)
-    if soft is not None:
-        # Of binary units the scores are log-odds, without the likelihood of 0.
-        (unary,) = model.unary()
-        rows = model.padded(problem.flat(unary) + problem.flat(soft.astype(unary.dtype)))
-        there = there & (rows > EXCLUDED / 2)
     outputs = getattr(problem, "outputs", None)
     if outputs is None:
         chosen = problem.maximised() or ()

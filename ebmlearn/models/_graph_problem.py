@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from .._sentinels import LEAST
+from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray, Targets
 from ..units import Binary
-from ._groups import cut_states
+from ._groups import cut_states, cut_units
 from ._problem import AbstractSampled, Chained, held_at, Instance, whole
 
 
@@ -98,17 +98,62 @@ class GraphProblem(AbstractSampled):
         return jnp.broadcast_to(held, (*self.shape, size))
 
     def instances(self) -> Instance:
-        model, (unary,) = self.model, self.model.unary()
+        """Of binary units the log-odds, and `offset` has the rest; those of which evidence excludes
+        a state are held at the other.
+        """
+        model = self.model
+        rows, there = self.scores()
+        clamp: list[Any] = [None] * len(model.layers)
+        kinds: Any = model.layers
+        sizes = tuple(((u.size,), u.number) for u in kinds)
+        if self.held is not None:
+            held = self.flat(jnp.asarray(self.held).astype(jnp.int32))
+            clamp = list(cut_states(held, sizes))
+        parts = list(cut_units(jnp.where(there, rows, self._outside(rows)), sizes))
+        for k, units in enumerate(model.layers):
+            if isinstance(units, Binary):
+                low, high = (cut_units(there, sizes)[k][..., s] for s in (0, 1))
+                sure = ~(low & high)
+                free = self.held is None and self.log_likelihood is None
+                clamp[k] = None if free else held_at(units, high, sure, model.dtype)
+                gap = cut_units(rows, sizes)[k]
+                parts[k] = jnp.where(sure, 0.0, gap[..., 1] - gap[..., 0]).astype(rows.dtype)
+        return Instance(tuple(parts), tuple(clamp))
+
+    def _outside(self, rows: Float[Array, "rows variables most"]) -> Array:
+        """What stands for the score of a state that is not there: less than any, if a variable does
+        not have it.
+        """
+        has = self.model.padded(jnp.ones_like(self.model.unary()[0])) > 0
+        has = jnp.broadcast_to(has, rows.shape)
+        return jnp.where(has, rows, jnp.asarray(LEAST, rows.dtype))
+
+    def scores(
+        self,
+    ) -> tuple[Float[Array, "instances variables most"], Bool[Array, "instances variables most"]]:
+        (unary,) = self.model.unary()
         flat = self.flat(unary)
         if self.log_likelihood is not None:
             flat = flat + self.flat(self.log_likelihood.astype(flat.dtype))
-        clamp = [None] * len(model.layers)
-        if self.held is not None:
-            held = self.flat(jnp.asarray(self.held).astype(jnp.int32))
-            sizes = tuple(((u.size,), u.number) for u in model.layers)
-            parts = zip(model.layers, cut_states(held, sizes), strict=True)
-            clamp = [held_at(u, x, x >= 0, model.dtype) for u, x in parts]
-        return Instance(model.by_group((flat,)), tuple(clamp))
+        rows = self.model.padded(flat)
+        there = (self.model.padded(jnp.ones_like(flat)) > 0) & (rows > EXCLUDED / 2)
+        held = jnp.broadcast_to(self.flat(self.rows)[..., None], rows.shape)
+        states = jnp.arange(rows.shape[-1], dtype=held.dtype)
+        chosen = jnp.broadcast_to(states, rows.shape) == held
+        return rows, there & (chosen | (held < 0))
+
+    @property
+    def offset(self) -> Float[Array, "*batch"]:
+        rows, there = self.scores()
+        total, at = jnp.zeros(rows.shape[0], rows.dtype), 0
+        for units in self.model.layers:
+            if isinstance(units, Binary):
+                own = slice(at, at + units.size)
+                low, high = (rows[:, own, s] for s in (0, 1))
+                high = jnp.where(there[:, own, 1], high, -jnp.inf)
+                total = total + jnp.where(there[:, own, 0], low, high).sum(-1)
+            at += units.size
+        return total.reshape(self.shape)
 
     def told(self, beliefs: tuple[Any, ...]) -> PyTree:
         """Scores of the states of variables, by group."""

@@ -166,6 +166,11 @@ class AbstractSampled(AbstractProblem):
         rows, there = zip(*parts, strict=True)
         return jnp.concatenate(rows, 1), jnp.concatenate(there, 1)
 
+    @property
+    def offset(self) -> Float[Array, "*batch"]:
+        """What log Z has besides that of `instances`."""
+        return jnp.zeros(self.shape, self.model.dtype)
+
     @abc.abstractmethod
     def named(self, scores: Float[Array, "*batch variables most"]) -> PyTree:
         """Log-odds, or log-probabilities of states, by name, from scores of all states."""
