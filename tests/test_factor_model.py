@@ -334,7 +334,7 @@ def test_tables_of_any_groups_are_enumerated(seed):
     counts = {name: getattr(u, "states", 2) for name, u in units.items()}
     tables = []
     for order in (1, 2, 3):
-        groups = tuple(rng.permutation(list(units))[:order])
+        groups = tuple(map(str, rng.permutation(list(units))[:order]))
         table = rng.normal(size=[counts[g] for g in groups])
         table.flat[1:][rng.random(table.size - 1) < 0.2] = -np.inf
         tables.append((groups, table))
