@@ -192,8 +192,12 @@ def test_tempering_leaves_the_distribution_as_it_is(monkeypatch, name):
     matrix = matrix_of(monkeypatch, model, sampler, draws, replicas=2)
     both = np.outer(possible(model, 0.4)[1], p).ravel()
     np.testing.assert_allclose(both @ matrix, both, atol=1e-12)
+
     # The same with another model in the place of a temperature.
-    monkeypatch.setattr(_trajectory_tempering, "each", looped)
+    def on_each(function, models, shape, *arrays):
+        return looped(lambda own, *x: function(eqx.combine(own, shape), *x), models, *arrays)
+
+    monkeypatch.setattr(_trajectory_tempering, "on_each", on_each)
     trajectory = ebm.Trajectory([model.tempered(0.4), model])
     sampler = ebm.TrajectoryTempering(trajectory)
     draws = [2, *sites(model) * 2]

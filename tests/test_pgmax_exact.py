@@ -287,7 +287,7 @@ def test_quantised_units_have_no_tables():
     assert model.as_tables() is None
     with pytest.raises(ValueError, match="configurations to enumerate"):
         ebm.Exact()(model)
-    with pytest.raises(ValueError, match="needs a graph of tables"):
+    with pytest.raises(ValueError, match="needs factors that are tables"):
         ebm.Exact(method="elimination")(model)
 
 

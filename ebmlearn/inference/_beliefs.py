@@ -276,11 +276,19 @@ class Beliefs(eqx.Module):
         if log_partition is not None:
             derived = Found(log_partition, jax.tree_util.Partial(_pairwise, derived), "Auto")
             converged = converged & (log_partition > -jnp.inf)
-        return eqx.tree_at(
-            lambda x: (x.report, x._derived, x.converged),
-            self,
-            (report, derived, converged),
-            is_leaf=lambda x: x is None,
+        return Beliefs(
+            self._problem,
+            derived,
+            log_odds=self.log_odds,
+            converged=converged,
+            iterations=self.iterations,
+            residual=self.residual,
+            stable=self.stable,
+            guarded=self.guarded,
+            normal=self._normal,
+            covariance=self._covariance,
+            states=self._states,
+            report=report,
         )
 
     @property

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks, messages
 from .._types import AnyArray, Key
 from ..messages import Engine, Form, Moments, Outline, Product, Schedule, Start
-from ..models import AbstractModel, AbstractPlainModel, Statistics
+from ..models import AbstractModel, AbstractPlainModel, refuse, Statistics
 from ._base import (
     AbstractInference,
     check_limits,

@@ -228,7 +228,8 @@ class Table(eqx.Module):
             found = units.scores(jnp.zeros_like(layers[name]))
             for factor in self.factors:
                 if name in factor.groups:
-                    found = found + factor.scores(layers, name, units)
+                    own = factor.scores(layers, name, units)
+                    found = found + jnp.broadcast_to(own, found.shape)
             found = jnp.where(found < EXCLUDED / 2, _NEVER, found)
             own = relative[place, : found.shape[-1]]
             found = found + jnp.broadcast_to(own, found.shape)

@@ -467,6 +467,9 @@ class AbstractFactorModel(AbstractTurns):
         return jnp.where(there, found, jnp.asarray(LEAST, found.dtype))
 
     def as_tables(self) -> Stacks | None:
+        """All factors as stacks of tables of one shape: the variables of each, and its
+        log-potentials. None for a graph whose factors are not all tables.
+        """
         units, starts = self.places_of_groups()
         out = [factor.stacks(units, starts) for factor in self.factors()]
         found: Any = [x for x in out if x is not None]

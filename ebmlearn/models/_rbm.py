@@ -409,6 +409,10 @@ class CRBM(AbstractModel):
         """Raises `TypeError`: inferences need the features."""
         return refuse(self, "be an RBM")
 
+    def blocks(self) -> tuple[Block, ...]:
+        """The weights between visible and hidden units."""
+        return (Block(0, 1, self.weights),)
+
     def bare(self) -> RBM:
         """The RBM for features that are all 0."""
         return RBM(self.weights, self.visible_bias, self.hidden_bias)

@@ -18,6 +18,7 @@ from ..models import (
     held_at,
     Instance,
     refuse,
+    require_model,
 )
 from ..units import _random, Binary
 from ._base import AbstractSampler
@@ -143,6 +144,7 @@ class PMP(AbstractSampler):
         )
 
     def _check(self, model: AbstractModel) -> None:
+        require_model(model)
         if not messages.serves(model) or not model.finite:  # pyright: ignore
             refuse(model, "have units of finitely many states, joined by factors, for PMP")
 
