@@ -187,7 +187,7 @@ def test_factor_graphs_have_the_bound_of_their_tables():
     graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=[[x[0], x[1], x[2]]]))
     model = pgmax.FactorGraphModel(graph)
     assert bound(model).log_partition >= ebm.Exact()(model).log_partition - ROUNDING
-    wide = vgroup.NDVarArray(num_states=2, shape=(12,))
+    wide: Any = vgroup.NDVarArray(num_states=2, shape=(12,))
     graph = fgraph.FactorGraph([wide])
     graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=[[wide[k] for k in range(12)]]))
     with pytest.raises(TypeError, match=r"have factors of few variables.*`uai.to_tables`"):

@@ -134,7 +134,7 @@ def test_dense_messages_are_those_of_tables(in_float64):
     parts = np.split(np.asarray(unary), np.cumsum(model.counts)[:-1])
     scopes = [(v,) for v in range(len(parts))]
     tables = list(parts)
-    for members, stack in model.as_tables():
+    for members, stack in model.as_tables() or ():
         scopes += [tuple(own) for own in np.asarray(members).tolist()]
         tables += list(np.asarray(stack))
     other = ebm.TableModel(model.counts, scopes, tables)

@@ -16,6 +16,7 @@ from .. import _checks, elimination
 from .._sentinels import EXCLUDED
 from .._types import AnyArray
 from ..factors import Stacks
+from ..models import AbstractSampled
 from ._base import Problem, stacks_of, TooLarge
 from ._posed import Posed, posed
 
@@ -192,7 +193,7 @@ def networks(
     ]
 
 
-def networks_of(problem: Problem, stacks: Stacks) -> list[elimination.Network]:
+def networks_of(problem: AbstractSampled, stacks: Stacks) -> list[elimination.Network]:
     """A network for each instance of a model with evidence. `stacks` are the tables of the model;
     evidence is in those of single variables.
     """

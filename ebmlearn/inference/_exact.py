@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from .. import _checks, messages
 from ..factors import AbstractFactor
 from ..messages import Product
-from ..models import AbstractModel, AbstractPlainModel, Statistics
+from ..models import AbstractModel, AbstractPlainModel, AbstractSampled, Statistics
 from ..units import AbstractNumberedUnits
 from ._base import (
     AbstractInference,
@@ -175,7 +175,7 @@ class Exact(AbstractInference):
         )
 
 
-def affordable(problem: Problem, seconds: float | int) -> int:
+def affordable(problem: AbstractSampled, seconds: float | int) -> int:
     """The largest `max_units` with which exact inference takes about so long on one core."""
     rows = max(1, math.prod(problem.shape))
     # A number of a table takes 50 ns; a unit of a configuration that is listed takes 100 ns.

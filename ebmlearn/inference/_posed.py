@@ -2,14 +2,14 @@
 unit.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .. import messages
-from ..models import AbstractPlainModel, Statistics
+from ..models import AbstractPlainModel, AbstractSampled, Statistics
 from ._base import Problem
 from ._beliefs import Went
 
@@ -29,16 +29,17 @@ def split(model: AbstractPlainModel, x: Array, axis: int) -> list[Array]:
     return jnp.split(x, np.cumsum([units.size for units in model.layers])[:-1], axis=axis)
 
 
-def posed(problem: Problem) -> Posed:
+def posed(problem: AbstractSampled) -> Posed:
     """The instances of a problem along one leading axis."""
+    own: Any = problem
     model, (rows, there) = problem.model, problem.scores()
     outputs = getattr(problem, "outputs", None)
     if outputs is None:
-        chosen = problem.maximised() or ()
+        chosen = own.maximised() or ()
         outputs = jnp.concatenate(
             [jnp.full(u.size, k in chosen) for k, u in enumerate(model.layers)]
         )
-    return Posed(rows, there, problem.flat(outputs))
+    return Posed(rows, there, own.flat(outputs))
 
 
 def statistics_of(

@@ -112,8 +112,8 @@ def _dense(factor: Dense, site: Site) -> AbstractSent:
 def _lattice(factor: Lattice, site: Site, *more: Lattice) -> LatticeSent:
     alone = [group for group in factor.groups if group in site.leaves and not any(factor.offset)]
     leaf = site.numbers[alone[-1]] if alone else None
-    ends, how = site.ends(factor), (site.form, site.product, leaf, site.beta)
-    return LatticeSent((factor, *more), ends, *how)
+    ends, form, product = site.ends(factor), site.form, site.product
+    return LatticeSent((factor, *more), ends, form, product, leaf, site.beta)
 
 
 # From the class of a factor to what makes its messages. Hosts add those of their own factors.

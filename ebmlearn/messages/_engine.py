@@ -319,7 +319,9 @@ class Engine(eqx.Module):
         return [form.heard(*own) for form, *own in self._known(fields, instance)]
 
     def _damped(self, old: Array, new: Array) -> Array:
-        return new if self.damping is None else self.damping * old + (1 - self.damping) * new
+        if self.damping is None:
+            return new
+        return jnp.asarray(self.damping) * old + jnp.asarray(1 - self.damping) * new
 
     def _begun(self, messages: list, sent: list, instance: Instance) -> State:
         fields = self._summed(sent, instance, (None,) * len(self.forms)).fields

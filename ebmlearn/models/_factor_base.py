@@ -357,6 +357,7 @@ class AbstractFactorModel(AbstractTurns):
 
     @property
     def num_states(self) -> Int[np.ndarray, " variables"]:
+        """The number of states of each variable."""
         return np.asarray(self.counts, np.int64)
 
     @property
@@ -371,6 +372,7 @@ class AbstractFactorModel(AbstractTurns):
 
     @property
     def sizes(self) -> Sizes:
+        """The shape of each group of variables, and the number of their states."""
         kinds: Any = self.layers
         return tuple(((u.size,), u.number) for u in kinds)
 
@@ -406,22 +408,30 @@ class AbstractFactorModel(AbstractTurns):
         return data, self.flattened(jnp.concatenate(wide, -2))
 
     def units(self, layers: Sequence[Float[Array, "*batch variables most"]]) -> Groups:
+        """One value for each state of each variable, by group."""
         return Groups(cut_units(layers[0], self.sizes), self.group_names)
 
     def configuration(self, states: Int[AnyArray, "*batch variables"]) -> Groups:
+        """One state for each variable, by group."""
         return Groups(cut_states(states, self.sizes), self.group_names)
 
     def padded(self, flat: Float[Array, "*batch states"]) -> Float[Array, "*batch variables most"]:
+        """Values of all states, a row for each variable, zero where it has no more."""
         return as_rows(flat, self.counts)
 
     def flattened(
         self, padded: Float[Array, "*batch variables most"]
     ) -> Float[Array, "*batch states"]:
+        """The reverse of `padded`: the states of all variables, one after the other."""
         return as_flat(padded, self.counts)
 
     def log_potential(
         self, states: Int[Array, "*batch variables"], product: Literal["sum", "max"] = "max"
     ) -> Float[Array, "*batch"]:
+        """The sum of the log-potentials that configurations meet, without evidence: minus infinity
+        where one breaks a factor. To be summed over, rather than maximised, it has the weights of
+        quantised variables too.
+        """
         own = self._by_group(states)
         out = jnp.zeros(states.shape[:-1], self.dtype)
         for factor in self.factors(product):
@@ -431,10 +441,14 @@ class AbstractFactorModel(AbstractTurns):
     def features(
         self, states: Int[Array, " variables"]
     ) -> tuple[Float[Array, "variables most"], tuple[Float[Array, "..."], ...]]:
+        """The statistics of one configuration: 1 for each state, and for each log-potential, that
+        it meets.
+        """
         units = jax.nn.one_hot(states, max(self.counts), dtype=self.dtype)
         return units, self._statistics(self._by_group(states))
 
     def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
+        """The mean energy under expected statistics."""
         out = jnp.zeros((), self.dtype)
         model = only_trained(self)
         (unary,) = model.unary()
@@ -461,6 +475,9 @@ class AbstractFactorModel(AbstractTurns):
         return jnp.concatenate(out, 1)
 
     def given(self, rows: Int[Array, "rows variables"]) -> Float[Array, "rows variables most"]:
+        """The score of every state of every variable given all others; what a factor excludes has
+        about -1e6, what a variable does not have less.
+        """
         found = self.pulled(rows)
         found = found + jnp.broadcast_to(self.padded(self.unary()[0]), found.shape)
         there = jnp.broadcast_to(self.there, found.shape)
@@ -482,6 +499,9 @@ class AbstractFactorModel(AbstractTurns):
         return self.colours
 
     def expected_potential(self, q: Float[Array, "variables most"]) -> Float[Array, ""]:
+        """The mean log-potential, without evidence, of independent variables with these
+        probabilities of states. It is linear in the probabilities of each variable.
+        """
         parts, own = cut_units(q, self.sizes), {}
         for name, units, p in zip(self.group_names, self.layers, parts, strict=True):
             inside, p = units.states_inside(q.dtype), p.reshape(units.size, -1)  # pyright: ignore
@@ -493,9 +513,11 @@ class AbstractFactorModel(AbstractTurns):
 
     @property
     def site_states(self) -> Int[np.ndarray, " variables"]:
+        """Those of each variable."""
         return self.num_states
 
     def turns(self) -> Int[AnyArray, "colours width"]:
+        """Variables of which no two share a factor."""
         return self.colours
 
     def scores(
@@ -504,6 +526,7 @@ class AbstractFactorModel(AbstractTurns):
         members: Int[Array, " width"],
         held: Bool[Array, "rows variables"] | None,
     ) -> Float[Array, "rows width most"]:
+        """The log-potential at each state of some variables, all others as they are."""
         found = self.given(rows).at[:, members].get(mode="clip")
         found = jnp.where(found < EXCLUDED / 2, -jnp.inf, found)
         return unless_held(
@@ -513,6 +536,7 @@ class AbstractFactorModel(AbstractTurns):
     def chosen(
         self, rows: Int[Array, "rows variables"], members: Int[Array, " width"]
     ) -> Int[Array, "rows width"]:
+        """The states of some variables."""
         return taken(rows, members)
 
     def placed(
@@ -521,6 +545,7 @@ class AbstractFactorModel(AbstractTurns):
         members: Int[Array, " width"],
         states: Int[Array, "rows width"],
     ) -> Int[Array, "rows variables"]:
+        """Configurations with other states of some variables."""
         return put(rows, members, states)
 
     def completed(
@@ -535,9 +560,11 @@ class AbstractFactorModel(AbstractTurns):
         return np.zeros(0, np.int32)
 
     def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
+        """The logarithm of the number of configurations."""
         return jnp.log(jnp.asarray(self.counts, self.dtype)).sum()
 
     def no_chains(self) -> str | None:
+        """Why chains that change a variable at a time would not reach all configurations."""
         if any(excludes(x) for x in self.log_potentials):
             return (
                 "its tables exclude configurations, so that variables may not come past each"

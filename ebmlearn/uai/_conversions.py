@@ -42,7 +42,8 @@ def to_tables(model: AbstractModel) -> TableModel:
     stacks = whole_stacks(model) if getattr(model, "numbered", False) else None
     if stacks is None:
         refuse(model, "have binary or categorical units joined by tables for uai.to_tables")
-    ((counts, scopes, tables),) = networks_of(model.problem(None, None), stacks)
+    problem: Any = model.problem(None, None)
+    ((counts, scopes, tables),) = networks_of(problem, stacks)
     kept = [k for k, table in enumerate(tables) if table.any()]
     log_tables = [tables[k].astype(model.dtype) for k in kept]
     return TableModel(counts, [scopes[k] for k in kept], log_tables)
