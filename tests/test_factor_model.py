@@ -354,3 +354,24 @@ def test_tables_of_any_groups_are_enumerated(seed):
         for k in range(units[name].size):
             want = [p[[row[name][k] == s for row in rows]].sum() for s in range(counts[name])]
             np.testing.assert_allclose(beliefs[name][k], want, atol=1e-5)
+
+
+@pytest.mark.parametrize("rare", [0.0, 0.3])
+def test_likelihoods_of_binary_groups_count_in_log_z(rare):
+    """Of both states, also where one has none."""
+    weights = np.random.default_rng(0).normal(size=(3, 2))
+    units = {"v": ebm.Binary(3), "h": ebm.Binary(2)}
+    model = ebm.FactorModel(units, [ebm.Dense("v", "h", weights)])
+    likely = np.array([[0.2, 0.7], [rare, 1.0], [0.5, 0.1]])
+    scores = []
+    for row in itertools.product((0, 1), repeat=5):
+        v, h = np.array(row[:3]), np.array(row[3:])
+        scores.append(np.exp(v @ weights @ h) * likely[np.arange(3), v].prod())
+    given = {"v": jnp.asarray(likely)}
+    for inference, atol in ((ebm.Exact(), 1e-5), (ebm.BP(50), 1e-3), (ebm.Auto(), 1e-5)):
+        found = inference(model, given).log_partition
+        np.testing.assert_allclose(found, np.log(np.sum(scores)), atol=atol)
+    best = np.log(np.max(scores))
+    np.testing.assert_allclose(ebm.Exact("max")(model, given).log_partition, best, atol=1e-5)
+    np.testing.assert_allclose(ebm.MPLP()(model, given).log_partition, best, atol=1e-4)
+    assert ebm.TRBP()(model, given).log_partition > np.log(np.sum(scores)) - 1e-4
