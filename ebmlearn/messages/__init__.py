@@ -1,7 +1,7 @@
 """Message passing: one engine for all groups of units and all factors.
 
-`engine(model, ...)` passes messages on a model. What is known of a group has a form
-(`_forms.py`), and each factor has messages (`_sent.py`), which hosts add to `MAKERS`.
+`engine(model, ...)` passes messages on a model. `_forms.py` says how the knowledge about a group
+is kept, `_sent.py` how a factor sends. Hosts add the messages of their own factors to `MAKERS`.
 """
 
 from ._assembly import (

@@ -139,7 +139,7 @@ def names_of(model: Any) -> tuple[str, ...]:
 
 
 class Outline(NamedTuple):
-    """What messages ask of a model, which makes its factors once."""
+    """What messages need to know about a model. Its factors are built once."""
 
     name: str
     units: Mapping[str, AbstractUnits]
@@ -242,7 +242,7 @@ class Outline(NamedTuple):
 
 
 def outline(model: Any) -> Outline:
-    """What messages ask of a model."""
+    """What messages need to know about a model."""
     units = dict(zip(names_of(model), model.layers, strict=True))
     # On the class: Equinox wraps each method of an instance in a new module.
     return Outline(_checks.article(type(model).__name__), units, type(model).factors(model))
