@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 import ebmlearn as ebm
 from ebmlearn.inference import Found
+from ebmlearn.models import complete
 
 
 # Products of so many ratios between exp(-|W|) and exp(|W|) stay in the range of float32.
@@ -46,7 +47,7 @@ class MarginalMAP(ebm.AbstractInference):
     def _statistics(self, problem: Any) -> Any:
         field, _, residual = self._solved(problem.model)
         visible = (field > 0).astype(field.dtype)
-        found = problem.model.complete((visible,))
+        found = complete(problem.model, (visible, None))
         return eqx.tree_at(lambda s: (s.converged, s.residual), found, (residual <= 1e-3, residual))
 
     def _solved(self, model: ebm.RBM) -> tuple[Array, Array, Array]:

@@ -144,7 +144,7 @@ def drawn_exactly(model: ebm.RBM, key: jax.Array) -> ebm.samplers.ChainState:
     one, two = jax.random.split(key)
     own = jax.random.categorical(one, log_p, shape=(DRAWS,))
     visible = jax.random.bernoulli(two, jax.nn.sigmoid(field[own])).astype(jnp.int32)
-    start = model.units([visible, states[own].astype(jnp.int32)])
+    start = model.named([visible, states[own].astype(jnp.int32)])
     return ebm.Gibbs().init(model, DRAWS, key=one, start=start)
 
 

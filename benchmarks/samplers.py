@@ -21,6 +21,7 @@ import optax
 
 import ebmlearn as ebm
 from ebmlearn import datasets
+from ebmlearn.factors import inner
 
 from . import _ising
 
@@ -131,7 +132,7 @@ def compared(name: str, model: Any, args: Any) -> list[dict[str, Any]]:
         f"PAS({pas.radius})": (pas, 4),
         f"ParallelTempering({args.replicas} betas)": (ladder, 2 * args.replicas),
     }
-    if not any(block.first == block.second for block in model.blocks()):
+    if not inner(model.factors()):
         samplers.pop("Gibbs, metropolised")  # Layers are drawn at once: it is the same.
     rows = []
     for label, (sampler, evaluations) in samplers.items():

@@ -69,8 +69,8 @@ from .learners import (
     TransSAP as TransSAP,
 )
 from .models import (
-    AbstractLayeredModel as AbstractLayeredModel,
     AbstractModel as AbstractModel,
+    AbstractPlainModel as AbstractPlainModel,
     BoltzmannMachine as BoltzmannMachine,
     CRBM as CRBM,
     DBM as DBM,

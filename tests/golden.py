@@ -739,7 +739,7 @@ def annealed(make: Callable) -> dict[str, Any]:
     layers = [jnp.asarray(bits(4, b.shape[-1], k), jnp.int32) for k, b in enumerate(model.unary())]
     if make is labelled:
         layers[2] = jnp.asarray([[0], [2], [1], [2]])
-    start = model.units(tuple(layers))
+    start = model.named(tuple(layers))
     return {"ais": there, "reverse": ebm.reverse_ais(model, start, key=key(), betas=5)}
 
 

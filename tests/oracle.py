@@ -72,7 +72,14 @@ def seen(model, rows: np.ndarray):
         if isinstance(units, ebm.Categorical):
             x = x.reshape(len(x), units.size, units.states).argmax(-1)
         parts.append(jnp.asarray(x, jnp.int32))
-    return model.units(parts)
+    return model.named(parts)
+
+
+def by_group(model, rows):
+    """Rows of all variables of a graph, by group."""
+    parts = np.split(np.asarray(rows), model.variables.ends[:-1], axis=-1)
+    pairs = zip(parts, model.shapes, strict=True)
+    return model.named([jnp.asarray(x.reshape(*x.shape[:-1], *shape)) for x, shape in pairs])
 
 
 def configurations(model) -> np.ndarray:

@@ -183,7 +183,7 @@ class Structure:
 
     @property
     def is_graph(self) -> bool:
-        return self.kind in ("TableModel", "GridMRF", "FactorGraphModel")
+        return self.kind in ("TableModel", "GridMRF", "FactorGraphModel", "FactorModel")
 
     def array(self, like: Any, feature: Feature) -> np.ndarray:
         """The array of a feature in a model, or in a gradient."""
@@ -948,7 +948,7 @@ def _factor_graph(rng: Any) -> tuple[str, Truth]:
                 f" np.array({tables_of.tolist()}))"
             )
         elif kind == "enum":
-            scope = scope_of(int(rng.integers(1, 4)), len(counts))
+            scope = scope_of(int(rng.integers(1, 5)), len(counts))
             if frozenset(scope) in scopes:
                 continue
             scopes.add(frozenset(scope))
@@ -1017,12 +1017,68 @@ def _factor_graph(rng: Any) -> tuple[str, Truth]:
     return "\n".join(lines), _of_factors(parts, counts, factors, features)
 
 
+def factor_model(seed: int, rng: Any) -> Structure:
+    """Binary and categorical groups, joined by blocks and by tables of up to four units."""
+    while True:
+        found = _factor_model(rng)
+        # Few tables may contradict each other everywhere.
+        if found[1].is_possible or rng.random() < 0.1:
+            return made(seed, "FactorModel", *found)
+
+
+def _factor_model(rng: Any) -> tuple[str, Truth]:
+    spec = random_layers(rng, "discrete")
+    if rng.random() < 0.5:  # Trees are rare among dense blocks.
+        spec.blocks = []
+    names = [part.name for part in spec.parts]
+    truth = spec.truth()
+    owner, first = truth.owner, np.searchsorted(truth.owner, np.arange(len(names)))
+    x = spec.encoded(truth.states)
+    found = spec.sums(x, np.zeros(0))
+    factors, code = spec.factors(), []
+    features = []
+    for n, (a, b, w) in enumerate(spec.blocks):
+        values = spec.products(x, found, a, b) * (_apart(spec.parts[a]) if a == b else 1.0)
+        features.append(Feature(f"parts[{n}].weights", values))
+        code.append(f"ebm.Dense({names[a]!r}, {names[b]!r}, {literal(w)})")
+    zeros = float(rng.choice([0.0, 0.15, 0.3]))
+    scale = float(rng.choice([0.5, 1.0, 2.0]))
+    for _ in range(rng.integers(1, 4)):
+        order = min(int(rng.choice([1, 2, 3, 4], p=[0.1, 0.3, 0.3, 0.3])), len(owner))
+        scopes = [rng.permutation(len(owner))[:order]]
+        # Another table of the same groups.
+        more = rng.permutation(len(owner))[:order]
+        if (owner[more] == owner[scopes[0]]).all() and (more != scopes[0]).any():
+            scopes.append(more)
+        shape = tuple(truth.counts[v] for v in scopes[0])
+        own = _with_zeros(rng, normal(rng, len(scopes), *shape, scale=scale), zeros)
+        met = np.zeros((len(truth.states), *own.shape))
+        for k, scope in enumerate(scopes):
+            scope = tuple(int(v) for v in scope)
+            factors.append(Factor(scope, own[k]))
+            met[:, k] = _one_hot(truth.states, scope, shape)
+        features.append(Feature(f"parts[{len(code)}].log_potentials", met))
+        axes = tuple(names[owner[v]] for v in scopes[0])
+        members = [[int(v - first[owner[v]]) for v in scope] for scope in scopes]
+        members = f"np.array({members}, int).reshape({len(scopes)}, {order})"
+        code.append(f"ebm.Tables({axes}, {literal(own)}, {members})")
+    for k, bias in enumerate(x[k] for k in range(len(names))):
+        features.append(Feature(f"biases[{k}]", bias))
+    units = ", ".join(f"{name!r}: {units_code(spec, k)}" for k, name in enumerate(names))
+    unary = ", ".join(f"{n!r}: {literal(b)}" for n, b in zip(names, spec.biases, strict=True))
+    line = f"model = ebm.FactorModel({{{units}}}, [{', '.join(code)}], {{{unary}}})"
+    # Graphs tell the probabilities of all states, of binary groups too.
+    parts = tuple(part._replace(kind="categorical", seen=True) for part in spec.parts)
+    return line, _of_factors(parts, truth.counts, factors, features)
+
+
 KINDS = {
-    layered: 0.5,
+    layered: 0.42,
     classic: 0.15,
-    tables: 0.13,
-    grid: 0.07,
+    tables: 0.12,
+    grid: 0.06,
     factor_graph: 0.11,
+    factor_model: 0.1,
     energy: 0.04,
 }
 

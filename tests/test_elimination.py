@@ -12,7 +12,8 @@ import pytest
 import ebmlearn as ebm
 from ebmlearn import elimination
 from ebmlearn.elimination import find_order, Impossible, Network, planned, solve, TooWide
-from ebmlearn.learners._cost import with_cost
+from ebmlearn.learners._base import Told
+from ebmlearn.learners._margins import with_cost
 
 
 def random_network(seed):
@@ -415,8 +416,7 @@ def test_mixed_product_of_variables_that_are_not_joined(method):
     """All are maximised over, though they are independent of each other."""
     table = np.array([-0.33, -1.74, 0.33], np.float32)
     model = ebm.TableModel([2, 3], [(1,)], [table])
-    _, seen, _ = model.observe({"x": jnp.array([[1, 1], [0, 2]])})
-    problem = with_cost(model, seen, ebm.hamming)
+    problem = with_cost(Told.by(model, {"x": jnp.array([[1, 1], [0, 2]])}), ebm.hamming)
     found = ebm.Exact("mixed", method=method).beliefs_of(problem)
     # Another state of the first costs 1, and so does state 2 of the second where 1 is true.
     np.testing.assert_allclose(

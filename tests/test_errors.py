@@ -182,8 +182,8 @@ CASES = {
         lambda: ebm.BP(jnp.asarray(3), unroll=True), TypeError, "`iterations`", "Python integer", "int32",
     ),
     "mixed": (
-        lambda: ebm.BP(1, product="mixed")(ebm.BoltzmannMachine(J, B)),
-        ValueError, "`product", "bipartite", "BoltzmannMachine",
+        lambda: ebm.BP(1, product="mixed")(ebm.TableModel([2, 2], [(0, 1)], [jnp.eye(2)])),
+        ValueError, "`product", "needs the variables over which it maximises", "a TableModel",
     ),
     "layers of a dense model": (
         lambda: ebm.BP(1, schedule="layers")(ebm.BoltzmannMachine(J, B)),

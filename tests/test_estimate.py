@@ -31,7 +31,7 @@ def test_ais_brackets_log_z(name):
     p = np.exp(truth.scores - truth.log_z)
     drawn = truth.states[rng.choice(len(p), size=2000, p=p / p.sum())].astype(np.int32)
     layers = tuple(jnp.asarray(x) for x in oracle.flat(model).cut(drawn))
-    back = ebm.reverse_ais(model, model.units(layers), key=KEY, betas=50, base=base)
+    back = ebm.reverse_ais(model, model.named(layers), key=KEY, betas=50, base=base)
     assert abs(float(back.log_partition) - truth.log_z) < 5 * float(back.standard_error)
 
 

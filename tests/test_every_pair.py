@@ -12,6 +12,7 @@ import pytest
 
 import ebmlearn as ebm
 import ebmlearn.pgmax
+from ebmlearn.models import expected_energy
 
 
 KEY = jax.random.key(0)
@@ -171,7 +172,7 @@ def configurations(model):
     ]
     numbers = list(itertools.product(*(range(len(x)) for x in one)))
     rows = [x[[n[k] for n in numbers]] for k, x in enumerate(one)]
-    layers = model.encode(model.units(rows))
+    layers = model.encode(model.named(rows))
     scores = -np.asarray(model.energies(layers), np.float64)
     return [np.asarray(x) for x in layers], np.exp(scores - np.logaddexp.reduce(scores))
 
@@ -181,7 +182,7 @@ def graph_states(model):
     rows = np.array(list(itertools.product(*map(range, model.num_states))), np.int32)
     scores = -np.asarray(model.energy(jnp.asarray(rows)), np.float64)
     p = np.exp(scores - np.logaddexp.reduce(scores))
-    return np.asarray(model.encode(jnp.asarray(rows))[0]), p
+    return np.asarray(model.turns.layers(jnp.asarray(rows))[0]), p
 
 
 def truth(name, model):
@@ -243,7 +244,7 @@ def test_every_inference_on_every_model(inference, name):
                 solver.statistics(model)
             return
         statistics = solver.statistics(model)
-        assert np.isfinite(model.expected_energy(statistics))
+        assert np.isfinite(expected_energy(model, statistics))
 
 
 @pytest.mark.parametrize(("sampler", "name"), [*itertools.product(SAMPLERS, MODELS)])

@@ -318,7 +318,7 @@ def test_clamping_never_gives_nan():
     full = {g: np.zeros(g.num_states.shape, int) for g in mixed.variables}
     contradiction = {mixed.a: np.ones((2, 2), int), mixed.c: np.zeros(4, int)}
     rows, _, _, energy = enumerated(model)
-    best = model.configuration(rows[energy.argmin()])
+    best = oracle.by_group(model, rows[energy.argmin()])
     likely = {g: np.asarray(best.take(g, "x")) for g in mixed.variables}
     for evidence in (full, contradiction, likely):
         given = np.asarray(model.rows(evidence))
@@ -768,7 +768,7 @@ def test_bad_input():
         (lambda: ebm.BP(2)(model, None, {a: states > 0}), ValueError, "no `evidence`"),
         (lambda: ebm.BP(2)(model, {a: states}, {a: states}), TypeError, "booleans"),
         (lambda: ebm.BP(2)(model, {a: states}, {b: states > 0}), ValueError, "`observed`"),
-        (lambda: ebm.BP(2, product="mixed")(model), ValueError, 'must be "sum" or "max"'),
+        (lambda: ebm.BP(2, product="mixed")(model), ValueError, "over which it maximises"),
         (
             lambda: ebm.Exact(product="mixed")(model),
             ValueError,

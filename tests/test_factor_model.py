@@ -12,6 +12,7 @@ import pytest
 
 import ebmlearn as ebm
 from ebmlearn.factors import Function
+from ebmlearn.models import stacks_of
 from ebmlearn.numpyro import EnergyDistribution, SamplerKernel
 
 
@@ -53,7 +54,7 @@ def drawn(seed=0, tree=False, scale=1.0) -> tuple[ebm.FactorModel, Truth]:
     factors: list[Any] = [ebm.Dense(a, b, w) for (a, b), w in blocks.items()]
     factors.append(ebm.Tables(("label", "kind"), table))
     model = ebm.FactorModel(units, factors, biases)
-    rows = np.array(list(itertools.product(*(range(n) for n in model.counts))))
+    rows = np.array(list(itertools.product(*(range(n) for n in model.variables.counts))))
     parts = np.split(rows, np.cumsum([u.size for u in units.values()])[:-1], axis=1)
     inside = {
         k: np.eye(u.number)[x].reshape(len(rows), -1) if u.width > u.size else x.astype(float)
@@ -130,21 +131,23 @@ def test_bounds_hold(in_float64):
 def test_dense_messages_are_those_of_tables(in_float64):
     """A second formulation: every pair of units as a table."""
     model, _ = drawn(4, scale=0.5)
-    (unary,) = model.unary()
-    parts = np.split(np.asarray(unary), np.cumsum(model.counts)[:-1])
+    pairs: Any = zip(model.layers, model.unary(), strict=True)
+    parts: Any = [row for units, bias in pairs for row in np.asarray(units.scores(bias))]
     scopes = [(v,) for v in range(len(parts))]
     tables = list(parts)
-    for members, stack in model.as_tables() or ():
+    for members, stack in stacks_of(model) or ():
         scopes += [tuple(own) for own in np.asarray(members).tolist()]
         tables += list(np.asarray(stack))
-    other = ebm.TableModel(model.counts, scopes, tables)
+    other = ebm.TableModel(model.variables.counts, scopes, tables)
     for product in ("sum", "max"):
         bp = ebm.BP(100, product=product, tol=1e-12)
         one, two = bp(model), bp(other)
         assert one.converged and two.converged
         np.testing.assert_allclose(one.log_partition, two.log_partition, rtol=1e-8)
         got = np.concatenate([np.ravel(one[name]) for name in model.names])
-        want = [row[:n] for row, n in zip(np.asarray(two["x"]), model.counts, strict=True)]
+        want = [
+            row[:n] for row, n in zip(np.asarray(two["x"]), model.variables.counts, strict=True)
+        ]
         np.testing.assert_allclose(got, np.concatenate(want), atol=1e-8)
 
 
@@ -245,7 +248,7 @@ def test_files_numpyro_and_energies(tmp_path, in_float64):
     np.testing.assert_allclose(ebm.Exact()(loaded).log_partition, truth.log_z, rtol=1e-12)
     energy = model.as_energy()
     parts = dict(zip(model.names, _cut(model, truth.rows), strict=True))
-    states = energy.units([jnp.asarray(parts[name], jnp.int32) for name in model.names])
+    states = energy.named([jnp.asarray(parts[name], jnp.int32) for name in model.names])
     np.testing.assert_allclose(energy.energy(states), -truth.scores, atol=1e-12)
     assert EnergyDistribution(energy, "exact") is not None
     assert SamplerKernel(ebm.Gibbs()) is not None
@@ -375,3 +378,31 @@ def test_likelihoods_of_binary_groups_count_in_log_z(rare):
     np.testing.assert_allclose(ebm.Exact("max")(model, given).log_partition, best, atol=1e-5)
     np.testing.assert_allclose(ebm.MPLP()(model, given).log_partition, best, atol=1e-4)
     assert ebm.TRBP()(model, given).log_partition > np.log(np.sum(scores)) - 1e-4
+
+
+def test_messages_of_tables_that_exclude_states_of_binary_units(in_float64):
+    """On a chain, and of single units, against enumeration."""
+    rng = np.random.default_rng(0)
+    pairs = np.stack([np.arange(4), np.arange(1, 5)], 1)
+    for _ in range(4):
+        tables = rng.normal(size=(4, 2, 2))
+        tables[rng.random(tables.shape) < 0.2] = -np.inf
+        alone = np.array([[-np.inf, 0.3], [0.2, -0.1]])
+        factors = [
+            ebm.Tables(("a", "a"), tables, pairs),
+            ebm.Tables(("a",), alone, np.array([[1], [3]])),
+        ]
+        model = ebm.FactorModel({"a": ebm.Binary(5)}, factors)
+        rows = np.array(list(itertools.product((0, 1), repeat=5)))
+        scores = sum(tables[k][rows[:, k], rows[:, k + 1]] for k in range(4))
+        scores = scores + alone[0][rows[:, 1]] + alone[1][rows[:, 3]]
+        beliefs = ebm.BP(20)(model)
+        np.testing.assert_allclose(beliefs.log_partition, np.logaddexp.reduce(scores), atol=1e-6)
+        p = np.exp(scores - np.logaddexp.reduce(scores))
+        np.testing.assert_allclose(beliefs["a"][:, 1], p @ rows, atol=1e-8)
+
+
+def test_tables_of_one_unit_are_heard():
+    model = ebm.TableModel([2, 2], [(0,)], [np.array([0.0, 2.0], np.float32)])
+    want = jax.nn.softmax(jnp.array([0.0, 2.0]))
+    np.testing.assert_allclose(ebm.BP(5)(model)["x"][0], want, rtol=1e-6)

@@ -158,7 +158,7 @@ def test_centred_gradient():
     flat, back = jax.flatten_util.ravel_pytree(model)
     jacobian = jax.jacobian(lambda x, mu: jax.flatten_util.ravel_pytree(back(x).uncentred(mu))[0])
     first = jnp.zeros((), jnp.int32)
-    told = Told(model, (jnp.asarray(v),), None)
+    told = Told(model, (jnp.asarray(v), None), None)
     found, _ = ebm.CD(1).phases(told, None, key=KEY, epoch=first)
     data, chains = found.positive, found.negative
     mu = jax.tree.map(lambda a, b: (a.mean(0) + b.mean(0)) / 2, data.units, chains.units)

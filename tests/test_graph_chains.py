@@ -1,6 +1,7 @@
 """Chains on graphs: whole transition matrices of small ones, and all that is made of chains."""
 
 import itertools
+import operator
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +15,8 @@ from pgmax import fgraph, fgroup, vgroup
 from transitions import looped, Outcomes, RANDOM
 
 import ebmlearn as ebm
+from ebmlearn.learners._base import Told
+from ebmlearn.learners._cd import _near
 from ebmlearn.pgmax import FactorGraphModel
 from ebmlearn.samplers import _trajectory_tempering
 from ebmlearn.units import _random
@@ -22,7 +25,7 @@ from ebmlearn.units import _random
 KEY = jax.random.key(0)
 
 
-def graph(*factors, states=2, shape=(3,), seed=0):
+def graph(*factors, states: Any = 2, shape=(3,), seed=0):
     """Variables joined by factors, given as functions of them, with random evidence."""
     rng = np.random.default_rng(seed)
     x = vgroup.NDVarArray(num_states=states, shape=shape)
@@ -30,7 +33,8 @@ def graph(*factors, states=2, shape=(3,), seed=0):
     for make in factors:
         built.add_factors(make(x, rng))
     model = FactorGraphModel(built)
-    return model.with_evidence({x: jnp.asarray(rng.normal(size=(*shape, states)), float)})
+    size = (*shape, np.max(states))
+    return model.with_evidence({x: jnp.asarray(rng.normal(size=size), float)})
 
 
 def pairs(*edges):
@@ -58,6 +62,42 @@ def triple(x, rng):
     )
 
 
+def lists(function, *scopes):
+    """Factors that list the configurations in which the last variable is a function of others."""
+
+    def make(x, rng):
+        every = itertools.product(*(range(x.num_states[v]) for v in scopes[0][:-1]))
+        rows = np.array([(*row, function(*row)) for row in every])
+        order = rng.permutation(rows.shape[1])
+        return fgroup.EnumFactorGroup(
+            variables_for_factors=[[x[scope[k]] for k in order] for scope in scopes],
+            factor_configs=rng.permutation(rows)[:, order],
+            log_potentials=rng.normal(size=(len(scopes), len(rows))),
+        )
+
+    return make
+
+
+def functions(seed, states):
+    """Two variables that are functions of others, random ones or those that can be inverted, so
+    that any of their variables may be a function of the others.
+    """
+    rng = np.random.default_rng(seed)
+    states, at = np.array(states), rng.permutation(4)
+    tables = {}
+
+    def make(*scope):
+        sizes = tuple(states[list(scope[:-1])])
+        most = states[scope[-1]]
+        one = np.indices(sizes).sum(0) % most
+        tables[scope] = one if rng.random() < 0.5 else rng.integers(0, most, size=sizes)
+        return lists(lambda *row: tables[scope][row], scope)
+
+    first = make(at[0], at[1], at[2])
+    second = make(at[2], at[3]) if seed % 2 else make(at[1], at[2], at[3])
+    return graph(first, second, states=states, shape=states.shape, seed=seed)
+
+
 def grid(emissions=None, states=2, shape=(1, 2)):
     rng = np.random.default_rng(3)
     tables = [jnp.asarray(rng.normal(size=(states, states))) for _ in range(4)]
@@ -82,6 +122,15 @@ GRAPHS = {
         shape=(4,),
     ),
     "pool": lambda: graph(pairs((0, 1)), factors(fgroup.PoolFactorGroup, (0, 1, 2))),
+    "xor": lambda: graph(pairs((0, 1)), lists(operator.xor, (0, 1, 2))),
+    "mixed": lambda: graph(
+        factors(fgroup.ORFactorGroup, (0, 1, 2)),
+        lists(operator.xor, (1, 2, 3), (3, 0, 4)),
+        lists(lambda a: 1 - a, (4, 5)),
+        shape=(6,),
+    ),
+    "three": lambda: functions(1, (3,) * 4),
+    "two": lambda: functions(2, (2,) * 4),
     "grid": grid,
     "labelled": labelled,
 }
@@ -132,7 +181,7 @@ def matrix_of(monkeypatch, model, sampler, choices, replicas=1):
     chains = len(starts)
     state = sampler.init(model, chains, key=KEY, start=jnp.asarray(starts[:, 0]))
     if replicas > 1:
-        stacked = jnp.asarray(starts.transpose(1, 0, 2))
+        stacked = model.variables.named(model.variables.cut(starts.transpose(1, 0, 2)))
         state = eqx.tree_at(lambda s: s.replicas, state, stacked)
     draws = Outcomes(np.tile(outcomes, (len(every), 1)))
     for name in RANDOM:
@@ -141,7 +190,9 @@ def matrix_of(monkeypatch, model, sampler, choices, replicas=1):
         state, _ = sampler.step(model, state, key=KEY)
     monkeypatch.undo()
     assert draws.at == len(choices)
-    ends = np.asarray(state.units[:, None] if replicas == 1 else state.replicas.swapaxes(0, 1))
+    units = state.units if replicas == 1 else state.replicas
+    ends = np.concatenate(model.variables.parts(units), -1)
+    ends = ends[:, None] if replicas == 1 else ends.swapaxes(0, 1)
     number = {row.tobytes(): k for k, row in enumerate(every)}
     weights = np.exp(draws.log_probability)
     matrix = np.zeros((len(every), len(every)))
@@ -154,8 +205,8 @@ def matrix_of(monkeypatch, model, sampler, choices, replicas=1):
 
 def sites(model):
     """How many states each site has, in the order in which they are drawn, places left over too."""
-    turns = np.asarray(model.turns())
-    return [int(max(model.site_states))] * turns.size
+    turns = np.asarray(model.turns.order)
+    return [int(max(model.turns.site_states))] * turns.size
 
 
 @pytest.mark.usefixtures("in_float64")
@@ -168,7 +219,7 @@ def test_gibbs_leaves_the_distribution_as_it_is(monkeypatch, name, metropolised)
     sampler = ebm.Gibbs(0.7, metropolised=metropolised)
     draws = sites(model)
     if metropolised:
-        width = np.asarray(model.turns()).shape[1]
+        width = np.asarray(model.turns.order).shape[1]
         turns = [draws[k : k + width] for k in range(0, len(draws), width)]
         draws = [x for turn in turns for x in (*turn, *[2] * width)]
     matrix = matrix_of(monkeypatch, model, sampler, draws)
@@ -223,7 +274,7 @@ def test_chains_that_follow_scores_are_balanced(monkeypatch, name):
         np.testing.assert_allclose(flow, flow.T, atol=1e-12, err_msg="detailed balance")
 
 
-@pytest.mark.parametrize("name", ["pairs", "or", "pool", "labelled"])
+@pytest.mark.parametrize("name", ["pairs", "or", "pool", "xor", "labelled"])
 def test_annealing_finds_log_z(name):
     model = GRAPHS[name]()
     rows, _ = possible(model)
@@ -279,6 +330,18 @@ def test_learners_of_chains_learn_a_graph(learner):
     assert np.abs(found - p).max() < 0.05
 
 
+@pytest.mark.parametrize("learner", [ebm.SAP(num_chains=300), ebm.PseudoLikelihood()])
+def test_learners_learn_a_graph_that_excludes_configurations(learner):
+    truth = GRAPHS["xor"]()
+    rows, p = possible(truth)
+    data = rows[np.random.default_rng(0).choice(len(p), 2000, p=p)]
+    flat = eqx.tree_at(lambda m: m.evidence, truth, jax.tree.map(jnp.zeros_like, truth.evidence))
+    options: Any = {"epochs": 8, "batch_size": 200, "key": 0, "progress": False}
+    fitted = ebm.fit(flat, learner, data, optimizer=optax.adam(0.05), **options)
+    _, found = possible(fitted.last)
+    assert np.abs(found - p).max() < 0.05
+
+
 @pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("name", ["states", "grid"])
 def test_a_graph_is_an_energy_for_numpyro(name):
@@ -289,7 +352,7 @@ def test_a_graph_is_an_energy_for_numpyro(name):
     model = GRAPHS[name]()
     energy = model.as_energy()
     rows, p = possible(model)
-    layers = model.encode(jnp.asarray(rows))
+    layers = model.turns.layers(jnp.asarray(rows))
     np.testing.assert_allclose(energy.energies(layers), model.energies(layers), atol=1e-5)
     # Both say the same of the states of a variable, up to a constant.
     shape = (len(rows), len(model.num_states), -1)
@@ -304,6 +367,28 @@ def test_a_graph_is_an_energy_for_numpyro(name):
     mcmc.run(KEY, energy)
     found = np.asarray(mcmc.get_samples()[site]).mean(0)
     assert np.abs(found - p @ rows).max() < 0.1
+
+
+@pytest.mark.usefixtures("as_a_user")
+def test_numpyro_draws_from_a_graph_that_excludes_configurations():
+    numpyro = pytest.importorskip("numpyro")
+    from ebmlearn.numpyro import GibbsKernel
+
+    model = GRAPHS["mixed"]()
+    rows, p = possible(model)
+    options = {"num_chains": 20, "chain_method": "vectorized", "progress_bar": False}
+    mcmc = numpyro.infer.MCMC(GibbsKernel(), num_warmup=20, num_samples=400, **options)
+    mcmc.run(KEY, model)
+    found = np.asarray(mcmc.get_samples()["x"])
+    assert {tuple(row) for row in found.tolist()} == {tuple(row) for row in rows.tolist()}
+    assert np.abs(found.mean(0) - p @ rows).max() < 0.05
+    held = int(np.asarray(model.turns.order)[0, 0])
+    mask, start = np.arange(6) == held, np.tile(rows[0], (20, 1))
+    mcmc.run(KEY, model, clamped={"x": np.tile(mask, (20, 1))}, init_params={"x": start})
+    found = np.asarray(mcmc.get_samples()["x"])
+    own = rows[:, held] == rows[0, held]
+    assert (found[:, held] == rows[0, held]).all()
+    assert np.abs(found.mean(0) - p[own] @ rows[own] / p[own].sum()).max() < 0.05
 
 
 def test_mean_field_of_graphs():
@@ -351,6 +436,30 @@ def test_pseudo_likelihood_of_graphs():
     assert float(info.loss) == pytest.approx(-want.mean(), abs=1e-5)
 
 
+@pytest.mark.parametrize("name", ["or", "xor", "uneven", "labelled"])
+def test_pseudo_likelihood_where_variables_determine_others(name):
+    """A variable that others determine moves with them: it has no term, nor a state in others."""
+    model = {**GRAPHS, "uneven": lambda: functions(3, (3, 2, 2, 3, 2))}[name]()
+    rows, p = possible(model)
+    determined = set(np.asarray(model.turns.determined).tolist())
+    free = [v for v in range(rows.shape[1]) if v not in determined]
+    want = np.zeros(len(rows))
+    for v in free:
+        others = [u for u in free if u != v]
+        for k, row in enumerate(rows):
+            same = (rows[:, others] == row[others]).all(1)
+            want[k] += np.log(p[k] / p[same].sum())
+    np.testing.assert_allclose(ebm.pseudo_log_likelihood(model, rows), want, atol=1e-5)
+    gradient, _, info = ebm.PseudoLikelihood().step(model, None, rows, key=0, epoch=0)
+    assert float(info.loss) == pytest.approx(-want.mean(), abs=1e-5)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient) if x.dtype == float)
+    if determined:
+        wrong = rows.copy()
+        child = max(determined)
+        wrong[:, child] = (wrong[:, child] + 1) % model.num_states[child]
+        assert (np.asarray(ebm.pseudo_log_likelihood(model, wrong)) == -np.inf).all()
+
+
 def test_lssvm_of_graphs():
     """The loss is the hinge by enumeration, with one variable hidden."""
     model = graph(pairs((0, 1)), states=3, shape=(2,))
@@ -394,8 +503,16 @@ def test_mssvm_of_graphs():
         ]
         slope = (loss(moved[0]) - loss(moved[1])) / 2e-2
         assert float(gradient.log_potentials[0][place]) == pytest.approx(slope, abs=1e-3)
-    with pytest.raises(ValueError, match=r'got "mixed": take `Exact\(product="mixed"\)`'):
-        ebm.MSSVM(ebm.BP(5, product="mixed")).step(model, None, seen, key=0, epoch=0)
+    # Messages are exact where summed variables are leaves.
+    seen = np.array([[0, 1, -1], [-1, 2, 0], [0, 0, 1]], np.int32)
+    messages = ebm.MSSVM(ebm.BP(10, product="mixed"))
+    want, got = (own.step(model, None, seen, key=0, epoch=0) for own in (learner, messages))
+    assert float(got[2].loss) == pytest.approx(float(want[2].loss), abs=1e-4)
+    for a, b in zip(got[0].log_potentials, want[0].log_potentials, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    wide = graph(factors(fgroup.ORFactorGroup, range(10)), shape=(10,))
+    with pytest.raises(ValueError, match="at most 256 entries, got ORFactors"):
+        messages.step(wide, None, np.ones((1, 10), int), key=0, epoch=0)
     with pytest.raises(ValueError, match="needs the variables over which it maximises"):
         ebm.Exact("mixed")(model)
     hidden = ebm.MSSVM(ebm.Exact("mixed")).step(
@@ -424,7 +541,20 @@ def test_mssvm_of_graphs():
             ebm.Gibbs(),
             "in a circle",
         ),
-        (lambda: graph(_unlisted), ebm.Gibbs(), "exclude configurations"),
+        (lambda: graph(_unlisted), ebm.Gibbs(), "no variable is a function of the others"),
+        (
+            lambda: graph(
+                lists(operator.xor, (0, 1, 2)), factors(fgroup.ANDFactorGroup, (2, 1, 0))
+            ),
+            ebm.Gibbs(),
+            "in a circle",
+        ),
+        (lambda: held_by_evidence(lists(operator.xor, (0, 1, 2))), ebm.Gibbs(), "its evidence"),
+        (
+            lambda: held_by_evidence(factors(fgroup.PoolFactorGroup, (0, 1, 2))),
+            ebm.Gibbs(),
+            "its evidence excludes states of variables that others determine",
+        ),
         (labelled, ebm.PAS(), "excludes pairs of states"),
     ],
 )
@@ -434,10 +564,25 @@ def test_what_chains_would_not_reach_is_refused(model, sampler, words):
 
 
 def _unlisted(x, rng):
-    """Two variables that differ."""
+    """Two variables that are not both 0."""
     return fgroup.EnumFactorGroup(
-        variables_for_factors=[[x[0], x[1]]], factor_configs=np.array([[0, 1], [1, 0]])
+        variables_for_factors=[[x[0], x[1]]], factor_configs=np.array([[0, 1], [1, 0], [1, 1]])
     )
+
+
+def held_by_evidence(make):
+    """The variable that others determine must be 1, so that none of them could change alone."""
+    model = graph(make)
+    evidence = model.evidence[0].at[model.turns.determined[0], 0].set(-jnp.inf)
+    return eqx.tree_at(lambda m: m.evidence[0], model, evidence)
+
+
+def test_chains_start_at_states_that_evidence_allows():
+    model = graph(factors(fgroup.ORFactorGroup, (0, 1, 3)), shape=(4,))
+    evidence = model.evidence[0].at[:2, 0].set(-jnp.inf)
+    model = eqx.tree_at(lambda m: m.evidence[0], model, evidence)
+    drawn = ebm.sample(model, ebm.Gibbs(), 50, key=0, num_chains=50).values[0]
+    assert (np.asarray(drawn)[:, [0, 1, 3]] == 1).all()
 
 
 def test_determined_variables_are_not_held():
@@ -464,8 +609,13 @@ def test_chains_of_contrastive_divergence_start_at_the_data():
     model = GRAPHS["pool"]()
     rows, _ = possible(model)
     assert (rows[:, np.asarray(model.sites.choices)] > 0).any()
-    units = eqx.filter_jit(lambda m, x: m.complete(x))(model, jnp.asarray(rows)).units
-    found = model.to_rows(model.near(units, KEY))
+
+    @eqx.filter_jit
+    def start(model, rows):
+        told = Told.by(model, rows)
+        return model.turns.rows(_near(model, told, told.posterior(ebm.BP(1)), KEY))
+
+    found = start(model, jnp.asarray(rows))
     np.testing.assert_array_equal(found, rows)
 
 

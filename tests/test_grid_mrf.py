@@ -429,11 +429,10 @@ def test_fit(learner):
 
 def test_groups_and_layouts(tmp_path):
     model = grid(dtype="float32")
-    flat = jnp.arange(float(model.num_states.sum()))
-    padded = model.padded(flat)
-    assert padded.shape == (36, 3)
-    np.testing.assert_array_equal(model.flattened(padded), flat)
-    assert model.units((padded,))["labels"].shape == (3, 4, 2)
+    shown = model.variables.shown(model.unary(), ())
+    assert model.named(shown)["labels"].shape == (3, 4, 2)
+    for bias, own in zip(model.unary(), model.variables.hidden_in(model.named(shown)), strict=True):
+        np.testing.assert_array_equal(bias, own)
     images = np.zeros((5, 3, 4), bool)
     assert model.rows({"pixels": images}).shape == (5, 36)
     # Any grid may have the same tables.

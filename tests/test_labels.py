@@ -120,7 +120,7 @@ def log_marginals(model) -> dict:
         ]
         x = np.concatenate(parts)
         score = x @ f.bias + x @ f.couplings @ x / 2
-        told = tuple(s for i, s in enumerate(states) if owner[i] in model.seen)
+        told = tuple(s for i, s in enumerate(states) if owner[i] in model.variables.seen)
         out[told] = np.logaddexp(out.get(told, -np.inf), score)
     return out
 
@@ -128,8 +128,8 @@ def log_marginals(model) -> dict:
 def pseudo(model, rows) -> np.ndarray:
     """By enumeration: the sum over visible units of the log-probability given all others."""
     marginal, out = log_marginals(model), []
-    counts = [getattr(model.layers[k], "states", 2) for k in model.seen]
-    counts = np.repeat(counts, [model.layers[k].size for k in model.seen])
+    counts = [getattr(model.layers[k], "states", 2) for k in model.variables.seen]
+    counts = np.repeat(counts, [model.layers[k].size for k in model.variables.seen])
     for row in map(tuple, rows):
         total = 0.0
         for i, n in enumerate(counts):
@@ -162,7 +162,10 @@ def test_pseudo_likelihood_counts_all_visible_layers(name):
             blocks["visible", "visible"] = inside
             unary = {k: rng.normal(size=u.width) for k, u in layers.items()}
             model = ebm.LayeredModel(layers, blocks, unary)
-        counts = [(getattr(u, "states", 2), u.size) for u in (model.layers[k] for k in model.seen)]
+        counts = [
+            (getattr(u, "states", 2), u.size)
+            for u in (model.layers[k] for k in model.variables.seen)
+        ]
         batch = tuple(rng.integers(0, n, (4, size)) for n, size in counts)
         rows = np.concatenate(batch, 1)
         np.testing.assert_allclose(
@@ -191,8 +194,8 @@ def test_pseudo_likelihood_counts_all_visible_layers(name):
 def test_clamped_labels():
     """Images of a given label, and labels are integers."""
     model = oracle.random_labelled(np.random.default_rng(4))
-    start = model.units((None, None, jnp.asarray([1])))
-    clamped = model.units((None, None, jnp.asarray([True])))
+    start = model.named((None, None, jnp.asarray([1])))
+    clamped = model.named((None, None, jnp.asarray([True])))
     number = 8_000
     samples = ebm.sample(
         model, ebm.Gibbs(), number, key=KEY, num_chains=number, burn_in=30, start=start,
@@ -242,10 +245,10 @@ def test_bad_labels():
             learner.step(model, state, batch, key=KEY, epoch=0)
     for label, message in [([3], "labels 0 to 2, got 3"), ([0, 1, 0], r"shape \(2, 1\)")]:
         with pytest.raises(ValueError, match=message):
-            start = model.units((None, None, jnp.asarray(label)))
+            start = model.named((None, None, jnp.asarray(label)))
             ebm.Gibbs().init(model, 2, key=KEY, start=start)
     with pytest.raises(TypeError, match=r"`start .label.` must hold integers"):
-        start = model.units((None, None, jnp.asarray([1.0])))
+        start = model.named((None, None, jnp.asarray([1.0])))
         ebm.Gibbs().init(model, 2, key=KEY, start=start)
     with pytest.raises(ValueError, match="go together"):
         ebm.SemiRestrictedBM(*jax.tree.leaves(model)[:4], label_bias=jnp.zeros(3))

@@ -12,6 +12,7 @@ import oracle
 import pytest
 
 import ebmlearn as ebm
+from ebmlearn.models import complete
 from ebmlearn.numpyro import EnergyDistribution
 from ebmlearn.uai import to_tables
 
@@ -55,7 +56,7 @@ def pair(kind):
     names = model.names
     same = ebm.LayeredModel(
         dict(zip(names, model.layers, strict=True)),
-        {(names[b.first], names[b.second]): b.weights for b in model.blocks()},
+        {f.groups: f.weights for f in model.factors()},
         dict(zip(names, model.unary(), strict=True)),
     )
     return model, same
@@ -70,7 +71,7 @@ def states(model, rows=6):
         "gaussian": lambda units: rng.normal(size=(rows, units.size)).astype(np.float32),
         "nonnegative": lambda units: rng.exponential(size=(rows, units.size)).astype(np.float32),
     }
-    return model.units([draw[units.family](units) for units in model.layers])
+    return model.named([draw[units.family](units) for units in model.layers])
 
 
 def equal(a, b):
@@ -88,7 +89,7 @@ def close(a, b, atol=1e-5):
 def test_energies(kind):
     model, same = pair(kind)
     x = states(model)
-    assert type(same.units(jax.tree.leaves(x))) is type(x)
+    assert type(same.named(jax.tree.leaves(x))) is type(x)
     own = (*x[:2], x.label[:, 0]) if kind == "labelled" else x
     np.testing.assert_allclose(same.energy(x), model.energy(*own), rtol=1e-5, atol=1e-5)
     if kind not in ("dbm", "boltzmann", "labelled", "nonnegative"):
@@ -136,8 +137,8 @@ def test_learning(kind):
     x = states(model)
     if kind == "gaussian":
         # Its parameters are others: those of the other model in terms of them.
-        given: dict[str, Any] = dict(seen=(jnp.asarray(x.visible),))
-        close(model.complete(**given).pairwise, same.complete(**given).pairwise)
+        given = jnp.asarray(x.visible), None
+        close(complete(model, given).pairwise, complete(same, given).pairwise)
         return
     batch = (x.visible, x.label[:, 0]) if kind == "labelled" else x[0]
     learner = ebm.SAP(num_chains=7)
@@ -148,8 +149,8 @@ def test_learning(kind):
         found.append(gradient)
     own, other = found
     close(own.unary(), other.biases)
-    for block, weights in zip(own.blocks(), other.weights, strict=True):
-        close(block.weights, weights)
+    for factor, weights in zip(own.factors(), other.weights, strict=True):
+        close(factor.weights, weights)
     if kind == "nonnegative":
         np.testing.assert_allclose(
             other.weights[0], -np.asarray(own.couplings) * (1 - np.eye(3)), atol=1e-5
@@ -176,7 +177,7 @@ def test_log_partition_of_gaussian_units_that_begin_elsewhere():
     names = model.names
     same = ebm.LayeredModel(
         {"visible": ebm.Gaussian(3, model.log_sigma), "hidden": ebm.Binary(4)},
-        {names: model.blocks()[0].weights},
+        {names: model.factors()[0].parameters[0]},
         dict(zip(names, model.unary(), strict=True)),
     )
     more = ((model.visible_bias / model.sigma) ** 2).sum() / 2
@@ -232,13 +233,16 @@ def test_layers_begin_with_a_visible_one():
 
 
 def test_two_visible_layers():
-    """Where hidden units must be inferred, only the first layer would be held."""
-    layers = {name: ebm.Binary(2) for name in ("visible", "label", "hidden_1", "hidden_2")}
+    """Both are held where hidden units must be inferred; learners of a margin need one."""
+    layers = bits("visible", "label", "hidden_1", "hidden_2")
     ends = (("visible", "hidden_1"), ("label", "hidden_2"), ("hidden_1", "hidden_2"))
-    deep = ebm.LayeredModel(layers, {end: jnp.ones((2, 2)) for end in ends})
-    batch = np.ones((3, 2), int), np.zeros((3, 2), int)
-    with pytest.raises(ValueError, match=r"`model` must have one visible layer .* visible, label"):
-        ebm.MLE(ebm.Exact()).step(deep, None, batch, key=0, epoch=0)
+    deep, t = built(layers, ends)
+    batch = np.array([[1, 0], [1, 1], [0, 1]]), np.array([[0, 1], [1, 1], [0, 0]])
+    gradient, _, _ = ebm.MLE(ebm.Exact()).step(deep, None, batch, key=0, epoch=0)
+    held = [t.where(visible=v, label=w) for v, w in zip(*batch, strict=True)]
+    for (a, b), found in zip(ends, gradient.weights, strict=True):
+        means = [x.mean(a, b) for x in (*held, t)]
+        np.testing.assert_allclose(found, means[-1] - np.mean(means[:-1], 0), atol=1e-5)
     layers = {name: ebm.Binary(2) for name in ("visible", "label", "hidden")}
     ends = (("visible", "hidden"), ("label", "hidden"))
     flat = ebm.LayeredModel(layers, {end: jnp.ones((2, 2)) for end in ends})
@@ -369,7 +373,6 @@ TREES = {
 def test_messages_are_exact_on_trees_of_layers(name):
     layers, ends = TREES[name]
     model, t = built(layers, ends)
-    assert model.is_bipartite
     for schedule in ("layers", "flooding"):
         bp = ebm.BP(12, schedule=schedule)
         beliefs, statistics = bp(model), bp.statistics(model)
@@ -454,11 +457,11 @@ def test_gaussian_units_with_a_block_in_either_direction(ends):
 def test_blocks_in_both_directions_are_one():
     layers = bits("visible", "hidden", visible=3, hidden=1)
     model, t = built(layers, (("hidden", "visible"), ("visible", "hidden")))
-    ((first, second, weights, _),) = model.blocks()
-    assert (first, second, weights.shape) == (1, 0, (1, 3))
+    (factor,) = model.factors()
+    assert factor.groups == ("hidden", "visible") and factor.parameters[0].shape == (1, 3)
     np.testing.assert_allclose(ebm.BP(5)(model).log_partition, t.log_z, rtol=1e-5)
     rows = t.x["visible"][::2]
-    found = model.energy(model.units([x.astype(int) for x in t.x.values()]))
+    found = model.energy(model.named([x.astype(int) for x in t.x.values()]))
     np.testing.assert_allclose(found, -t.scores, atol=1e-5)
     free = [t.where(visible=v).log_z for v in rows]
     np.testing.assert_allclose(model.free_energy(rows), np.negative(free), atol=1e-5)

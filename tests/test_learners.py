@@ -12,7 +12,7 @@ import pytest
 from scipy.special import expit
 
 import ebmlearn as ebm
-from ebmlearn.models import Statistics
+from ebmlearn.models import expected_energy, Statistics
 from ebmlearn.samplers._sweep import sweep
 
 
@@ -69,11 +69,11 @@ def assert_gradient(gradient, rows, sides, features):
                 np.mean([np.outer(u[k], x) for u, x in zip(units, features, strict=True)], 0)
             )
     else:
-        got = [b.weights for b in gradient.blocks()] + list(gradient.unary())
+        got = [f.weights for f in gradient.factors()] + list(gradient.unary())
         for k, block in enumerate(blocks):
             if (
                 block.shape[0] == block.shape[1]
-                and model.blocks()[k].first == model.blocks()[k].second
+                and model.factors()[k].first == model.factors()[k].second
             ):
                 blocks[k] = block * (1 - np.eye(len(block)))
         want = [*blocks, *layers]
@@ -332,14 +332,14 @@ def exact_gradient(model, sides, features):
             for sign, (units, _), parts in zip((1, -1), side, cut[n], strict=True):
                 blocks = [jnp.asarray(b) for b in parts]
                 own = Statistics(
-                    units=single.units([jnp.asarray(u) for u in units]),
+                    units=single.named([jnp.asarray(u) for u in units]),
                     pairwise=single.by_factor(tuple(blocks)),
                     squares=(None,) * len(units),
                     converged=jnp.ones((), bool),
                     iterations=jnp.zeros((), jnp.int32),
                     residual=jnp.zeros((), dtype),
                 )
-                out = out + sign * single.expected_energy(own) / rows
+                out = out + sign * expected_energy(single, own) / rows
         return out
 
     return jax.grad(total)(model)
@@ -411,7 +411,7 @@ def test_uncentred_is_the_energy_of_what_is_left(name):
     plain = rows[0][0]
     sizes = oracle.flat(plain).sizes
     offsets = [rng.uniform(size=n) for n in sizes]
-    units = plain.units(tuple(jnp.asarray(o) for o in offsets))
+    units = plain.named(tuple(jnp.asarray(o) for o in offsets))
     if name == "crbm":
         shift = rng.normal(size=5)
         moved = model.uncentred(units, (shift[None], batch[1])).condition(batch[0][0])

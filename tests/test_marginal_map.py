@@ -1,12 +1,207 @@
-"""The mixed-product of the benchmarks, which stores no messages."""
+"""Mixed-product: layered models, graphs, and that of the benchmarks, which stores no messages."""
+
+import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from oracle import x64
+from pgmax import fgraph, fgroup, vgroup
 
 import ebmlearn as ebm
+import ebmlearn.pgmax
 from benchmarks._marginal_map import MarginalMAP
 from benchmarks.crbm import shifted
+
+
+RNG = np.random.default_rng(0)
+WEIGHTS = RNG.normal(size=(4, 3))
+VISIBLE, HIDDEN = RNG.normal(size=4), RNG.normal(size=3)
+SEEN = np.arange(7) < 4
+
+
+def as_graph():
+    """The RBM as a PGMax graph."""
+    x: Any = vgroup.NDVarArray(num_states=2, shape=(7,))
+    graph = fgraph.FactorGraph(variable_groups=[x])
+    units = [x[i] for i in range(7)]
+    graph.add_factors(ebmlearn.pgmax.RBMFactorGroup(units[:4], units[4:], WEIGHTS))
+    bias = np.concatenate([VISIBLE, HIDDEN])
+    evidence = {x: jnp.asarray(np.stack([np.zeros(7), bias], -1))}
+    return ebmlearn.pgmax.FactorGraphModel(graph).with_evidence(evidence)
+
+
+def as_tables():
+    """The RBM as tables of its pairs and units."""
+    scopes = [(i, 4 + j) for i in range(4) for j in range(3)] + [(i,) for i in range(7)]
+    tables = [np.array([[0.0, 0], [0, w]]) for w in WEIGHTS.flat]
+    return ebm.TableModel([2] * 7, scopes, tables + [np.array([0, b]) for b in (*VISIBLE, *HIDDEN)])
+
+
+def as_one_group(kind):
+    """The RBM as couplings inside one group, of binary or of categorical units."""
+    couplings = np.zeros((7, 7))
+    couplings[:4, 4:] = WEIGHTS
+    bias, couplings = np.concatenate([VISIBLE, HIDDEN]), couplings + couplings.T
+    if kind == "categorical":
+        bias, couplings = (np.kron(x, y) for x, y in ((bias, [0, 1]), (couplings, np.diag([0, 1]))))
+    units = ebm.Binary(7) if kind == "binary" else ebm.Categorical(7, 2)
+    return ebm.FactorModel({"x": units}, [ebm.Dense("x", "x", couplings)], {"x": bias})
+
+
+RBMS = {
+    "two groups": lambda: ebm.FactorModel(
+        {"v": ebm.Binary(4), "h": ebm.Binary(3)},
+        [ebm.Dense("v", "h", WEIGHTS)],
+        {"v": VISIBLE, "h": HIDDEN},
+    ),
+    "one group": lambda: as_one_group("binary"),
+    "categorical": lambda: as_one_group("categorical"),
+    "tables": as_tables,
+    "pgmax": as_graph,
+}
+
+
+@pytest.mark.parametrize("name", RBMS)
+def test_graphs_have_the_fixed_point_of_layers(name):
+    with x64():
+        rbm, inference = ebm.RBM(WEIGHTS, VISIBLE, HIDDEN), ebm.BP(100, product="mixed", tol=1e-9)
+        want, model = inference(rbm), RBMS[name]()
+        problem = model.problem(None, None).with_outputs(jnp.asarray(SEEN))
+        found = inference.beliefs_of(problem)
+        assert found.converged and want.converged
+        p = jnp.concatenate([x.reshape(-1, 2) for x in found.means.values])
+        np.testing.assert_allclose(p[:, 1], jnp.concatenate([want.visible, want.hidden]), atol=1e-7)
+        np.testing.assert_allclose(found.log_partition, want.log_partition, atol=1e-7)
+        units = inference.statistics_of(problem).units
+        p = jnp.concatenate([x.reshape(-1, 2) for x in units.values])
+        expected = inference.statistics(rbm).units
+        expected = jnp.concatenate([expected.visible, expected.hidden])
+        np.testing.assert_allclose(p[:, 1], expected, atol=1e-7)
+
+
+def best(score, outputs):
+    """The best states of outputs with the others summed out, and the log of that sum."""
+    others = tuple(np.flatnonzero(~outputs))
+    sums = np.logaddexp.reduce(score, axis=others) if others else score
+    return np.unravel_index(sums.argmax(), sums.shape), sums.max()
+
+
+def spread(counts, scopes, tables):
+    """The scores of all configurations."""
+    score = np.zeros(counts)
+    for scope, table in zip(scopes, tables, strict=True):
+        wide = np.transpose(table, np.argsort(scope))
+        score = score + wide.reshape([n if k in scope else 1 for k, n in enumerate(counts)])
+    return score
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_trees_of_maximised_variables_with_summed_leaves_are_exact(seed):
+    """In tables of several variables, too, of which some are summed over."""
+    rng = np.random.default_rng(seed)
+    counts, scopes = (3, 2, 2, 3, 2, 3), [(0, 1, 4), (2, 1), (5, 3, 2)]
+    tables = [2 * rng.normal(size=[counts[v] for v in scope]) for scope in scopes]
+    outputs = np.array([True, True, True, True, False, False])
+    model = ebm.TableModel(counts, scopes, [jnp.asarray(x, jnp.float32) for x in tables])
+    problem = model.problem(None, None).with_outputs(jnp.asarray(outputs))
+    found = ebm.BP(10, product="mixed").beliefs_of(problem)
+    states, value = best(spread(counts, scopes, tables), outputs)
+    np.testing.assert_array_equal(found.decode()["x"][:4], states)
+    np.testing.assert_allclose(found.log_partition, value, atol=1e-4)
+
+
+def test_outputs_and_evidence_of_instances_differ():
+    rng = np.random.default_rng(5)
+    counts, scopes = (3, 2, 3, 2), [(0, 1), (1, 2), (2, 3)]
+    tables = [2 * rng.normal(size=[counts[v] for v in scope]) for scope in scopes]
+    model = ebm.TableModel(counts, scopes, [jnp.asarray(x, jnp.float32) for x in tables])
+    outputs = np.array([[True, True, True, False], [False, True, True, True], [True] * 4])
+    held = np.array([[-1, 1, -1, -1], [-1, -1, -1, -1], [-1, -1, 0, -1]])
+    problem = model.problem({"x": jnp.asarray(held)}, None).with_outputs(jnp.asarray(outputs))
+    found, score = ebm.BP(10, product="mixed").beliefs_of(problem), spread(counts, scopes, tables)
+    for row, own in enumerate(outputs):
+        at = [slice(None) if s < 0 else [s] for s in held[row]]
+        allowed = np.full(counts, -1e9)
+        allowed[np.ix_(*(np.arange(n)[k] for n, k in zip(counts, at, strict=True)))] = 0
+        states, value = best(score + allowed, own)
+        np.testing.assert_array_equal(found.decode()["x"][row][own], states)
+        np.testing.assert_allclose(found.log_partition[row], value, atol=1e-4)
+
+
+def test_grids_and_pgmax_graphs_are_exact_on_chains():
+    """The last pixel, and the emissions, are summed over; a variable of an OR is."""
+    rng = np.random.default_rng(2)
+    right, label = 2 * rng.normal(size=(3, 3)), 2 * rng.normal(size=(3, 2))
+    nothing = jnp.zeros((3, 3))
+    grid = ebm.GridMRF(
+        nothing, jnp.asarray(right, jnp.float32), nothing, nothing, shape=(1, 3),
+        bias=jnp.zeros(3), emissions={"label": jnp.asarray(label, jnp.float32)},
+    )  # fmt: skip
+    outputs = np.array([True, True, False, False, True, False])
+    scopes = [(0, 1), (1, 2), (0, 3), (1, 4), (2, 5)]
+    score = spread((3,) * 3 + (2,) * 3, scopes, [right, right, label, label, label])
+    problem = grid.problem(None, None).with_outputs(jnp.asarray(outputs))
+    found = ebm.BP(10, product="mixed").beliefs_of(problem)
+    np.testing.assert_allclose(found.log_partition, best(score, outputs)[1], atol=1e-4)
+
+    x: Any = vgroup.NDVarArray(num_states=2, shape=(5,))
+    graph = fgraph.FactorGraph(variable_groups=[x])
+    graph.add_factors(fgroup.ORFactorGroup(variables_for_factors=[[x[0], x[1], x[2]]]))
+    every = np.array([*itertools.product((0, 1), repeat=3)])
+    table, unary = 2 * rng.normal(size=(2, 2, 2)), rng.normal(size=(5, 2))
+    triple = fgroup.EnumFactorGroup(
+        variables_for_factors=[[x[2], x[3], x[4]]],
+        factor_configs=every,
+        log_potentials=table.reshape(-1),
+    )
+    graph.add_factors(triple)
+    model = ebmlearn.pgmax.FactorGraphModel(graph)
+    model = model.with_evidence({x: jnp.asarray(unary, jnp.float32)})
+    rule = np.where(np.maximum(*np.indices((2, 2, 2))[:2]) == np.indices((2, 2, 2))[2], 0, -1e9)
+    outputs = np.array([True, False, True, True, False])
+    scopes = [(0, 1, 2), (2, 3, 4), *((i,) for i in range(5))]
+    score = spread((2,) * 5, scopes, [rule, table, *unary])
+    problem = model.problem(None, None).with_outputs(jnp.asarray(outputs))
+    found = ebm.BP(10, product="mixed").beliefs_of(problem)
+    states, value = best(score, outputs)
+    np.testing.assert_array_equal(found.decode()[x][outputs], states)
+    np.testing.assert_allclose(found.log_partition, value, atol=1e-4)
+    # The pairwise beliefs are those with the outputs held.
+    p = np.exp(score - value)[states[0], :, states[1], states[2], :].sum(0)
+    met = np.reshape(found.pairwise[triple], (2, 2, 2))
+    np.testing.assert_allclose(met[states[1], states[2]], p, atol=1e-4)
+
+
+def test_mssvm_has_the_gradient_of_the_layered_model():
+    rows = jnp.asarray(RNG.integers(0, 2, (6, 4)))
+    weights, visible, hidden = (jnp.asarray(x, jnp.float32) for x in (WEIGHTS, VISIBLE, HIDDEN))
+    learner = ebm.MSSVM(ebm.BP(30, product="mixed"))
+    want, _, told = learner.step(ebm.RBM(weights, visible, hidden), None, rows, key=0, epoch=0)
+    model = RBMS["two groups"]()
+    found, _, info = learner.step(model, None, {"v": rows}, key=0, epoch=0)
+    np.testing.assert_allclose(found.parts[0].weights, want.weights, atol=1e-5)
+    np.testing.assert_allclose(found.biases[1], want.hidden_bias, atol=1e-5)
+    np.testing.assert_allclose(info.loss, told.loss, atol=1e-4)
+    free = jnp.full((6, 3), -1)
+    found, _, info = learner.step(
+        as_tables(), None, jnp.concatenate([rows, free], 1), key=0, epoch=0
+    )
+    np.testing.assert_allclose(
+        found.log_potentials[0][:, 1, 1].reshape(4, 3), want.weights, atol=1e-5
+    )
+    np.testing.assert_allclose(info.loss, told.loss, atol=1e-4)
+
+
+def test_models_whose_visible_units_are_joined():
+    """Mixed-product of a Boltzmann machine, all of whose units are visible, is max-product."""
+    couplings = jnp.asarray([[0.0, 1.5, 0], [1.5, 0, -2], [0, -2, 0]])
+    model = ebm.BoltzmannMachine(couplings, jnp.asarray([0.3, -0.2, 0.4]))
+    found, want = (ebm.BP(10, product=product)(model) for product in ("mixed", "max"))
+    np.testing.assert_allclose(found.log_partition, want.log_partition, atol=1e-6)
+    np.testing.assert_array_equal(found.decode().x, want.decode().x)
 
 
 @pytest.mark.parametrize("scale", [0.1, 2.0])

@@ -16,6 +16,7 @@ from untyped import nd_var_array
 
 import ebmlearn as ebm
 import ebmlearn.pgmax
+from ebmlearn.models import stacks_of
 from ebmlearn.pgmax import FactorGraphModel
 
 
@@ -234,7 +235,7 @@ def test_random_structures(seed):
             states = columns(joined)
             score += np.where(reduce(states[:, :-1], axis=-1) == states[:, -1], 0, -np.inf)
     model = FactorGraphModel(graph).with_evidence(evidence)
-    assert model.as_tables() is not None
+    assert stacks_of(model) is not None
     np.testing.assert_allclose(-np.asarray(model.energy(rows)), score, atol=1e-4)
     possible = np.isfinite(score).any()
     for method in ("elimination", "enumeration"):
@@ -284,7 +285,7 @@ def test_quantised_units_have_no_tables():
     couplings = jnp.eye(12) + 0.1
     graph.add_factors(ebmlearn.pgmax.NNBMFactorGroup(y, couplings, grid, jnp.zeros(12)))
     model = FactorGraphModel(graph)
-    assert model.as_tables() is None
+    assert stacks_of(model) is None
     with pytest.raises(ValueError, match="configurations to enumerate"):
         ebm.Exact()(model)
     with pytest.raises(ValueError, match="needs factors that are tables"):

@@ -480,9 +480,9 @@ def test_low_temperatures_are_max_product():
         rows[0, [6, 8, 12]] = [1, 0, 2]
         model = ebm.QueryModel(plain, 4, temperature=1e-3, scale=1.0)
         states = jnp.asarray(rows, jnp.int32)
-        cold = Network().beliefs_of(model.row_problem(states, states >= 0)).log_odds
+        cold = Network().beliefs_of(model.problem(states, None)).log_odds
         hard = ebm.BP(4, product="max", schedule="flooding")(plain, states).log_odds
-        free = plain.configuration((rows < 0).astype(int))
+        free = oracle.by_group(plain, (rows < 0).astype(int))
         for group in ("state", "pixels", "labels"):
             own = np.asarray(free[group], bool)
             found, expected = (relative(x[group])[own] for x in (cold, hard))
@@ -497,7 +497,7 @@ def test_low_temperatures_of_a_factor_graph(as_pgmax):
         graph = graph.with_log_potentials({steps: table})
         states = jnp.asarray([[-1, -1, -1, -1, 1, 0, -1, -1]])
         model = ebm.QueryModel(graph, 8, temperature=1e-3, scale=1.0)
-        cold = Network().beliefs_of(model.row_problem(states, states >= 0)).log_odds
+        cold = Network().beliefs_of(model.problem(states, None)).log_odds
         hard = ebm.BP(8, product="max")(graph, states).log_odds
         np.testing.assert_allclose(relative(cold[hidden]), relative(hard[hidden]), atol=0.02)
         np.testing.assert_allclose(

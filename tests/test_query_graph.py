@@ -79,8 +79,8 @@ def test_joint_answers():
         rows, _, _, energy = enumerated(plain)
         p = np.where(rows[:, 0] == 1, np.exp(-energy), 0)
         p = p / p.sum()
-        places = [int(plain.configuration(np.arange(rows.shape[1])).take(d, "x")[1])]
-        places.append(int(plain.configuration(np.arange(rows.shape[1]))[c][0]))
+        places = [int(oracle.by_group(plain, np.arange(rows.shape[1])).take(d, "x")[1])]
+        places.append(int(oracle.by_group(plain, np.arange(rows.shape[1]))[c][0]))
         assert found.shape == (3, 2)
         for states in itertools.product(range(3), range(2)):
             met = (rows[:, places] == states).all(1)

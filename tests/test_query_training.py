@@ -22,10 +22,11 @@ from errors import check
 from slopes import assert_slopes
 
 import ebmlearn as ebm
-from ebmlearn._fit._simple import Comparison
+from ebmlearn._fit._validation import Comparison
 from ebmlearn.estimate._query_entropy import independent_entropy
 from ebmlearn.inference._network import Network
 from ebmlearn.learners._base import AbstractComparedMetric
+from ebmlearn.models import num_asked
 
 
 KEY = jax.random.key(0)
@@ -317,7 +318,7 @@ def test_predictions_of_a_query_model(name):
     """Each unit by its own answer where nothing is observed."""
     rng = np.random.default_rng(14)
     model = ebm.QueryModel(oracle.MODELS[name](rng), 4)
-    units = model.num_asked
+    units = num_asked(model)
     found = ebm.QueryTraining().predict(model)
     wanted = ebm.query(model, jnp.zeros(units), jnp.zeros(units, bool)) > 0.5
     np.testing.assert_array_equal(found, wanted)

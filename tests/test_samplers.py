@@ -177,7 +177,7 @@ def test_real_hidden_units_stay_as_they_are_distributed(name, sampler):
     real = REAL[name](rng)
     model, number = real.model, 20_000
     which, hidden = real.draw(rng, number)
-    start = model.units([jnp.asarray(real.states[which]), jnp.float32(hidden)])
+    start = model.named([jnp.asarray(real.states[which]), jnp.float32(hidden)])
     samples = ebm.sample(
         model, SAMPLERS[sampler], number, key=KEY, num_chains=number, burn_in=9, start=start
     )

@@ -31,7 +31,7 @@ def test_structures_are_the_same_each_time():
 def test_structures_are_of_all_kinds_and_shapes():
     some = [structures.structure(seed) for seed in range(40)]
     kinds = {structure.kind.split(" ")[0].rstrip(",") for structure in some}
-    assert {"LayeredModel", "TableModel", "GridMRF", "FactorGraphModel"} <= kinds
+    assert {"LayeredModel", "TableModel", "GridMRF", "FactorGraphModel", "FactorModel"} <= kinds
     assert any(structure.truth.is_tree for structure in some)
     assert not all(structure.truth.is_tree for structure in some)
     assert all(len(structure.truth.states) <= 2**13 for structure in some)

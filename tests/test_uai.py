@@ -10,6 +10,7 @@ import errors
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import pytest
 
 import ebmlearn as ebm
@@ -375,7 +376,7 @@ def test_models_as_tables(model):
     tables = uai.to_tables(model)
     rows = random_rows(tables.counts)
     if model.kind == "grid":
-        states = (model.configuration(jnp.asarray(rows)),)
+        states = (oracle.by_group(model, jnp.asarray(rows)),)
     else:
         sizes = [layer.size for layer in model.layers]
         first, *rest = (jnp.asarray(x) for x in np.split(rows, np.cumsum(sizes)[:-1], 1))

@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 
 import ebmlearn as ebm
+from ebmlearn.models import summed
 from ebmlearn.units import _random
 
 
@@ -92,7 +93,7 @@ def scores(model, x):
 
 def draws_of(model, sweeps=1, replicas=1, reverse=False):
     """How many outcomes each draw of some sweeps has, in their order."""
-    first = model.summed
+    first = summed(model)
     order = [*first, *(k for k in range(len(model.layers)) if k not in first)]
     order = order[::-1] if reverse else order
     return [c for k in order for c in counts(model, [k]) * replicas] * sweeps
@@ -149,7 +150,9 @@ class Outcomes:
         copies = rows // len(self.forced)
         taken = self.take(copies * units).reshape(len(self.forced), copies, units).astype(int)
         chosen = taken.transpose(1, 0, 2).reshape(logits.shape[:-1])
-        logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        # An outcome of probability 0 may lead to where nothing is possible.
+        with np.errstate(invalid="ignore"):
+            logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
         log_p = np.take_along_axis(logits, chosen[..., None], -1).reshape(rows, units).sum(1)
         self.log_probability += log_p.reshape(-1, len(self.forced)).sum(0)
         return jnp.asarray(chosen)
@@ -188,12 +191,12 @@ def transition_matrix(monkeypatch, model, sampler, choices, replicas=1):
         by_replica = starts.reshape(chains, replicas, n).transpose(1, 0, 2)
         layers = [cut(model, x) for x in by_replica]
         if replicas == 1:
-            start = model.units(tuple(jnp.asarray(x) for x in layers[0]))
+            start = model.named(tuple(jnp.asarray(x) for x in layers[0]))
             state = sampler.init(model, chains, key=KEY, start=start)
         else:
             state = sampler.init(model, chains, key=KEY)
             stacked = [jnp.asarray(np.stack(x), jnp.int32) for x in zip(*layers, strict=True)]
-            state = eqx.tree_at(lambda s: s.replicas, state, model.units(tuple(stacked)))
+            state = eqx.tree_at(lambda s: s.replicas, state, model.named(tuple(stacked)))
         state, _ = sampler.step(model, state, key=KEY)
     monkeypatch.undo()
     assert draws.at == len(choices)

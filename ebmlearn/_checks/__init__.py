@@ -67,6 +67,18 @@ def describe(x: Any) -> str:
     return f"{x!r} of type {type(x).__name__}"
 
 
+def instance(name: str, x: Any, kind: type | tuple[type, ...], wanted: str, hint: str = "") -> None:
+    """Raises `TypeError` unless `x` is of a class. `wanted` says in words what it must be."""
+    if not isinstance(x, kind):
+        raise TypeError(f"`{name}` must be {wanted}, got {describe(x)}{hint}.")
+
+
+def function(name: str, x: Any, what: str = "a function") -> None:
+    """Raises `TypeError` unless `x` can be called."""
+    if not callable(x):
+        raise TypeError(f"`{name}` must be {what}, got {describe(x)}.")
+
+
 def parameter(name: str, x: Any) -> Array:
     """Converts a model parameter to a float32 or float64 array, or raises `TypeError`."""
     try:
@@ -257,15 +269,11 @@ def _all_entries(name: str, x: Any, right: np.ndarray, wanted: str) -> None:
         raise ValueError(f"`{name}` must {wanted}, got {got} in row {row}.")
 
 
-def labels(name: str, y: Any, number: int, rows: int | None = None) -> None:
-    """Raises `ValueError` unless `y` holds integers from 0 to `number` - 1, one for each of `rows`
-    if these are counted.
-    """
+def labels(name: str, y: Any, number: int) -> None:
+    """Raises `ValueError` unless `y` holds integers from 0 to `number` - 1."""
     dtype = getattr(y, "dtype", np.asarray(y).dtype if isinstance(y, (int, bool)) else None)
-    whole = dtype is not None and jnp.issubdtype(dtype, jnp.integer)
-    if not whole or (rows is not None and jnp.shape(y) != (rows,)):
-        wanted = "integers" if rows is None else f"an integer for each of {rows} rows"
-        raise ValueError(f"`{name}` must hold {wanted}, got {describe(y)}.")
+    if dtype is None or not jnp.issubdtype(dtype, jnp.integer):
+        raise ValueError(f"`{name}` must hold integers, got {describe(y)}.")
     if is_concrete(y):
         values = np.asarray(y)
         wrong = (values < 0) | (values >= number)

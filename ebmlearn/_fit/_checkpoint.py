@@ -34,9 +34,7 @@ class Checkpoint(eqx.Module):
           end of each epoch.
         - `keep`: how many of the latest checkpoints to keep.
         """
-        if not isinstance(folder, (str, os.PathLike)):
-            got = _checks.describe(folder)
-            raise TypeError(f"`folder` must be the path of a folder, got {got}.")
+        _checks.instance("folder", folder, (str, os.PathLike), "the path of a folder")
         self.folder = os.fspath(folder)
         self.every = every
         self.keep = keep

@@ -74,11 +74,8 @@ class Batches:
     """Data as an iterable of batches, which is iterated once in each epoch."""
 
     def __init__(self, data: Iterable, batch_size: int | None):
-        if not isinstance(data, Iterable):
-            raise TypeError(
-                "`data` must be an array, a tuple of arrays, or an iterable of batches, got"
-                f" {_checks.describe(data)}."
-            )
+        wanted = "an array, a tuple of arrays, or an iterable of batches"
+        _checks.instance("data", data, Iterable, wanted)
         if isinstance(data, Iterator):
             raise ValueError(
                 "`data` must be an iterable that can be iterated again in each epoch, such as a"

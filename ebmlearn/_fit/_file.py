@@ -49,9 +49,8 @@ def save(path: str | os.PathLike, tree: PyTree, info: Any = None) -> None:
     - `tree`: any pytree. Only its arrays are written.
     - `info`: anything that JSON can hold. [`ebmlearn.load_info`][] reads it.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        hint = ": write `save(path, model)`" if isinstance(tree, (str, os.PathLike)) else ""
-        raise TypeError(f"`path` must be the path of a file, got {_checks.describe(path)}{hint}.")
+    hint = ": write `save(path, model)`" if isinstance(tree, (str, os.PathLike)) else ""
+    _checks.instance("path", path, (str, os.PathLike), "the path of a file", hint)
     leaves, payload = [], []
     for name, leaf in _arrays(tree).items():
         dtype, values = _plain(leaf)

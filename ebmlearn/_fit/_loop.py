@@ -1,4 +1,5 @@
 import dataclasses
+import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,21 +16,20 @@ from jaxtyping import Array, PyTree
 from .. import _checks
 from .._types import Data, Key
 from ..inference import with_traced
-from ..learners import AbstractLearner
-from ..learners._base import Metric
-from ..models import AbstractModel
-from ..models._problem import has_nan
+from ..learners import AbstractLearner, Metric
+from ..models import AbstractModel, has_nan
 from ..samplers import Trajectory
-from ._chains import Chains
 from ._checkpoint import Checkpoint, Keeper
 from ._data import Batches, Feed, source
 from ._file import checksum
 from ._history import EpochReport, Fitted
 from ._recorder import recorder, trajectory_in
 from ._run import Run
-from ._simple import Comparison
 from ._state import start, Training, TrainState
-from ._validation import Validation
+from ._validation import chain_check, Comparison, Validation
+
+
+_own_projection = operator.methodcaller("project")
 
 
 @_checks.usage("fit(model, learner, data)")
@@ -141,9 +141,7 @@ def fit(
     result so far. A gradient that is not finite raises `FloatingPointError` and leaves the last
     checkpoint in place.
     """
-    if not isinstance(callbacks, Sequence):
-        got = _checks.describe(callbacks)
-        raise TypeError(f"`callbacks` must be a list of functions, got {got}.")
+    _checks.instance("callbacks", callbacks, Sequence, "a list of functions")
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     judging = validation, metric, validate_every, patience
     asked = Asked(learner, epochs, batch_size, *judging, project, build, augment, average)
@@ -165,7 +163,7 @@ def fit(
         rows = jax.device_put(rows, everywhere) if isinstance(rows, Feed) else rows
     if equilibrium:
         own = jax.random.fold_in(init_key, 2)
-        judged = judged._replace(chains=Chains(learner, all_rows(rows, augment, key), own))
+        judged = judged._replace(chains=chain_check(learner, all_rows(rows, augment, key), own))
     run = Run(training, state, rows, keys, judged, callbacks)
     if checkpoint is not None:
         settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
@@ -245,9 +243,7 @@ def prepared(
 def _opened(asked: Asked, model: Any, data: Any, key: Key) -> tuple[AbstractModel, Feed | Batches]:
     """The model and its data, checked against each other."""
     built = model if asked.build is None else asked.build(model)
-    if not isinstance(built, AbstractModel):
-        got = _checks.describe(built)
-        raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
+    _checks.instance("model", built, AbstractModel, "a model such as an RBM")
     data = _checks.as_data("data", data)
     if isinstance(data, Mapping):
         built.check(data, "data")
@@ -287,12 +283,8 @@ def _described(learner: AbstractLearner) -> str:
     return f"{text} with checksum {checksum(arrays)}" if arrays else text
 
 
-def _own_projection(model: Any) -> Any:
-    return model.project()
-
-
 def _default_metric(
-    metric: Callable | None, learner: AbstractLearner, model: Any, validation: Any
+    metric: Callable | None, learner: AbstractLearner, model: AbstractModel, validation: Any
 ) -> Callable | None:
     if validation is None or metric is not None:
         return metric
@@ -310,9 +302,7 @@ def _sharding(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> NamedSh
     """The sharding of batches."""
     if mesh is None:
         return None
-    if not isinstance(mesh, jax.sharding.Mesh):
-        got = _checks.describe(mesh)
-        raise TypeError(f"`mesh` must be a `jax.sharding.Mesh`, got {got}.")
+    _checks.instance("mesh", mesh, jax.sharding.Mesh, "a `jax.sharding.Mesh`")
     axis = mesh.axis_names[0]
     if batch_size is not None and batch_size % mesh.shape[axis]:
         raise ValueError(
@@ -325,9 +315,8 @@ def _sharding(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> NamedSh
 
 
 def _check_arguments(asked: Asked, optimizers: Sequence[Any]) -> None:
-    if not isinstance(asked.learner, AbstractLearner):
-        got = _checks.describe(asked.learner)
-        raise TypeError(f"`learner` must be a learner such as `MLE(BP(10))`, got {got}.")
+    wanted = "a learner such as `MLE(BP(10))`"
+    _checks.instance("learner", asked.learner, AbstractLearner, wanted)
     for optimizer in optimizers:
         if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
             got = _checks.describe(optimizer)
@@ -335,9 +324,8 @@ def _check_arguments(asked: Asked, optimizers: Sequence[Any]) -> None:
                 f"`optimizer` must be an Optax optimizer such as `optax.adam(1e-3)`, got {got}."
             )
     _checks.count("epochs", asked.epochs)
-    if asked.metric is not None and not callable(asked.metric):
-        got = _checks.describe(asked.metric)
-        raise TypeError(f"`metric` must be a function, got {got}.")
+    if asked.metric is not None:
+        _checks.function("metric", asked.metric)
     for name in ("patience", "validate_every"):
         value = getattr(asked, name)
         if value is not None:

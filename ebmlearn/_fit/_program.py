@@ -31,11 +31,11 @@ class Program(eqx.Module):
 
     def __init__(self, function: Callable, *arguments: PyTree):
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        flat = _Flat(closed)
-        self._code = _Code(flat, jax.tree.structure(arguments), jax.tree.structure(shapes))
+        code = _Code(closed, jax.tree.structure(arguments), jax.tree.structure(shapes))
         # One array for each dtype, since each argument costs a call time.
-        self.numbers = [np.stack([flat.values[i] for i in group]) for group in self._code.groups]
-        self.numbers += [flat.values[i] for i in self._code.single]
+        self.numbers = [np.stack([code.values[i] for i in group]) for group in code.groups]
+        self.numbers += [code.values[i] for i in code.single]
+        self._code = code
 
     def __call__(self, *arguments: PyTree) -> PyTree:
         code = self._code
@@ -45,23 +45,44 @@ class Program(eqx.Module):
         for group, numbers in zip(code.groups, self.numbers, strict=False):
             slots |= {slot: numbers[k] for k, slot in enumerate(group)}
         slots |= dict(zip(code.single, self.numbers[len(code.groups) :], strict=True))
-        for primitive, params, given, results in code.flat.operations:
+        for primitive, params, given, results in code.operations:
             found = primitive.bind(*[slots[i] for i in given], **params)
             slots |= zip(results, found if primitive.multiple_results else [found], strict=True)
-        found = [_plain(slots[i]) for i in code.flat.outputs]
+        found = [_plain(slots[i]) for i in code.results]
         return jax.tree.unflatten(code.outputs, found)
 
 
-class _Flat:
-    """The operations of a function in order, each on slots that are filled one after the other."""
+class _Code:
+    """The operations of a function in order, each on slots that are filled one after the other. Two
+    are equal if they do the same, whatever their numbers are.
+    """
 
-    def __init__(self, closed: ClosedJaxpr):
+    def __init__(self, closed: ClosedJaxpr, inputs: Any = None, outputs: Any = None):
         # What is done, its parameters, and the slots that it reads and fills.
         self.operations: list[tuple[Any, dict, tuple[int, ...], tuple[int, ...]]] = []
         self.values: dict[int, Any] = {}  # the numbers, by slot
-        self.shapes = [_shape(v.aval) for v in closed.jaxpr.invars]
-        self.size = len(self.shapes)
-        self.outputs = self._written_out(closed, list(range(self.size)))
+        self.inputs, self.outputs = inputs, outputs
+        shapes = tuple(_shape(v.aval) for v in closed.jaxpr.invars)
+        self.size = len(shapes)
+        self.results = self._written_out(closed, list(range(self.size)))
+        kinds: dict[Any, list[int]] = {}
+        self.single = []
+        for slot, value in self.values.items():
+            if value.shape == () and isinstance(value, np.ndarray):
+                kinds.setdefault(value.dtype, []).append(slot)
+            else:
+                self.single.append(slot)
+        self.groups = list(kinds.values())
+        numbers = tuple((slot, _shape(value)) for slot, value in self.values.items())
+        operations = tuple((what, _described(how), *at) for what, how, *at in self.operations)
+        self.key = inputs, outputs, shapes, tuple(self.results), numbers, operations
+        self.hash = hash(self.key)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: Any) -> bool:
+        return self is other or (isinstance(other, _Code) and self.key == other.key)
 
     def _written_out(self, closed: ClosedJaxpr, given: list[int]) -> list[int]:
         slots = dict(zip(closed.jaxpr.invars, given, strict=True))
@@ -91,44 +112,6 @@ class _Flat:
         return self.size - 1
 
 
-class _Code:
-    """The operations without their numbers, compared by what they do."""
-
-    def __init__(self, flat: _Flat, inputs: Any, outputs: Any):
-        self.flat, self.inputs, self.outputs = flat, inputs, outputs
-        kinds: dict[Any, list[int]] = {}
-        self.single = []
-        for slot, value in flat.values.items():
-            if value.shape == () and isinstance(value, np.ndarray):
-                kinds.setdefault(value.dtype, []).append(slot)
-            else:
-                self.single.append(slot)
-        self.groups = list(kinds.values())
-        numbers = tuple((slot, _shape(value)) for slot, value in flat.values.items())
-        operations = tuple((what, _described(how), *at) for what, how, *at in flat.operations)
-        parts = inputs, outputs, tuple(flat.shapes), tuple(flat.outputs), numbers, operations
-        self.key, self.hash = parts, hash(parts)
-
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: Any) -> bool:
-        return self is other or (isinstance(other, _Code) and self.key == other.key)
-
-
-class _Same:
-    """Something that cannot be compared, and so equals itself alone."""
-
-    def __init__(self, x: Any):
-        self.x = x
-
-    def __hash__(self) -> int:
-        return id(self.x)
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _Same) and self.x is other.x
-
-
 def _inside(equation: Any) -> ClosedJaxpr | None:
     """What a call does, to be written out in its place."""
     if equation.primitive.name not in _CALLS:
@@ -146,14 +129,15 @@ def _described(x: Any) -> Any:
     if isinstance(x, Jaxpr) and not x.constvars:
         x = ClosedJaxpr(x, ())
     if isinstance(x, ClosedJaxpr):
-        flat = _Flat(x)
-        return _Code(flat, None, None), _described(list(flat.values.values()))
+        code = _Code(x)
+        return code, _described(list(code.values.values()))
     if isinstance(x, np.ndarray):
         return _shape(x), x.tobytes()
     try:
         hash(x)
     except TypeError:
-        return _Same(x)
+        # It equals itself alone. Operations keep it, so no other has its number.
+        return type(x), id(x)
     return type(x), x
 
 

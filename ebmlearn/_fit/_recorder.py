@@ -7,7 +7,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Batch
-from ..models import AbstractModel
+from ..models import AbstractModel, AbstractPlainModel
 from ..samplers import Trajectory, TrajectoryTempering, TrajectoryTemperingState
 from ..samplers._trajectory_tempering import followed, RATE
 
@@ -19,7 +19,7 @@ EVERY = 10
 
 
 def recorder(
-    trajectory: int | Trajectory, model: Any, batch: Batch, key: PRNGKeyArray
+    trajectory: int | Trajectory, model: AbstractPlainModel, batch: Batch, key: PRNGKeyArray
 ) -> TrajectoryTemperingState:
     """Chains on a trajectory that starts at the base-rate model, or on one that goes on."""
     if not isinstance(trajectory, Trajectory):

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Key as PRNGKeys, PyTree
+from jaxtyping import Bool, PyTree
 
 from .._types import AnyArray
 from ..learners import StepInfo
@@ -20,7 +20,7 @@ from ._data import Batches, Feed
 from ._history import EpochReport, Fitted, History, means_of, Record, Stopped
 from ._progress import Bar
 from ._recorder import is_full, states_in, trajectory_in
-from ._state import advance, compiled, Training, TrainState
+from ._state import advance, compiled, Keys, Training, TrainState
 from ._validation import Validation
 
 
@@ -74,7 +74,7 @@ class Run:
         training: Training,
         state: TrainState,
         rows: Feed | Batches,
-        keys: tuple[PRNGKeys[Array, "*lanes"], PRNGKeys[Array, "*lanes"]],
+        keys: tuple[Keys, Keys],
         validation: Validation,
         callbacks: Sequence[Callable[[EpochReport], Any]] = (),
     ):

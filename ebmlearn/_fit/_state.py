@@ -13,11 +13,14 @@ from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, Py
 from .. import messages
 from .._types import AnyArray
 from ..inference import sends_messages
-from ..learners import AbstractLearner, StepInfo
-from ..learners._base import only
+from ..learners import AbstractLearner, only, StepInfo
 from ._data import Feed
 from ._program import Program
 from ._recorder import recorded
+
+
+Keys = PRNGKeys[Array, "*lanes"]
+Optimizers = Sequence[optax.GradientTransformation]
 
 
 class Training(eqx.Module):
@@ -94,10 +97,7 @@ class TrainState(eqx.Module):
 
 
 def start(
-    training: Training,
-    optimizers: Sequence[optax.GradientTransformation],
-    parameters: PyTree,
-    keys: PRNGKeys[Array, "*lanes"],
+    training: Training, optimizers: Optimizers, parameters: PyTree, keys: Keys
 ) -> tuple[Training, TrainState]:
     """The state before the first step, and the training with its optimizers."""
     # Optax mixes dtypes, which the user may have disabled.
@@ -112,9 +112,7 @@ def start(
     return dataclasses.replace(training, update=update), state
 
 
-def _first(
-    training: Training, parameters: PyTree, optimizer: PyTree, keys: PRNGKeys[Array, "*lanes"]
-) -> TrainState:
+def _first(training: Training, parameters: PyTree, optimizer: PyTree, keys: Keys) -> TrainState:
     def one(parameters: PyTree, optimizer: PyTree, key: PRNGKeyArray) -> TrainState:
         return TrainState(
             parameters=parameters,
@@ -131,12 +129,7 @@ def _first(
 _IN_LANES = jax.vmap(Program.__call__)
 
 
-def _together(
-    training: Training,
-    optimizers: Sequence[optax.GradientTransformation],
-    name: str,
-    *arguments: PyTree,
-) -> Program:
+def _together(training: Training, optimizers: Optimizers, name: str, *arguments: PyTree) -> Program:
     """A function of optimizers that differ only in their numbers, as one program."""
     lanes = int(training.many)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[lanes:], x.dtype), arguments)
@@ -168,7 +161,7 @@ def advance(
     training: Training,
     state: TrainState,
     feed: Feed,
-    keys: tuple[PRNGKeys[Array, "*lanes"], PRNGKeys[Array, "*lanes"]],
+    keys: tuple[Keys, Keys],
     active: Bool[AnyArray, "*lanes"],
     epoch: Int[AnyArray, ""],
     done: Int[AnyArray, ""],
@@ -231,11 +224,7 @@ def advance(
 
 
 def step(
-    training: Training,
-    state: TrainState,
-    batch: PyTree,
-    key: PRNGKeyArray,
-    epoch: Int[Array, ""],
+    training: Training, state: TrainState, batch: PyTree, key: PRNGKeyArray, epoch: Int[Array, ""]
 ) -> tuple[TrainState, StepInfo]:
     noise, own = jax.random.split(jax.random.fold_in(key, state.step))
     if training.augment is not None:

@@ -1,5 +1,6 @@
 """When and how a run is validated."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,12 +8,41 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float64, Int, PyTree, Shaped
+from jaxtyping import Array, Float64, Int, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks, messages
 from .._types import AnyArray
-from ._simple import Comparison
+from ..learners import AbstractComparedMetric, AbstractLearner
+from ..samplers import AbstractSampler, equilibrium, Gibbs, Trajectory, TrajectoryTempering
 from ._state import Training
+
+
+_CHAINS, _BURN_IN, _STEPS = 32, 100, 200
+# Of a model, its trajectory and the step: the largest autocorrelation time, R-hat and gap.
+ChainCheck = Callable[[Any, Trajectory | None, int], tuple[float, float, float]]
+# A metric has risen if it is above the best one before it, and above that of the simple model, by
+# more than this share of the larger of the two. Metrics of real units may be negative.
+RISE = 0.01
+
+
+class Comparison:
+    """Warns once if the metric of a run has risen above that of a simple model."""
+
+    def __init__(
+        self, metric: Callable | None, model: Any, data: Callable[[], Any], validation: Any
+    ):
+        self.metric = metric if isinstance(metric, AbstractComparedMetric) else None
+        if self.metric is not None:
+            self.simple = self.metric.simple(model, data(), validation)
+
+    def see(self, value: float, best: float, level: int) -> None:
+        """Looks at a validation, given the best one before it. The user's call is `level` above."""
+        if self.metric is None:
+            return
+        limit = max(self.simple, best)
+        if value > limit + RISE * abs(limit):
+            warnings.warn(self.metric.worse(value, self.simple), stacklevel=level + 1)
+            self.metric = None
 
 
 class Validation(NamedTuple):
@@ -22,7 +52,7 @@ class Validation(NamedTuple):
     data: Any
     every: int | None  # steps; None is the end of an epoch
     comparison: Comparison
-    chains: Callable[[Any, Any, int], tuple[float, float, float]] | None = None
+    chains: ChainCheck | None = None
 
     @property
     def wanted(self) -> bool:
@@ -77,3 +107,21 @@ def _in_lanes(
     if found is None:
         return judged(None)
     return jax.lax.cond(found.all(), lambda: judged(True), lambda: judged(False))
+
+
+def chain_check(learner: AbstractLearner, data: PyTree, key: PRNGKeyArray) -> ChainCheck:
+    """A function that tells how far chains of a model are from equilibrium, of all slow modes."""
+    found = getattr(learner, "sampler", None)
+    own = found if isinstance(found, AbstractSampler) else Gibbs()
+    long = {"num_chains": _CHAINS, "burn_in": _BURN_IN, "steps": _STEPS}
+
+    def check(model: Any, trajectory: Trajectory | None, step: int) -> tuple[float, float, float]:
+        sampler = own
+        if isinstance(own, TrajectoryTempering) and trajectory is not None:
+            sampler = TrajectoryTempering(trajectory, sampler=own.sampler)
+        found = equilibrium(model, sampler, data, key=jax.random.fold_in(key, step), **long)
+        parts = found.autocorrelation_times, found.r_hat, found.gaps
+        longest, r_hat, gap = (float(x.max()) for x in parts)
+        return longest, r_hat, gap
+
+    return check

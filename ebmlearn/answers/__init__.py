@@ -9,4 +9,5 @@ from ._query import (
     joint_query as joint_query,
     query as query,
     QueryInfo as QueryInfo,
+    require_inference as require_inference,
 )

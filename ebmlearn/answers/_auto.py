@@ -21,9 +21,8 @@ from ..inference import (
     TooLarge,
     TRBP,
 )
-from ..models import AbstractModel, AbstractSampled, refuse, Refused, Statistics
-from ._asked import tables_of
-from ._drawn import drawn
+from ..models import AbstractModel, Problem, refuse, Refused, Statistics
+from ._asked import drawn, tables_of
 from ._maximum import maximised
 from ._propagated import iterated, propagated
 from ._tempered_means import apart, ENOUGH, Judged, sampled
@@ -78,7 +77,7 @@ class Auto(AbstractInference):
         """Whether `Exact` takes the model. Approximations are known for binary units and graphs."""
         return Exact().accepts(model)
 
-    def _beliefs(self, problem: AbstractSampled) -> Beliefs:
+    def _beliefs(self, problem: Problem) -> Beliefs:
         if not _checks.is_concrete(problem):
             raise TypeError(
                 "`Auto` must be called outside of compiled functions, got traced values: name"
@@ -95,10 +94,10 @@ class Auto(AbstractInference):
         took = time.perf_counter() - began
         return found.with_report(dataclasses.replace(found.report, seconds=took))
 
-    def _statistics(self, problem: AbstractSampled) -> Statistics:
+    def _statistics(self, problem: Problem) -> Statistics:
         raise TypeError("`inference` must be one that can be compiled for learning, got `Auto`.")
 
-    def _exact(self, problem: AbstractSampled) -> Beliefs | None:
+    def _exact(self, problem: Problem) -> Beliefs | None:
         most = min(affordable(problem, self.seconds), _MEMORY)
         try:
             found = Exact(self.product, max_units=most).beliefs_of(problem)
@@ -119,7 +118,7 @@ class _Candidates(NamedTuple):
     upper: Float[Array, "*batch"]
 
 
-def _summed(problem: AbstractSampled, deadline: float, key: PRNGKeyArray) -> Beliefs:
+def _summed(problem: Problem, deadline: float, key: PRNGKeyArray) -> Beliefs:
     """The best approximation of the marginals, and of log Z."""
     began, stacks = time.perf_counter(), tables_of(problem.model)
     compact = stacks is not None and len(stacks) <= _SHAPES
@@ -144,9 +143,7 @@ def _summed(problem: AbstractSampled, deadline: float, key: PRNGKeyArray) -> Bel
     return beliefs.with_report(Report(name, False, error, told.lower, upper), value)
 
 
-def _candidates(
-    problem: AbstractSampled, deadline: float, compact: bool, key: PRNGKeyArray
-) -> _Candidates:
+def _candidates(problem: Problem, deadline: float, compact: bool, key: PRNGKeyArray) -> _Candidates:
     """Approximations by messages and by mean field, in half of the time that is left."""
     shape, dtype = problem.shape, problem.model.dtype
     lower, upper = jnp.full(shape, -jnp.inf, dtype), jnp.full(shape, jnp.inf, dtype)
@@ -182,9 +179,7 @@ def _best(told: _Candidates, judges: list[Judged]) -> Judged:
     return best._replace(error=jnp.maximum(best.error, noise))
 
 
-def _asked(
-    inference: AbstractInference, problem: AbstractSampled, deadline: float
-) -> Beliefs | None:
+def _asked(inference: AbstractInference, problem: Problem, deadline: float) -> Beliefs | None:
     """Beliefs, or None if it is too late, or the inference does not take the model."""
     if time.perf_counter() >= deadline:
         return None

@@ -11,7 +11,7 @@ from jaxtyping import Int, PRNGKeyArray
 
 from ..elimination import Estimate, Impossible, likely_states, Network, reduced
 from ..inference import Beliefs, MPLP, Report
-from ..models import AbstractSampled, refuse
+from ..models import Problem, refuse
 from ._asked import asked, marginals_of, tabled, tables_of
 from ._propagated import propagated
 
@@ -24,7 +24,7 @@ class Maximum(NamedTuple):
     bound: float
 
 
-def maximised(problem: AbstractSampled, deadline: float, key: PRNGKeyArray) -> Beliefs:
+def maximised(problem: Problem, deadline: float, key: PRNGKeyArray) -> Beliefs:
     """Beliefs about the most likely configurations that a search finds."""
     model = problem.model
     stacks = tables_of(model)

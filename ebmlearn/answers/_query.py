@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .. import _checks
 from .._types import Evidence, Observed, Targets
 from ..inference import AbstractInference, Exact, Network
-from ..models import AbstractModel, AbstractProblem, require_model
+from ..models import AbstractModel, AbstractProblem, Problem, QueryProblem, require_model
 from ._auto import Auto
 
 
@@ -81,7 +81,7 @@ def query(
     beliefs = inference.beliefs_of(problem)
     answer = beliefs.marginals
     if targets is not None:
-        answer = problem.chosen(answer, targets)
+        answer = _plain(problem).chosen(answer, targets)
     if not with_info:
         return answer
     went = beliefs.converged, beliefs.iterations, beliefs.residual
@@ -122,12 +122,16 @@ def joint_query(
     if isinstance(targets, str) or not hasattr(targets, "__iter__"):
         got = _checks.describe(targets)
         raise TypeError(f"`targets` must be a list of what to ask for, got {got}.")
-    places = [problem.place(target) for target in targets]  # pyright: ignore
+    plain = _plain(problem)
+    places = [plain.place(target) for target in targets]  # pyright: ignore
     if not places:
         raise ValueError("`targets` must contain at least one target, got 0.")
     if any(a == b for a, b in itertools.combinations(places, 2)):
         raise ValueError("`targets` must be different from each other, got one twice.")
-    if problem.holds(places):
+    if not plain.model.layers[places[0][0]].numbered:
+        kind = _checks.article(type(model).__name__)
+        raise TypeError(f"`model` must be discrete, got {kind}.")
+    if plain.holds(places):
         raise ValueError("`targets` must not be observed, got some that are.")
     known: list[tuple[int, ...]] = [()]
     out: list[Array] = [jnp.ones(())]
@@ -137,7 +141,7 @@ def joint_query(
         parts = []
         for states in known:
             beliefs = inference.beliefs_of(problem.with_states(places[:k], states))
-            parts.append(problem.distribution(beliefs.means, place))
+            parts.append(plain.distribution(beliefs.means, place))
         size = parts[0].shape[-1]
         out = [
             # What is impossible stays so, whatever an inference makes of its being given.
@@ -160,6 +164,12 @@ def _posed(
     return inference, model.problem(evidence, _checks.as_data("observed", observed))
 
 
+def _plain(problem: AbstractProblem) -> Problem:
+    """The problem of the plain model."""
+    own: Any = problem.plain if isinstance(problem, QueryProblem) else problem
+    return own
+
+
 def asker(
     model: AbstractModel, inference: Any, default: AbstractInference | None = None
 ) -> AbstractInference:
@@ -180,9 +190,12 @@ def asker(
         Exact().check(model)
         hint = model.hint or "write `BP(10)`"
         raise TypeError(f"`inference` must be given for {kind}, got None: {hint}.")
-    if not isinstance(inference, AbstractInference):
-        raise TypeError(
-            f"`inference` must be an inference such as `BP(iterations=10)`, got {inference!r}."
-        )
+    require_inference(inference)
     inference.check(model)
     return inference
+
+
+def require_inference(x: Any) -> None:
+    """Raises `TypeError` unless `x` is an inference."""
+    wanted = "an inference such as `BP(iterations=10)`"
+    _checks.instance("inference", x, AbstractInference, wanted)

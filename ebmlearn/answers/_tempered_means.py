@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ..inference import Beliefs, Found
-from ..models import AbstractPlainModel, AbstractSampled
+from ..models import AbstractPlainModel, Problem
 from ..samplers import Ladder, ladder_of, ParallelTempering, with_ladder
 
 
@@ -33,7 +33,7 @@ class Judged(NamedTuple):
     error: Float[Array, "*batch"]
 
 
-def sampled(problem: AbstractSampled, key: PRNGKeyArray, seconds: float | int) -> Judged | None:
+def sampled(problem: Problem, key: PRNGKeyArray, seconds: float | int) -> Judged | None:
     """Means by chains from random starts. The first steps are left out, and a third of the others;
     of the rest the mean counts, over the steps and chains, of what a unit is given all other units.
     None if the model cannot be sampled, or if replicas moved too little between temperatures within
@@ -44,8 +44,8 @@ def sampled(problem: AbstractSampled, key: PRNGKeyArray, seconds: float | int) -
     rows = math.prod(shape)
     number = 2 * max(1, _CHAINS // 2 // max(rows, 1))
     fill, first, key = jax.random.split(key, 3)
-    chained = problem.repeated(number, fill)
-    if chained is None or model.no_chains() is not None:
+    chained = _repeated(problem, number, fill)
+    if chained is None or (model.turns is not None and model.turns.no_chains() is not None):
         return None
     sampler = ParallelTempering(np.linspace(0, 1, _RUNGS).tolist())
     state = sampler.init(
@@ -56,14 +56,14 @@ def sampled(problem: AbstractSampled, key: PRNGKeyArray, seconds: float | int) -
     found = None
     while time.perf_counter() < deadline and (found is None or float(found.error.max()) > ENOUGH):
         key, own = jax.random.split(key)
-        end = _advanced(sampler, chained.model, problem, state, ladder, own)
+        end = _advanced(sampler, chained.model, state, ladder, own)
         state, ladder = end.state, end.ladder
         ends.append(jax.block_until_ready(end._replace(state=state.trips)))
         found = _told(ends[_PLACED // _STEPS :], number, problem)
     return found
 
 
-def _told(ends: "list[_End]", number: int, problem: AbstractSampled) -> Judged | None:
+def _told(ends: "list[_End]", number: int, problem: Problem) -> Judged | None:
     """What chains say after some steps, without the first third of them."""
     kept = ends[len(ends) // 3 :]
     if not kept or float((kept[-1].state - kept[0].state).mean()) < _TRIPS:
@@ -78,7 +78,7 @@ def _told(ends: "list[_End]", number: int, problem: AbstractSampled) -> Judged |
     beliefs = Beliefs(
         problem,
         Found(None, None, "Auto"),
-        log_odds=problem.log_odds(means),
+        log_odds=_log_odds(problem, means),
         converged=jnp.ones(shape, bool),
         iterations=jnp.full(shape, len(kept) * _STEPS, jnp.int32),
         residual=error,
@@ -98,13 +98,12 @@ class _End(NamedTuple):
 def _advanced(
     sampler: ParallelTempering,
     model: AbstractPlainModel,
-    problem: AbstractSampled,
     state: Any,
     ladder: Ladder | None,
     key: PRNGKeyArray,
 ) -> _End:
     def told(state: Any) -> PyTree:
-        return problem.given_others(model, state.units, state.clamped)
+        return _given_others(model, state.units, state.clamped)
 
     def step(k: Array, end: _End) -> _End:
         own = with_ladder(sampler, end.ladder)
@@ -115,6 +114,66 @@ def _advanced(
     zero = jax.tree.map(jnp.zeros_like, told(state))
     end = jax.lax.fori_loop(0, _STEPS, step, _End(state, ladder, zero))
     return end._replace(means=jax.tree.map(lambda x: x / _STEPS, end.means))
+
+
+class _Chained(NamedTuple):
+    """A model with an instance for each chain, states to start from, and which of them are held."""
+
+    model: AbstractPlainModel
+    start: PyTree
+    clamped: PyTree
+
+
+def _repeated(problem: Problem, number: int, key: PRNGKeyArray) -> _Chained | None:
+    """What samplers need for so many chains of each instance, those of one instance `shape` apart:
+    evidence that is certain is held, likelihoods are added to biases. None if the model has no
+    biases to add them to.
+    """
+    model, held = problem.model, problem.held()
+    states, masks = [], []
+    for units, (own, mask, scores) in zip(model.layers, held, strict=True):
+        if model.grouped and scores is not None:
+            return None
+        size = (math.prod(problem.shape), units.size)
+        mask = jnp.zeros(size, bool) if mask is None else mask
+        own = jnp.zeros(size, jnp.int32) if own is None else own.astype(jnp.int32)
+        drawn = jax.random.bernoulli(key, 0.5, (number * size[0], size[1])).astype(jnp.int32)
+        mask = jnp.tile(mask, (number, 1))
+        states.append(jnp.where(mask, jnp.tile(own, (number, 1)), drawn))
+        masks.append(mask)
+    if model.grouped:
+        if all(x is None for x in problem.evidence):
+            return _Chained(model, None, None)
+        start = jnp.where(jnp.concatenate(masks, -1), jnp.concatenate(states, -1), -1)
+        return _Chained(model, start, model.variables.named(masks))
+    unary = [x.reshape(len(x), -1) for x in problem.instances().unary]
+    unary = tuple(jnp.tile(x, (number, 1)) for x in unary)
+    chained = model.with_unary(unary)
+    if problem.evidence[0] is None:
+        return _Chained(chained, None, None)
+    none = [None] * (len(states) - 1)
+    return _Chained(chained, model.named([states[0], *none]), model.named([masks[0], *none]))
+
+
+def _given_others(model: AbstractPlainModel, units: PyTree, clamped: PyTree) -> PyTree:
+    """The means of all units given the states of all others, by name; what is clamped keeps its
+    state.
+    """
+    layers, held = model.encode(units), model.masks(clamped)
+    means = [own.mean(x) for own, x in zip(model.layers, model.fields(layers), strict=True)]
+    if held is not None:
+        for k, (x, mask) in enumerate(zip(layers, held, strict=True)):
+            if mask is not None:
+                each = jnp.repeat(mask, x.shape[-1] // mask.shape[-1], axis=-1)
+                means[k] = jnp.where(each, x, means[k])
+    shown = model.variables.shown(means, means[0].shape[:1], lambda p: 1 - p)
+    return model.variables.named(shown)
+
+
+def _log_odds(problem: Problem, means: PyTree) -> PyTree:
+    """The log-odds of binary units, or the log-probabilities of states, by name."""
+    log = jnp.log if problem.model.grouped else lambda p: jnp.log(p) - jnp.log1p(-p)
+    return problem.model.named([log(x) for x in problem.model.variables.parts(means)])
 
 
 def apart(one: PyTree, other: PyTree, batch: int) -> Float[Array, "*batch"]:

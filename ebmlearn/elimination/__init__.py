@@ -13,11 +13,11 @@ from ._buckets import (
     TooWide as TooWide,
 )
 from ._estimates import Estimate as Estimate, estimate as estimate, estimated as estimated
-from ._network import (
+from ._orders import find_order as find_order, Order as Order
+from ._search import Found as Found, likely_states as likely_states, possible as possible
+from ._table_network import (
     Impossible as Impossible,
     Network as Network,
     Reduced as Reduced,
     reduced as reduced,
 )
-from ._orders import find_order as find_order, Order as Order
-from ._search import Found as Found, likely_states as likely_states, possible as possible

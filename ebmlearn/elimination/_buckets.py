@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._network import aligned, Impossible, Network, Reduced, reduced
 from ._orders import find_order, Order
+from ._table_network import aligned, Impossible, Network, Reduced, reduced, States, Table
 
 
 # A table and its scope.
@@ -155,7 +155,7 @@ class Solution:
 
     def marginals(
         self, of_tables: bool = False
-    ) -> tuple[list[Float[np.ndarray, " _"]], list[Float[np.ndarray, "..."]]]:
+    ) -> tuple[list[Float[np.ndarray, " _"]], list[Table]]:
         """The probabilities of the states of each variable, and of the entries of each table if
         asked for. All variables must be summed over, each in one bucket.
         """
@@ -183,7 +183,7 @@ class Solution:
                     tables[k] = _kept(p, bucket.scope, network.scopes[k])
         return variables, tables
 
-    def best(self) -> Int[np.ndarray, " variables"]:
+    def best(self) -> States:
         """The most likely states of the variables that are maximised over, each in one bucket; -1
         for the others.
         """
@@ -241,7 +241,7 @@ class Solution:
         own = [(network.scopes[k], network.tables[k]) for k in bucket.tables]
         return own + [self._messages[k] for k in bucket.children]
 
-    def _joint(self, bucket: Bucket) -> Float[np.ndarray, "..."]:
+    def _joint(self, bucket: Bucket) -> Table:
         """The sum of the tables and messages of a bucket, the variable along the first axis."""
         shape = tuple(self.network.counts[v] for v in bucket.scope)
         out = np.zeros((1,) * len(shape))
@@ -254,7 +254,7 @@ class Solution:
                 out = out + more
         return out if out.shape == shape else np.broadcast_to(out, shape).copy()
 
-    def _match(self, scopes: list[tuple[int, ...]], joints: list[Float[np.ndarray, "..."]]) -> None:
+    def _match(self, scopes: list[tuple[int, ...]], joints: list[Table]) -> None:
         """Raises functions to their powers, and makes their sums over all but the variables that
         they share equal.
         """
@@ -272,10 +272,7 @@ class Solution:
             self._matches[k] = shared, change / len(scopes)
 
     def _scores(
-        self,
-        bucket: Bucket,
-        states: Int[np.ndarray, "number variables"],
-        match: Part | None = None,
+        self, bucket: Bucket, states: Int[np.ndarray, "number variables"], match: Part | None = None
     ) -> Float[np.ndarray, "number states"]:
         """What a bucket says of each state of its variable, given the states of the others."""
         v = bucket.scope[0]
@@ -289,7 +286,7 @@ class Solution:
         return out
 
 
-def log_sum(x: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "..."]:
+def log_sum(x: Float[np.ndarray, "n ..."]) -> Table:
     """The logarithm of the sum of exponentials over the first axis. `x` is overwritten."""
     top = x.max(0)
     shift = np.where(np.isfinite(top), top, 0.0)
@@ -299,9 +296,7 @@ def log_sum(x: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "..."]:
         return np.asarray(np.log(total) + shift)
 
 
-def _kept(
-    p: Float[np.ndarray, "..."], scope: Sequence[int], kept: Sequence[int]
-) -> Float[np.ndarray, "..."]:
+def _kept(p: Table, scope: Sequence[int], kept: Sequence[int]) -> Table:
     """Probabilities of some variables, in their order."""
     gone = tuple(a for a, v in enumerate(scope) if v not in kept)
     left = [v for v in scope if v in kept]
@@ -309,9 +304,7 @@ def _kept(
     return np.transpose(summed, [left.index(v) for v in kept])
 
 
-def _kept_logs(
-    x: Float[np.ndarray, "..."], scope: Sequence[int], kept: Sequence[int]
-) -> Float[np.ndarray, "..."]:
+def _kept_logs(x: Table, scope: Sequence[int], kept: Sequence[int]) -> Table:
     """The logarithm of the sum of exponentials over all variables but some, in their order."""
     gone = tuple(a for a, v in enumerate(scope) if v not in kept)
     top = x.max(gone, keepdims=True) if gone else x
@@ -337,11 +330,9 @@ def _resampled(
 
 def solve(
     network: Network,
-    evidence: Int[np.ndarray, " variables"] | None = None,
+    evidence: States | None = None,
     *,
     maximised: frozenset[int] | None = frozenset(),
-    most: float | int = 24,
-    seconds: float | int = 1,
 ) -> tuple[Solution, Reduced]:
     """Eliminates all variables of a network with evidence.
 
@@ -350,13 +341,9 @@ def solve(
     - `network`: the tables.
     - `evidence`: the states of variables, -1 where not known.
     - `maximised`: the variables to maximise over; None for all. All others are summed over.
-    - `most`: the logarithm to base 2 of the size of the largest table that is allowed.
-    - `seconds`: how long to look for a better order.
     """
     small = reduced(network, evidence)
     every = frozenset(range(len(network.counts)))
     top = every if maximised is None else frozenset(maximised)
-    plan = planned(
-        small.network.counts, small.network.scopes, maximised=top, most=most, seconds=seconds
-    )
+    plan = planned(small.network.counts, small.network.scopes, maximised=top)
     return Solution(small.network, plan), small

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ._buckets import bucketed, Solution
-from ._network import Network
 from ._orders import Order
+from ._table_network import Network
 
 
 _DRAWS = 1000  # of a set

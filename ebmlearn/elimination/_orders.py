@@ -14,6 +14,7 @@ import scipy.sparse.csgraph
 # The first order goes from end to end, the second is greedy by fill. They are always tried. The
 # third is greedy by size. All later ones are greedy by turns, with random ties.
 _END_TO_END, _BY_FILL, _BY_SIZE = range(3)
+_ORDERS = 30  # that are tried at most
 
 
 class Order(NamedTuple):
@@ -36,8 +37,6 @@ def find_order(
     last: frozenset[int] = frozenset(),
     most: float | int = math.inf,
     seconds: float | int = 1,
-    restarts: int = 30,
-    seed: int = 0,
 ) -> Order:
     """The best of several orders. The first goes through the network from one end to the other,
     which is best for grids and chains. In greedy ones the variable that costs least is eliminated
@@ -52,22 +51,19 @@ def find_order(
     - `most`: orders but the first are given up once their tables have `2**most` entries in all.
     - `seconds`: how long to go on. The second order is always tried, so that a slow machine takes
       no wider order than the better one of the first two.
-    - `restarts`: the largest number of orders to try.
-    - `seed`: of the ties.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     around = neighbours(len(counts), scopes)
     bits = [math.log2(n) for n in counts]
     began = time.perf_counter()
     best: Order | None = None
-    for k in range(max(_BY_SIZE + 1, restarts)):
+    for k in range(_ORDERS):
         noise = 0.0 if k <= _BY_SIZE else (0.1, 0.5, 1.0)[k % 3]
         ranks = _end_to_end(around) if k == _END_TO_END else None
         by_fill = k == _BY_FILL or (k > _BY_SIZE and k % 2 == 0)
         limit = math.inf if best is None else min(best.work, most)
-        found = _greedy(
-            bits, around, last, by_fill=by_fill, ranks=ranks, noise=noise, rng=rng, most=limit
-        )
+        left = _Left(bits, around)
+        found = _greedy(left, last, limit, by_fill, ranks, noise, rng)
         if found is not None and (best is None or found.work < best.work):
             best = found
         # Small tables are summed in less time than a better order takes to find.
@@ -100,49 +96,75 @@ def find_part(
     - `jitter`: factors of the sizes by which variables are compared.
     - `held`: variables that are fixed in any case.
     """
-    near = [set(x) for x in around]
-    size = [bits[v] + sum(bits[u] for u in near[v]) for v in range(len(near))]
-    done = [b == 0 for b in bits]
-    stamp = [0] * len(near)
-    order, width, work = [], 0.0, 0.0
-    heap: list[tuple[float, int, int]] = []
+    left = _Left(bits, around)
+    push, size = left.push, left.size
+    left.done = [b == 0 for b in bits]
+    for v in held:
+        left.remove(v)
+    waiting: Iterable[int] = [v for v, done in enumerate(left.done) if not done]
+    while True:
+        for u in waiting:
+            push(u, size[u] * jitter[u])
+        v = left.pop()
+        if v is None:
+            return left.found()
+        if size[v] > most:
+            waiting = left.remove(max((v, *left.near[v]), key=ranks.__getitem__))
+        else:
+            waiting, _ = left.eliminate(v)
 
-    def changed(variables: Iterable[int]) -> None:
-        for u in variables:
-            stamp[u] += 1
-            heapq.heappush(heap, (size[u] * jitter[u], u, stamp[u]))
 
-    def removed(v: int) -> set[int]:
-        done[v] = True
+class _Left:
+    """The variables that are left, their neighbours, the logarithm to base 2 of the size of the
+    table of each, which variables are next, and the order so far.
+    """
+
+    def __init__(self, bits: Sequence[float], around: Sequence[set[int]]):
+        self.bits, self.near = bits, [set(x) for x in around]
+        self.size = [b + sum(bits[u] for u in x) for b, x in zip(bits, self.near, strict=True)]
+        self.done, self.stamp = [False] * len(bits), [0] * len(bits)
+        self.heap: list[tuple] = []
+        self.order, self.width, self.work = [], 0.0, 0.0
+
+    def push(self, v: int, *cost: float | bool) -> None:
+        """Sets what a variable costs. The cheapest comes next."""
+        self.stamp[v] += 1
+        heapq.heappush(self.heap, (*cost, v, self.stamp[v]))
+
+    def pop(self) -> int | None:
+        """The next variable; None at the end."""
+        while self.heap:
+            *_, v, version = heapq.heappop(self.heap)
+            if not self.done[v] and version == self.stamp[v]:
+                return v
+        return None
+
+    def remove(self, v: int) -> set[int]:
+        """Takes a variable away, and returns its neighbours."""
+        near, size, own = self.near, self.size, self.bits[v]
+        self.done[v] = True
         for u in near[v]:
             near[u].discard(v)
-            size[u] -= bits[v]
+            size[u] -= own
         return near[v]
 
-    for v in held:
-        removed(v)
-    changed(v for v in range(len(near)) if not done[v])
-    while heap:
-        _, v, version = heapq.heappop(heap)
-        if done[v] or version != stamp[v]:
-            continue
-        if size[v] > most:
-            fixed = max((v, *near[v]), key=ranks.__getitem__)
-            changed(removed(fixed))
-            if fixed != v:
-                changed((v,))
-            continue
-        order.append(v)
-        width, work = max(width, size[v]), work + 2.0 ** size[v]
-        own = removed(v)
+    def eliminate(self, v: int) -> tuple[set[int], list[int]]:
+        """Takes a variable away and joins its neighbours: these, and those that got new ones."""
+        self.order.append(v)
+        self.width = max(self.width, self.size[v])
+        self.work += 2.0 ** min(self.size[v], 1000)
+        own, joined, near, bits = self.remove(v), [], self.near, self.bits
         for u in own:
             new = own - near[u]
             new.discard(u)
             if new:
                 near[u] |= new
-                size[u] += sum(bits[w] for w in new)
-        changed(own)
-    return Order(tuple(order), width, math.log2(max(work, 1.0)))
+                self.size[u] += sum([bits[w] for w in new])
+                joined.append(u)
+        return own, joined
+
+    def found(self) -> Order:
+        return Order(tuple(self.order), self.width, math.log2(max(self.work, 1.0)))
 
 
 def neighbours(number: int, scopes: Iterable[Sequence[int]]) -> list[set[int]]:
@@ -168,19 +190,16 @@ def _end_to_end(around: list[set[int]]) -> list[int]:
 
 
 def _greedy(
-    bits: list[float],
-    around: list[set[int]],
+    left: _Left,
     last: frozenset[int],
-    *,
+    most: float | int,
     by_fill: bool,
     ranks: Sequence[int] | None,
     noise: float,
     rng: np.random.Generator,
-    most: float | int,
 ) -> Order | None:
     """One order, or None once its tables have `2**most` entries in all."""
-    near = [set(x) for x in around]
-    size = [bits[v] + sum(bits[u] for u in near[v]) for v in range(len(near))]
+    bits, near, size = left.bits, left.near, left.size
 
     def fill(v: int) -> float:
         """The weight of the edges that are missing around a variable."""
@@ -196,35 +215,17 @@ def _greedy(
         scale = 1 + noise * rng.random() if noise else 1.0
         return v in last, own * scale, size[v]
 
-    heap = [(*cost(v), v, 0) for v in range(len(near))]
-    heapq.heapify(heap)
-    stamp, done = [0] * len(near), [False] * len(near)
-    order, width, work = [], 0.0, 0.0
     limit = math.inf if math.isinf(most) else 2.0 ** min(most, 1000)
-    while heap:
-        *_, v, version = heapq.heappop(heap)
-        if done[v] or version != stamp[v]:
-            continue
-        done[v] = True
-        order.append(v)
-        width, work = max(width, size[v]), work + 2.0 ** min(size[v], 1000)
-        if work >= limit:
-            return None
-        own = near[v]
-        changed = set(own)
-        for u in own:
-            near[u].discard(v)
-            size[u] -= bits[v]
-        for u in own:
-            new = own - near[u]
-            new.discard(u)
-            if new:
-                near[u] |= new
-                size[u] += sum(bits[w] for w in new)
-                if by_fill and ranks is None:
-                    changed |= near[u]
+    changed: Iterable[int] = range(len(near))
+    while True:
         for u in changed:
-            if not done[u]:
-                stamp[u] += 1
-                heapq.heappush(heap, (*cost(u), u, stamp[u]))
-    return Order(tuple(order), width, math.log2(max(work, 1.0)))
+            left.push(u, *cost(u))
+        v = left.pop()
+        if v is None:
+            return left.found()
+        own, joined = left.eliminate(v)
+        if left.work >= limit:
+            return None
+        changed = set(own)
+        if by_fill and ranks is None:
+            changed.update(*(near[u] for u in joined))

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
 
 from ._buckets import bucketed, Solution
-from ._network import Impossible, Network, reduced
 from ._orders import find_part, neighbours, Order
+from ._table_network import Impossible, Marginals, Network, Numbers, reduced, States
 
 
 # What an excluded entry of a table costs: more than others, and finite, so that states that tables
@@ -28,14 +27,14 @@ class Found(NamedTuple):
     number of parts that were eliminated.
     """
 
-    states: Int[np.ndarray, " variables"]
+    states: States
     value: float
     moves: int
 
 
 def likely_states(
     network: Network,
-    beliefs: Sequence[Float[np.ndarray, " _"]],
+    beliefs: Marginals,
     seconds: float | int,
     seed: int = 0,
     bound: float = math.inf,
@@ -82,9 +81,7 @@ def likely_states(
     return Found(search.best, float(network.score(search.best)), search.moves)
 
 
-def possible(
-    network: Network, likely: Sequence[Float[np.ndarray, " _"]], seconds: float | int
-) -> Int[np.ndarray, " variables"] | None:
+def possible(network: Network, likely: Marginals, seconds: float | int) -> States | None:
     """States that no table excludes, or None if none are found. Variables are fixed in parts, the
     surest first, and what tables then exclude is left out before the next part.
 
@@ -122,9 +119,7 @@ def possible(
 
 
 class _Search:
-    def __init__(
-        self, network: Network, beliefs: Sequence[Float[np.ndarray, " _"]], rng: np.random.Generator
-    ):
+    def __init__(self, network: Network, beliefs: Marginals, rng: np.random.Generator):
         self.rng, self.moves = rng, 0
         tables = tuple(np.maximum(x, _EXCLUDED) for x in network.tables)
         self.network = network._replace(tables=tables)
@@ -141,21 +136,21 @@ class _Search:
         self.best = np.zeros(len(counts), np.int64)
         self.value = -np.inf
 
-    def likely(self) -> Int[np.ndarray, " variables"]:
+    def likely(self) -> States:
         return np.array([int(np.argmax(p)) for p in self.beliefs], np.int64)
 
-    def drawn_states(self) -> Int[np.ndarray, " variables"]:
+    def drawn_states(self) -> States:
         return np.array([self.rng.choice(len(p), p=p) for p in self.beliefs], np.int64)
 
     def round(
         self,
-        states: Int[np.ndarray, " variables"],
+        states: States,
         deadline: float,
         moves: int,
         *,
         temperature: float = 0.0,
         held: Sequence[int] = (),
-    ) -> Int[np.ndarray, " variables"]:
+    ) -> States:
         """Moves from some states; returns where they lead to."""
         for k in range(moves):
             if k and time.perf_counter() > deadline:
@@ -164,7 +159,7 @@ class _Search:
             states = self.move(states, self.ranks(states), cooled, held if k < _HELD else ())
         return states
 
-    def kicked(self) -> tuple[Int[np.ndarray, " variables"], list[int]]:
+    def kicked(self) -> tuple[States, list[int]]:
         """The best states with other ones for a few variables, and which these are."""
         chosen = self.drawn(self.unsure * self.degrees, int(self.rng.integers(1, 4)))
         states = self.best.copy()
@@ -173,18 +168,14 @@ class _Search:
             states[v] = (states[v] + self.rng.integers(1, n)) % n
         return states, chosen
 
-    def combine(self, states: Int[np.ndarray, " variables"]) -> None:
+    def combine(self, states: States) -> None:
         """Looks for states better than the best ones where others differ from them."""
         ranks = np.where(states != self.best, 0.0, self.jittered())
         self.move(self.best, ranks, 0.0, ())
 
     def move(
-        self,
-        states: Int[np.ndarray, " variables"],
-        ranks: Float[np.ndarray, " variables"],
-        temperature: float,
-        held: Sequence[int],
-    ) -> Int[np.ndarray, " variables"]:
+        self, states: States, ranks: Numbers, temperature: float, held: Sequence[int]
+    ) -> States:
         """The best states of a part of the variables given the others, or a draw of them."""
         jitter = 1 + self.rng.random() * self.rng.random(len(ranks))
         order = find_part(self.bits, self.near, _WIDTH, ranks.tolist(), jitter.tolist(), held)
@@ -199,9 +190,7 @@ class _Search:
         self.moves += 1
         return states
 
-    def given(
-        self, states: Int[np.ndarray, " variables"], order: Order, temperature: float
-    ) -> Network:
+    def given(self, states: States, order: Order, temperature: float) -> Network:
         """The tables of a part of the variables, the others at their states."""
         own = np.zeros(len(states), bool)
         own[list(order.variables)] = True
@@ -217,7 +206,7 @@ class _Search:
             tables.append(table / temperature if temperature else table)
         return Network(self.network.counts, tuple(scopes), tuple(tables))
 
-    def ranks(self, states: Int[np.ndarray, " variables"]) -> Float[np.ndarray, " variables"]:
+    def ranks(self, states: States) -> Numbers:
         """Which variables to fix first: those of higher rank. Rank 0 is for those to leave free."""
         kept = self.rng.random(len(states)) < self.rng.choice((0.0, 0.01, 0.05, 0.2))
         number = int(self.rng.choice(_FREE))
@@ -234,10 +223,10 @@ class _Search:
                     v = self.listed[v][self.rng.integers(len(self.listed[v]))]
         return np.where(kept, 0.0, self.jittered())
 
-    def jittered(self) -> Float[np.ndarray, " variables"]:
+    def jittered(self) -> Numbers:
         return self.degrees * (1 + self.rng.random(len(self.degrees)))
 
-    def drawn(self, weights: Float[np.ndarray, " variables"], number: int) -> list[int]:
+    def drawn(self, weights: Numbers, number: int) -> list[int]:
         """Different variables, drawn by their weights."""
         weights = np.where(self.free, weights, 0.0)
         some = int((weights > 0).sum())
@@ -246,7 +235,7 @@ class _Search:
         p = weights / weights.sum()
         return self.rng.choice(len(p), min(number, some), replace=False, p=p).tolist()
 
-    def losses(self, states: Int[np.ndarray, " variables"]) -> Float[np.ndarray, " variables"]:
+    def losses(self, states: States) -> Numbers:
         """How far the tables of each variable are below their largest entries."""
         out, held = np.zeros(len(states)), states.tolist()
         for scope, table, top in zip(

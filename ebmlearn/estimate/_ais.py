@@ -8,9 +8,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..models import AbstractPlainModel, require_layers
+from ..models import AbstractPlainModel, named_types, require_layers
 from ..samplers import start_chains
-from ._path import independent, log_mean, Path, require_annealed, walk
+from ._path import independent, log_mean, Path, require_annealed, States, walk
 
 
 class AISEstimate(eqx.Module):
@@ -39,9 +39,7 @@ def base_rate(
     _checks.number("smoothing", smoothing, 0, float("inf"), "(0, inf)")
     _checks.binary_rows("data", data)
     x = jnp.asarray(data).astype(jnp.result_type(float))
-    ones = x.sum(0) + smoothing
-    zeros = (1 - x).sum(0) + smoothing
-    return jnp.log(ones / zeros)
+    return jnp.log((x.sum(0) + smoothing) / ((1 - x).sum(0) + smoothing))
 
 
 def ais(
@@ -106,13 +104,14 @@ def reverse_ais(
     - `start`: configurations as [`ebmlearn.sample`][] returns them, one for each chain.
     """
     path, positions = _checked(model, base, betas)
-    start = model.unnamed(start)
-    leaves = jax.tree.leaves(start)
-    if len(leaves) != len(model.unary()) or leaves[0].ndim != 2:
+    named, array = isinstance(start, named_types(model)), start
+    if named:
+        array = jnp.concatenate(model.variables.folded(start), -1)
+    if not (named or model.grouped) or getattr(array, "ndim", None) != 2:
         got = _checks.describe(start)
         raise ValueError(f"`start` must hold configurations of all units, got {got}.")
     key = _checks.as_key(key)
-    state = start_chains(model, leaves[0].shape[0], key, start, None)
+    state = start_chains(model, array.shape[0], key, start, None)
     layers = [x[None] for x in model.encode(state.units)]
     return _annealed(path, positions[::-1], layers, key, -1)
 
@@ -147,14 +146,10 @@ def _checked(
 
 
 def _annealed(
-    path: Path,
-    positions: Float[Array, " betas"],
-    layers: list[Float[Array, "1 chains _"]],
-    key: PRNGKeyArray,
-    sign: int,
+    path: Path, positions: Array, layers: States, key: PRNGKeyArray, sign: int
 ) -> AISEstimate:
     """What chains find along a path: log Z of its start, plus or minus the log-mean of weights."""
-    start = path.model.base_log_partition(path.base)
+    start = path.start()
     log_weights = _log_weights(path, positions[:, None], layers, key)
     mean, error = log_mean(log_weights)
     return AISEstimate(
@@ -166,11 +161,6 @@ def _annealed(
 
 
 @eqx.filter_jit
-def _log_weights(
-    path: Path,
-    positions: Float[Array, "betas 1"],
-    layers: list[Float[Array, "1 chains _"]],
-    key: PRNGKeyArray,
-) -> Float[Array, " chains"]:
+def _log_weights(path: Path, positions: Array, layers: States, key: PRNGKeyArray) -> Array:
     _, gains, _ = walk(path, positions, layers, jax.random.split(key, len(positions) - 1))
     return gains[0]

@@ -12,12 +12,15 @@ _ROUNDS = 100
 # A step of Newton's method changes no logarithm by more than this.
 _STEP = 4.0
 
-Works = Sequence[tuple[Float[Array, "records pairs chains"], Float[Array, "records pairs chains"]]]
+Work = Float[Array, "records pairs chains"]
+Works = Sequence[tuple[Work, Work]]
+Ratios = Float[np.ndarray, " pairs"]
+Moves = Float[np.ndarray, "pairs chains"]
+Energies = Float[np.ndarray, "models draws places chains"]
+Logs = Float[np.ndarray, " models"]
 
 
-def bennett(
-    works: Works, start: Float[np.ndarray, " pairs"] | None = None
-) -> tuple[Float[np.ndarray, " pairs"], Float[np.ndarray, "pairs chains"]]:
+def bennett(works: Works, start: Ratios | None = None) -> tuple[Ratios, Moves]:
     """The logarithms of the ratios of the normalisers of neighbours by Bennett's acceptance ratio
     (1976), the best estimate from as many draws of both: the $r$ at which
     $\\sum_x \\sigma(-a(x) - r)$ over draws of the first is
@@ -58,31 +61,22 @@ def bennett(
     return ratios, gap.shape[1] * gap / np.maximum(slope.sum(1), 1e-30)[:, None]
 
 
-def _added(
-    works: Works, ratios: Float[np.ndarray, " pairs"]
-) -> tuple[Float[np.ndarray, "pairs chains"], Float[np.ndarray, "pairs chains"]]:
+def _added(works: Works, ratios: Ratios) -> tuple[Moves, Moves]:
     # Fetched together, so that a device does not wait for the host between two of them.
     parts = np.asarray(jax.device_get([_sums(*both, ratios) for both in works]), np.float64)
     return parts[:, 0].sum(0), parts[:, 1].sum(0)
 
 
 @jax.jit
-def _sums(
-    first: Float[Array, "records pairs chains"],
-    second: Float[Array, "records pairs chains"],
-    ratios: Float[Array, " pairs"],
-) -> Float[Array, "2 pairs chains"]:
+def _sums(first: Work, second: Work, ratios: Array) -> Float[Array, "2 pairs chains"]:
     """What both sides of the equation differ by for each chain, and minus its derivative."""
     r = jnp.asarray(ratios, first.dtype)[None, :, None]
-    one = jax.nn.sigmoid(-first - jnp.broadcast_to(r, first.shape))
-    other = jax.nn.sigmoid(second + jnp.broadcast_to(r, first.shape))
+    one, other = jax.nn.sigmoid(-first - r), jax.nn.sigmoid(second + r)
     slope = one * (1 - one) + other * (1 - other)
     return jnp.stack([(one - other).sum(0), slope.sum(0)])
 
 
-def mbar(
-    energies: Float[np.ndarray, "models draws places chains"], start: Float[np.ndarray, " models"]
-) -> tuple[Float[np.ndarray, " models"], Float[np.ndarray, "models chains"]]:
+def mbar(energies: Energies, start: Logs) -> tuple[Logs, Float[np.ndarray, "models chains"]]:
     """The log-normalisers of many models from draws of all of them, that of the first being 0: the
     multistate Bennett acceptance ratio (Shirts & Chodera 2008). It uses the energies of each draw
     under all models, and is the maximum of a concave function, found by Newton's method.
@@ -117,9 +111,7 @@ def mbar(
     return f, chains * inverse @ (shares.sum((1, 2)) - draws)
 
 
-def _shares(
-    u: Float[np.ndarray, "models draws places chains"], f: Float[np.ndarray, " models"]
-) -> tuple[float, Float[np.ndarray, "models draws places chains"]]:
+def _shares(u: Energies, f: Logs) -> tuple[float, Energies]:
     """The function to maximise, and the probability that a draw is one of each model."""
     score = -u - f[:, None, None, None]
     top = score.max(0)

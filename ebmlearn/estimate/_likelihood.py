@@ -1,6 +1,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
@@ -8,16 +9,18 @@ from jaxtyping import Array, Float, Int, Shaped
 from .. import _checks
 from .._types import AnyArray
 from ..models import (
-    AbstractLayeredModel,
     AbstractModel,
-    AbstractNamedModel,
     AbstractPlainModel,
+    complete_energies,
+    is_closed,
+    Masks,
     refuse,
-    require_fields,
+    require_chains,
     require_layers,
-    require_model,
-    require_possible,
+    require_plain,
+    seen_states,
     states_of,
+    Told,
 )
 from ._ais import AISEstimate
 from ._log_partition import LogPartition
@@ -27,7 +30,7 @@ _FIELDS = 2**20  # How many hidden units' fields are held at once.
 
 
 def log_likelihood(
-    model: AbstractNamedModel,
+    model: AbstractPlainModel,
     data: Shaped[AnyArray, "rows visible"]
     | tuple[Shaped[AnyArray, "rows visible"], Int[AnyArray, " rows"]],
     log_partition: float | Float[Array, "*batch"] | LogPartition | AISEstimate,
@@ -76,49 +79,54 @@ def pseudo_log_likelihood(
     **Arguments:**
 
     - `model`: any layered model with binary or categorical visible units and without connections
-      between hidden layers, or a graph of which no factor excludes configurations. Condition a CRBM
-      first.
+      between hidden layers, or a graph of which [`ebmlearn.Gibbs`][] reaches all configurations:
+      variables that OR, AND or other factors determine move with those that determine them, and
+      have no term of their own. Condition a CRBM first.
     - `data`: visible units; for a model with several visible layers, an array for each, such as
       `(visible, labels)`; of a graph, the states of all variables.
     """
     found = require_conditionals(model, "pseudo-likelihood")
-    if found.layerwise:
-        return pseudo_log_likelihood_of(found, _seen(found, data))
-    rows = found.asked_rows(data, "data")
-    if _checks.is_concrete(rows) and bool((rows < 0).any()):
-        raise ValueError("`data` must tell the states of all variables, got some of them.")
-    return pseudo_log_likelihood_of(found, rows)
+    seen = _seen(found, data)
+    masks = found.observe(data, "data")[2] if found.grouped else None
+    return _compiled(found, seen, masks)
 
 
 def require_conditionals(model: AbstractModel, what: str) -> Any:
     """The model, or `TypeError` unless its visible units have a few states each, whose
     probabilities given all other visible units are known by formula.
     """
-    require_model(model)
-    if not model.layerwise and model.exact:  # pyright: ignore
-        return require_possible(model, what)
-    layered = require_fields(model, what)
-    if not all(layered.layers[k].numbered for k in layered.seen):
+    found = require_plain(model, what)
+    if not found.exact:
+        refuse(model, f"be one of layers of units joined by weights for {what}")
+    if not all(found.layers[k].numbered for k in found.variables.seen):
         refuse(model, f"have visible units that {what} takes, binary or categorical")
-    _closed(layered)
-    return layered
+    require_chains(found, what)
+    if not is_closed(found):
+        refuse(model, "have hidden layers that are not joined")
+    return found
 
 
-def pseudo_log_likelihood_of(model: AbstractPlainModel, seen: Any) -> Float[Array, " rows"]:
-    """The same of visible layers as they are inside, or of rows of a graph."""
-    if not model.layerwise:
-        known = jnp.maximum(seen, 0)
-        scores = jax.nn.log_softmax(model.given(known), axis=-1)  # pyright: ignore
-        own = jnp.take_along_axis(scores, known[..., None], axis=-1)[..., 0]
-        # Without a state it has no likelihood.
-        return jnp.where(seen >= 0, own, jnp.nan).sum(-1)
-    layered = require_fields(model, "pseudo-likelihood")
-    layers = layered.filled(seen)
-    return jnp.stack([_of_layer(layered, layers, k) for k in layered.seen]).sum(0)
+def pseudo_log_likelihood_of(
+    model: AbstractPlainModel, seen: Told, masks: Masks = None
+) -> Float[Array, " rows"]:
+    """The same of visible groups as they are inside, NaN where some of their states are missing."""
+    layers = model.variables.filled(seen, model.dtype)
+    if model.turns is not None:
+        scores, own = model.turns.conditionals(model.turns.rows(layers))
+        each = jnp.take_along_axis(jax.nn.log_softmax(scores, axis=-1), own[..., None], axis=-1)
+        found = each[..., 0].sum(-1)
+    else:
+        found = jnp.stack([_of_layer(model, layers, k) for k in model.variables.seen]).sum(0)
+    for mask in masks or ():
+        found = found if mask is None else jnp.where(mask.all(-1), found, jnp.nan)
+    return found
+
+
+_compiled = eqx.filter_jit(pseudo_log_likelihood_of)
 
 
 def _of_layer(
-    model: AbstractLayeredModel, layers: list[Float[Array, "rows _"]], k: int
+    model: AbstractPlainModel, layers: list[Float[Array, "rows _"]], k: int
 ) -> Float[Array, " rows"]:
     """The sum over the units of one layer."""
     units, x = model.layers[k], layers[k]
@@ -127,11 +135,14 @@ def _of_layer(
     moves = others - x.reshape(rows, size, 1, step)
     # What the log-potential gains when one unit takes another state.
     gains = (moves * model.field(layers, k).reshape(rows, size, 1, step)).sum(-1)
-    for first, second, weights, _ in model.blocks():
-        hidden = second if first == k else first
-        if k not in (first, second) or hidden in model.seen:
+    for factor in model.factors():
+        ends = [model.names.index(group) for group in factor.groups]
+        hidden = [end for end in ends if end not in model.variables.seen]
+        if k not in ends or not hidden:
             continue
-        weights = (weights if first == k else weights.T).reshape(size, step, -1)
+        # Only the factors of layers are joined to hidden units, and these are dense.
+        weights, (hidden,) = factor.parameters[0], hidden
+        weights = (weights if ends[0] == k else weights.T).reshape(size, step, -1)
         normaliser, field = model.layers[hidden].log_normaliser, model.field(layers, hidden)
 
         def gained(unit: Any, normaliser: Any = normaliser, field: Array = field) -> Array:
@@ -147,18 +158,18 @@ def _of_layer(
     return -jax.nn.logsumexp(scores, axis=-1).sum(-1)
 
 
-def _free_energies(model: AbstractNamedModel, data: Any) -> Float[Array, " rows"]:
+def _free_energies(model: AbstractPlainModel, data: Any) -> Float[Array, " rows"]:
     """Of visible units, the hidden ones summed out; labels too, where data do not tell them."""
     _closed(model)
     parts = data if isinstance(data, (tuple, list)) else (data,)
-    if len(parts) == 1 and len(model.seen) > 1:
+    if len(parts) == 1 and len(model.variables.seen) > 1:
         return -jax.nn.logsumexp(label_scores(model, parts[0], "data"), axis=-1)
-    return model.complete_energies(_seen(model, data))
+    return complete_energies(model, _seen(model, data))
 
 
-def _seen(model: AbstractNamedModel, data: Any) -> tuple[Float[Array, "rows _"], ...]:
-    seen = model.seen_states(data, "data")
-    rows = seen[0].shape[0]
+def _seen(model: AbstractPlainModel, data: Any) -> Told:
+    seen = seen_states(model, data, "data")
+    rows = next(x.shape[0] for x in seen if x is not None)
     if model.batch_shape not in ((), (1,), (rows,)):
         raise ValueError(
             f"`model` must be a single model, or one for each of {rows} rows, got a batch of"
@@ -168,13 +179,13 @@ def _seen(model: AbstractNamedModel, data: Any) -> tuple[Float[Array, "rows _"],
 
 
 def label_scores(
-    model: AbstractNamedModel, visible: AnyArray, name: str
+    model: AbstractPlainModel, visible: AnyArray, name: str
 ) -> Float[Array, "rows labels"]:
     """Minus the free energy of visible units with each label, the states of the last layer that
     data tell.
     """
     _closed(model)
-    first, *others = model.seen
+    first, *others = model.variables.seen
     units = model.layers[others[-1]] if others else model.layers[first]
     if len(others) != 1 or units.family != "categorical" or units.size != 1:
         refuse(model, "have visible units and one label")
@@ -182,11 +193,13 @@ def label_scores(
 
     def score(label: Float[Array, " labels"]) -> Float[Array, " rows"]:
         rows = jnp.broadcast_to(label, (x.shape[0], units.width))
-        return -model.complete_energies((x, rows))
+        states: list[Any] = [None] * len(model.layers)
+        states[first], states[others[-1]] = x, rows
+        return -complete_energies(model, tuple(states))
 
     return jax.vmap(score, out_axes=1)(jnp.eye(units.width, dtype=model.dtype))
 
 
 def _closed(model: AbstractModel) -> None:
-    if not require_layers(model, "likelihoods").is_closed:
+    if not is_closed(require_layers(model, "likelihoods")):
         refuse(model, "have hidden layers that are not joined")

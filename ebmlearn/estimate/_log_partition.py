@@ -14,7 +14,7 @@ from .._types import Key
 from ..inference import BP
 from ..models import AbstractPlainModel
 from ..samplers import respaced, Trajectory
-from ._bennett import bennett, mbar, standard_error
+from ._bennett import bennett, mbar, standard_error, Work, Works
 from ._path import (
     all_energies,
     anneal,
@@ -147,11 +147,11 @@ def log_partition(
     _checks.count("num_chains", num_chains, 8)
     _checks.count("max_steps", max_steps, 4 * CALL)
     if trajectory is not None:
-        if not isinstance(trajectory, Trajectory):
-            got = _checks.describe(trajectory)
-            raise TypeError(f"`trajectory` must be a `Trajectory`, got {got}.")
+        _checks.instance("trajectory", trajectory, Trajectory, "a `Trajectory`")
         trajectory = trajectory.ending(model)
-    found = _estimated(model, trajectory, num_chains, within, max_steps, _checks.as_key(key))
+    one, two, three = jax.random.split(_checks.as_key(key), 3)
+    run = _Run(model, trajectory, num_chains, one)
+    found = _estimated(run, within, max_steps // CALL, two, three)
     if beside:
         # GPUs round factors to 10 bits by default.
         with jax.default_matmul_precision("float32"):
@@ -162,18 +162,11 @@ def log_partition(
 
 
 def _estimated(
-    model: AbstractPlainModel,
-    trajectory: Trajectory | None,
-    num_chains: int,
-    within: float,
-    max_steps: int,
-    key: PRNGKeyArray,
+    run: "_Run", within: float, most: int, two: PRNGKeyArray, three: PRNGKeyArray
 ) -> LogPartition:
-    one, two, three = jax.random.split(key, 3)
-    run = _Run(model, trajectory, num_chains, one)
     # The half-width of the interval in standard errors, by Student's distribution.
-    errors = float(stdtrit(num_chains - 1, 0.975))
-    calls, most = 4, max_steps // CALL
+    errors = float(stdtrit(run.num_chains - 1, 0.975))
+    calls = 4
     while True:
         run.extend(calls, two)
         last, wanted = calls == most, math.inf
@@ -201,7 +194,7 @@ def _estimated(
                         stopped="within" if small else "budget",
                         steps=calls * CALL,
                         places=len(run.places),
-                        num_chains=num_chains,
+                        num_chains=run.num_chains,
                         swaps=run.swaps,
                         trips=run.trips,
                     )
@@ -241,7 +234,7 @@ class _Run:
         self.places = jnp.linspace(0, self.path.length, _PLACES[0], dtype=model.dtype)
         end, *_ = self._anneal(self._start(keys[0]), keys[1])
         self.path = self.path.adapted([x[0] for x in end])
-        self.base = float(model.base_log_partition(self.path.base))
+        self.base = float(self.path.start())
         _, _, lengths, _ = self._anneal(self._start(keys[2]), keys[3])
         lengths = np.asarray(lengths)[:, 0]
         number = next((n for n in _PLACES if n - 1 >= lengths.sum()), _PLACES[-1])
@@ -358,7 +351,7 @@ class _Run:
         return np.asarray(jax.device_get(gains), np.float64).sum(0)
 
 
-def _works(found: list[Found]) -> list[tuple[Array, Array]]:
+def _works(found: list[Found]) -> Works:
     return [(x.forward, x.backward) for x in found]
 
 
@@ -369,9 +362,7 @@ def _swaps(found: list[Found]) -> Float[np.ndarray, " pairs"]:
 
 
 @jax.jit
-def _rates(
-    forward: Float[Array, "records pairs chains"], backward: Float[Array, "records pairs chains"]
-) -> Float[Array, " pairs"]:
+def _rates(forward: Work, backward: Work) -> Float[Array, " pairs"]:
     return jnp.exp(jnp.minimum(backward - forward, 0)).mean((0, 2))
 
 

@@ -9,7 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from ..models import AbstractPlainModel, refuse, require_chains, require_single
+from ..models import (
+    AbstractPlainModel,
+    marginal_energies,
+    refuse,
+    require_chains,
+    require_single,
+)
 from ..samplers import (
     exchanged,
     is_tried,
@@ -60,7 +66,7 @@ class _Tempered(AbstractPlaces):
     temperatures, and after the sweep the states.
     """
 
-    model: Any
+    model: AbstractPlainModel
     base: tuple[Float[Array, " _"], ...]
     betas: Float[Array, " places"]
 
@@ -68,7 +74,7 @@ class _Tempered(AbstractPlaces):
         rows, beta, flat = self._rows(layers)
         # GPUs round factors to 10 bits by default.
         with jax.default_matmul_precision("float32"):
-            return rows.marginal_energies(flat, beta).reshape(layers[0].shape[:2])
+            return marginal_energies(rows, flat, beta).reshape(layers[0].shape[:2])
 
     def swept(self, layers: States, key: PRNGKeyArray, source: Source | None = None) -> States:
         rows, beta, flat = self._rows(layers, source)
@@ -103,7 +109,7 @@ class _Stacked(AbstractPlaces):
     shape: AbstractPlainModel
 
     def energies(self, layers: States) -> Energies:
-        return self._on_each(lambda model, x: model.marginal_energies(x), layers)
+        return self._on_each(marginal_energies, layers)
 
     def swept(self, layers: States, key: PRNGKeyArray, source: Source | None = None) -> States:
         if source is not None:
@@ -134,12 +140,12 @@ class Path(eqx.Module):
     @property
     def is_straight(self) -> bool:
         """Whether the models are one model of layers at several temperatures."""
-        return self.model.layerwise and self.trajectory is None
+        return self.model.turns is None and self.trajectory is None
 
     def at(self, positions: Float[Array, " places"]) -> AbstractPlaces:
         """The models at some positions."""
         if self.is_straight:
-            return _Tempered(self.model, self.base, positions)
+            return _Tempered(self.model, self.base, positions)  # pyright: ignore
         models = jax.vmap(lambda x: parameters(self._one(x)))(positions)
         return _Stacked(models, self._one(positions[0]))
 
@@ -147,7 +153,24 @@ class Path(eqx.Module):
         model = self.model
         if self.trajectory is not None:
             model = self.trajectory.interpolated(position - 1)
-        return model.between(self.base, jnp.minimum(position, 1))
+        beta = jnp.minimum(position, 1)
+        tempered = model.tempered(beta)
+        if model.grouped:
+            return tempered
+        biases = [
+            (1 - beta) * start + beta * end
+            for start, end in zip(self.base, model.unary(), strict=True)
+        ]
+        return tempered.with_unary(tuple(biases))
+
+    def start(self) -> Float[Array, ""]:
+        """Log Z of the first model: independent units in the fields `base`; of a graph, all
+        possible configurations are equally likely.
+        """
+        if self.model.grouped and self.model.turns is not None:
+            return self.model.turns.log_number()
+        pairs = zip(self.model.layers, self.base, strict=True)
+        return jnp.stack([units.log_normaliser(bias) for units, bias in pairs]).sum()
 
     def adapted(self, layers: list[Float[Array, "chains _"]]) -> "Path":
         """The path to the same model from independent units that have the means of some of its

@@ -6,9 +6,15 @@ from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray
-from ..answers import query
+from ..answers import query, require_inference
 from ..inference import AbstractInference
-from ..models import AbstractModel, AbstractNamedModel, require_layers
+from ..models import (
+    AbstractModel,
+    AbstractPlainModel,
+    complete_energies,
+    is_closed,
+    require_layers,
+)
 from ._likelihood import label_scores
 
 
@@ -43,15 +49,12 @@ def predict(
     - `features`: for a CRBM, an array of shape `[*batch, features]`.
     - `inference`: the inference whose beliefs are decoded.
     """
-    if not isinstance(inference, AbstractInference):
-        raise TypeError(
-            f"`inference` must be an inference such as `BP(iterations=10)`, got {inference!r}."
-        )
+    require_inference(inference)
     return inference(model.given_features(features)).prediction()
 
 
 def classify(
-    model: AbstractNamedModel,
+    model: AbstractPlainModel,
     visible: Shaped[AnyArray, "rows units"],
     *,
     labels: int | None = None,
@@ -77,7 +80,7 @@ def classify(
     - `inference`: an inference of the marginals of the label units given the others.
     """
     require_layers(model, "classify")
-    if len(model.seen) > 1:
+    if len(model.variables.seen) > 1:
         if labels is not None or inference is not None:
             raise ValueError("`labels` and `inference` must be None for a model with label units.")
         return jax.nn.softmax(label_scores(model, visible, "visible"), axis=-1)
@@ -93,14 +96,15 @@ def classify(
     x = jnp.asarray(visible).astype(model.unary()[0].dtype)
     rows = x.shape[0]
     if inference is None:
-        if not model.is_closed:
+        if not is_closed(model):
             kind = _checks.article(type(model).__name__)
             raise TypeError(f"`inference` must be given for {kind}, which has no free energy.")
         one_hot = jnp.eye(labels, dtype=x.dtype)
 
         def score(label: Float[Array, " labels"]) -> Float[Array, " rows"]:
             joined = jnp.concatenate([x, jnp.broadcast_to(label, (rows, labels))], -1)
-            return -model.complete_energies((joined,))
+            hidden = (None,) * (len(model.layers) - 1)
+            return -complete_energies(model, (joined, *hidden))
 
         return jax.nn.softmax(jax.vmap(score, out_axes=1)(one_hot), axis=-1)
     evidence = jnp.concatenate([x, jnp.zeros((rows, labels), x.dtype)], -1)

@@ -7,17 +7,30 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from .._types import Batch, Key
 from ..answers import asker
-from ..inference import AbstractInference, AbstractQueries, as_queries, draw, Query
-from ..models import AbstractModel, AbstractPlainModel, QueryModel, require
+from ..inference import AbstractInference, AbstractQueries, as_queries, Beliefs, draw, Query
+from ..models import (
+    AbstractModel,
+    AbstractPlainModel,
+    AbstractProblem,
+    asked_rows,
+    Evidence,
+    Problem,
+    QueryModel,
+    QueryProblem,
+    require,
+    structure_of,
+)
 from ..samplers import AbstractSampler
+from ._alone import surprise_alone
 from ._sampled import sampled_marginals
 
 
+_ROWS = 500  # that are answered at once
 # What can be asked.
 Asked = AbstractPlainModel | QueryModel
 
@@ -58,7 +71,7 @@ def query_entropy(
     *,
     key: Key,
     unit: str = "bits",
-    batch_size: int = 500,
+    batch_size: int = _ROWS,
     steps: int = 100,
     burn_in: int = 100,
 ) -> QueryEntropy:
@@ -98,14 +111,15 @@ def query_entropy(
     else:
         inference = asker(model, inference)
     own: Asked = model  # pyright: ignore
-    x = own.asked_rows(data, "data")
+    x = asked_rows(structure_of(own), data, "data")
     if not x.shape[0]:
         raise ValueError(f"`data` must contain at least one row, got {_checks.describe(x)}.")
     sums, counts, good = [], [], []
     for k, part, asked in _batches(own, x, queries, key, batch_size):
         if isinstance(inference, AbstractSampler):
             _, two = jax.random.split(jax.random.fold_in(key, k))
-            out = _by_sampling(own, part, asked, inference, steps, burn_in, two)
+            settings = {"sampler": inference, "burn_in": burn_in, "key": two}
+            out = _by_sampling(own, part, asked, steps, **settings)
         else:
             out = _cross_entropy(own, part, asked, inference)
         sums.append(np.asarray(out[0], float))
@@ -124,20 +138,14 @@ def query_entropy(
 
 
 def mean_entropy(
-    model: Asked,
-    data: Any,
-    queries: AbstractQueries,
-    inference: AbstractInference,
-    *,
-    key: Key,
-    batch_size: int = 500,
+    model: Asked, data: Any, queries: AbstractQueries, inference: AbstractInference, *, key: Key
 ) -> Float[Array, ""]:
     """The value of [`ebmlearn.query_entropy`][] in bits. It can be compiled and mapped."""
     key = _checks.as_key(key)
-    x = model.asked_rows(data, "data")
+    x = asked_rows(structure_of(model), data, "data")
     out = [
         _cross_entropy(model, part, asked, inference)
-        for _, part, asked in _batches(model, x, queries, key, batch_size)
+        for _, part, asked in _batches(model, x, queries, key, _ROWS)
     ]
     total, count = sum(each.sum() for each, _, _ in out), sum(n.sum() for _, n, _ in out)
     return total / jnp.asarray(count).astype(x.dtype) / math.log(2)
@@ -155,11 +163,12 @@ def independent_entropy(
     """The value of [`ebmlearn.query_entropy`][] in bits, on the same queries, if units were
     independent and distributed as in `train`. The parameters of the model do not matter.
     """
-    x, train = model.asked_rows(data, "data"), model.asked_rows(train, "train")
+    plain = structure_of(model)
+    x, train = asked_rows(plain, data, "data"), asked_rows(plain, train, "train")
     total = count = 0.0
     for _, part, asked in _batches(model, x, queries, _checks.as_key(key), batch_size):
-        targets = np.asarray(asked.targets & model.told_in(part))
-        total += np.asarray(model.surprise_alone(train, part), float)[targets].sum()
+        targets = np.asarray(asked.targets & _known(plain, part))
+        total += np.asarray(surprise_alone(plain, train, part), float)[targets].sum()
         count += targets.sum()
     return float(total / count / math.log(2)) if count else math.nan
 
@@ -181,41 +190,66 @@ def cross_entropy(
     the share of rows on which messages had settled.
     """
     rows, (observed, targets) = _told(model, rows, asked)
-    beliefs = inference.beliefs_of(model.row_problem(rows, observed))
-    return beliefs.surprise(rows, targets), targets.sum(-1), beliefs.settled
+    beliefs = inference.beliefs_of(_row_problem(model, rows, observed))
+    surprise = _surprise(structure_of(model), beliefs, rows, targets)
+    return surprise, targets.sum(-1), beliefs.settled
 
 
 _cross_entropy = eqx.filter_jit(cross_entropy)
+
+
+def _known(model: AbstractPlainModel, rows: Array) -> Bool[Array, "rows units"]:
+    """Which values of rows are not missing."""
+    return rows >= 0 if model.grouped else ~jnp.isnan(rows)
+
+
+def _row_problem(model: Asked, rows: Array, observed: Bool[Array, "rows units"]) -> AbstractProblem:
+    """The model with some of the values of rows as evidence, which have been checked."""
+    own: Any = model.to_model() if isinstance(model, QueryModel) else model
+    if own.grouped:
+        held = jnp.where(observed, rows, jnp.full_like(rows, -1))
+        evidence = tuple(Evidence(x) for x in own.variables.cut(held))
+    else:
+        evidence = (Evidence(rows, observed), *(None,) * (len(own.layers) - 1))
+    problem = Problem(own, evidence, trusted=True)
+    return QueryProblem(model, problem) if isinstance(model, QueryModel) else problem
+
+
+def _surprise(
+    model: AbstractPlainModel, beliefs: Beliefs, rows: Array, targets: Bool[Array, "rows units"]
+) -> Float[Array, " rows"]:
+    """Minus the log-probability of the data at the targets, each by itself, in nats."""
+    if model.layers[0].finite and not model.grouped:
+        value = jax.tree.leaves(beliefs.log_odds)[0]
+        each = jax.nn.softplus(value) - rows * value
+    elif not model.grouped:
+        safe = jnp.where(targets, beliefs.variance, jnp.ones_like(rows))
+        each = ((rows - beliefs.mean) ** 2 / safe + jnp.log(2 * jnp.pi * safe)) / 2
+    else:
+        parts = []
+        for scores, own in zip(
+            model.variables.parts(beliefs.log_odds), model.variables.cut(rows), strict=True
+        ):
+            log_p = jax.nn.log_softmax(scores).reshape(*own.shape, scores.shape[-1])
+            parts.append(-jnp.take_along_axis(log_p, own[..., None], axis=-1)[..., 0])
+        each = jnp.concatenate(parts, -1)
+    return jnp.where(targets, each, jnp.zeros_like(each)).sum(-1)
 
 
 def _told(model: Asked, rows: Any, asked: Query) -> tuple[Any, Query]:
     """Restricts queries to values that are not missing, and replaces missing ones by 0, since NaN
     would spread to gradients.
     """
-    known = model.told_in(rows)
+    known = _known(structure_of(model), rows)
     filled = jnp.where(known, rows, jnp.zeros_like(rows))
     return filled, Query(asked.observed & known, asked.targets & known)
 
 
 def _by_sampling(
-    model: Asked,
-    data: Array,
-    asked: Query,
-    sampler: AbstractSampler,
-    steps: int,
-    burn_in: int,
-    key: PRNGKeyArray,
+    model: Asked, data: Array, asked: Query, steps: int, **settings: Any
 ) -> tuple[Array, Array, float]:
     data, asked = _told(model, data, asked)
-    p = sampled_marginals(
-        model,  # pyright: ignore
-        data,
-        asked.observed,
-        sampler=sampler,
-        steps=steps,
-        burn_in=burn_in,
-        key=key,
-    )
+    p = sampled_marginals(model, data, asked.observed, steps=steps, **settings)  # pyright: ignore
     least = 0.5 / steps
     p = jnp.clip(p, least, 1 - least)
     each = -data * jnp.log(p) - (1 - data) * jnp.log1p(-p)

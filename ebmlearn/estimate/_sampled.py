@@ -7,12 +7,12 @@ from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..models import AbstractLayeredModel, require
+from ..models import AbstractPlainModel, require
 from ..samplers import AbstractSampler, after_steps, Gibbs, require_sampler
 
 
 def sampled_marginals(
-    model: AbstractLayeredModel,
+    model: AbstractPlainModel,
     evidence: Num[AnyArray, "*#batch units"],
     observed: Bool[AnyArray, "*#batch units"],
     *,
@@ -41,7 +41,7 @@ def sampled_marginals(
     _checks.count("steps", steps)
     _checks.count("burn_in", burn_in, 0)
     problem = model.problem(evidence, observed)
-    if problem.evidence is None or problem.observed is None:
+    if problem.evidence[0] is None:
         raise ValueError("`evidence` and `observed` must be given, got None.")
     unary, clamp = problem.instances()
     held = clamp[0]
@@ -57,8 +57,8 @@ def sampled_marginals(
         each,
         rows,
         key=start_key,
-        start=model.units((start, *others)),
-        clamped=model.units((held != 0, *others)),
+        start=model.named((start, *others)),
+        clamped=model.named((held != 0, *others)),
     )
     p = _mean(sampler, each, state, main, steps, jnp.asarray(burn_in))
     p = jnp.where(held == 0, p, (held > 0).astype(p.dtype))
@@ -68,7 +68,7 @@ def sampled_marginals(
 @eqx.filter_jit
 def _mean(
     sampler: AbstractSampler,
-    model: AbstractLayeredModel,
+    model: AbstractPlainModel,
     state: Any,
     key: PRNGKeyArray,
     steps: int,

@@ -27,16 +27,25 @@ class Dense(AbstractFactor):
     first: str = eqx.field(static=True)
     second: str = eqx.field(static=True)
     weights: Float[Array, "m n"]
+    edges: tuple[tuple[int, int], ...] | None = eqx.field(static=True)
 
-    def __init__(self, first: str, second: str, weights: Float[AnyArray, "m n"]):
+    def __init__(
+        self,
+        first: str,
+        second: str,
+        weights: Float[AnyArray, "m n"],
+        edges: tuple[tuple[int, int], ...] | None = None,
+    ):
         """**Arguments:**
 
         - `first`, `second`: the names of the groups, which may be one and the same.
         - `weights`: an array with a row for each number of the internal state of the first group,
           and a column for each of the second: one number a binary unit, one for each state of a
           categorical unit.
+        - `edges`: the pairs of units of one group that are joined, if not all of them are. Units
+          that are not joined are drawn at once.
         """
-        self.first, self.second = first, second
+        self.first, self.second, self.edges = first, second, edges
         self.weights = weights  # pyright: ignore
 
     @property
@@ -55,7 +64,7 @@ class Dense(AbstractFactor):
         _checks.finite(**{name: weights})
         if self.first == self.second:
             _checks.symmetric(name, weights)
-        return Dense(self.first, self.second, weights)
+        return self._with(weights)
 
     def energy(self, states: States) -> Float[Array, "..."]:
         share = 0.5 if self.first == self.second else 1.0
@@ -68,7 +77,7 @@ class Dense(AbstractFactor):
         return self._inside(states, self.second, 1) @ self.weights.T
 
     def tempered(self, beta: float | Float[AnyArray, ""]) -> "Dense":
-        return Dense(self.first, self.second, jnp.asarray(beta, self.weights.dtype) * self.weights)
+        return self._with(jnp.asarray(beta, self.weights.dtype) * self.weights)
 
     def stacks(self, units: Mapping[str, AbstractUnits], starts: Mapping[str, int]) -> Stacks:
         """A table for each pair of units."""
@@ -138,7 +147,10 @@ class Dense(AbstractFactor):
         """
         both = (self.weights + self.weights.T) / 2
         own = _within(units)
-        return Dense(self.first, self.second, jnp.where(own, jnp.zeros_like(both), both))
+        return self._with(jnp.where(own, jnp.zeros_like(both), both))
+
+    def _with(self, weights: Float[Array, "m n"]) -> "Dense":
+        return Dense(self.first, self.second, weights, self.edges)
 
 
 def _within(units: AbstractUnits) -> Bool[np.ndarray, "m m"]:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Num, Shaped
 
 from .. import _checks
 from .._sentinels import EXCLUDED
@@ -156,7 +156,7 @@ def ends(shape: tuple[int, ...], offset: tuple[int, ...]) -> tuple[tuple, tuple]
     return first, tuple(slice(max(d, 0), max(n - max(-d, 0), 0)) for n, d in axes)
 
 
-def moved(x: Float[Array, "... states"], offset: tuple[int, ...]) -> Float[Array, "... states"]:
+def moved(x: Shaped[Array, "... states"], offset: tuple[int, ...]) -> Shaped[Array, "... states"]:
     """An array moved by an offset, zero where nothing comes from."""
     same = [(0, 0, 0)] * (x.ndim - len(offset) - 1)
     steps = [(step, -step, 0) for step in offset]

@@ -2,26 +2,19 @@ from ._base import (
     AbstractInference as AbstractInference,
     is_off as is_off,
     limited as limited,
-    Limits as Limits,
     NUMBER as NUMBER,
     sends_messages as sends_messages,
     TooLarge as TooLarge,
     with_traced as with_traced,
 )
 from ._beliefs import Beliefs as Beliefs, Found as Found, Normal as Normal, Report as Report
-from ._bp import BP as BP, in_form as in_form, passed as passed, settings_of as settings_of
-from ._convergent import ConvergentBP as ConvergentBP
+from ._bp import BP as BP, in_form as in_form, settings_of as settings_of
+from ._dual import ConvergentBP as ConvergentBP, TRBP as TRBP
 from ._eliminated import networks_of as networks_of
 from ._exact import affordable as affordable, Exact as Exact
-from ._inverse import own_fields as own_fields
 from ._mean_field import MeanField as MeanField
 from ._mplp import MPLP as MPLP
 from ._network import Network as Network
-from ._nonnegative import (
-    AbstractNonnegativeInference as AbstractNonnegativeInference,
-    Moments as Moments,
-    Wanted as Wanted,
-)
 from ._queries import (
     AbstractQueries as AbstractQueries,
     as_queries as as_queries,
@@ -35,6 +28,11 @@ from ._queries import (
     RandomTargets as RandomTargets,
     TargetCount as TargetCount,
 )
-from ._susp import ISusP as ISusP, SusP as SusP
-from ._tap import NaiveMeanField as NaiveMeanField, TAP as TAP
-from ._trbp import TRBP as TRBP
+from ._susp import ISusP as ISusP, own_fields as own_fields, SusP as SusP
+from ._tap import (
+    AbstractNonnegativeInference as AbstractNonnegativeInference,
+    Moments as Moments,
+    NaiveMeanField as NaiveMeanField,
+    TAP as TAP,
+    Wanted as Wanted,
+)

@@ -5,30 +5,29 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import Any, ClassVar, dataclass_transform, Literal, TypeVar
+from typing import Any, ClassVar, dataclass_transform, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, DTypeLike, Float, Int, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
 from .. import _checks, messages
 from .._types import AnyArray, Evidence, Observed
-from ..models import AbstractModel, AbstractProblem, Statistics
-from ..models._graph_problem import each_group as each_group
-from ..models._listed import stacks_of as stacks_of
-from ..models._problem import (
+from ..models import (
+    AbstractModel,
+    AbstractProblem,
     each as each,
     each_and_mean as each_and_mean,
     Instance as Instance,
-)
-from ..models._require import (
     refuse as refuse,
     require_model,
     require_possible as require_possible,
+    stacks_of as stacks_of,
+    Statistics,
 )
-from ._beliefs import Beliefs, Problem as Problem
+from ._beliefs import Beliefs, Problem as Problem, Went
 
 
 Tree = TypeVar("Tree")
@@ -69,10 +68,7 @@ class AbstractInference(eqx.Module):
         return _MAXIMISES[getattr(self, "product", "sum")]
 
     def __call__(
-        self,
-        model: AbstractModel,
-        evidence: Evidence = None,
-        observed: Observed = None,
+        self, model: AbstractModel, evidence: Evidence = None, observed: Observed = None
     ) -> Beliefs:
         """Beliefs about all units of all instances of `model`.
 
@@ -100,10 +96,7 @@ class AbstractInference(eqx.Module):
         return kind._beliefs(self, type(model).problem(model, evidence, observed))
 
     def statistics(
-        self,
-        model: AbstractModel,
-        evidence: Evidence = None,
-        observed: Observed = None,
+        self, model: AbstractModel, evidence: Evidence = None, observed: Observed = None
     ) -> Statistics:
         """Expected statistics, in memory that does not grow with the batch times the weights. The
         arguments are those of a call.
@@ -139,6 +132,47 @@ class AbstractInference(eqx.Module):
     @abc.abstractmethod
     def _statistics(self, problem: Any) -> Statistics:
         """Does the work of `statistics`."""
+
+
+def outputs_of(problem: Problem, product: str) -> Bool[Array, "instances variables"] | None:
+    """The variables over which mixed-product maximises, for each instance; None if these are whole
+    groups, or none.
+    """
+    if product != "mixed":
+        return None
+    if problem.maximised() is None:
+        raise ValueError(
+            f'`product="mixed"` on {_checks.article(type(problem.model).__name__)} needs the'
+            " variables over which it maximises, which `MSSVM` takes from the data, got none."
+        )
+    return None if problem.outputs is None else problem.flat(problem.outputs)
+
+
+class Posed(NamedTuple):
+    """What may differ between instances: the unary scores of the states of all units, which states
+    are possible, and over which units mixed-product maximises.
+    """
+
+    rows: Float[Array, "*batch variables most"]
+    there: Bool[Array, "*batch variables most"]
+    outputs: Bool[Array, "*batch variables"]
+
+
+def posed(problem: Problem) -> Posed:
+    """The instances of a problem along one leading axis."""
+    (rows, there), outputs = problem.scores(), problem.maximised()
+    if outputs is None:
+        outputs = jnp.zeros(rows.shape[1], bool)
+    return Posed(rows, there, problem.flat(outputs))
+
+
+def statistics_of(
+    problem: Problem, p: Float[Array, "*batch variables most"], pairs: tuple[Array, ...], went: Went
+) -> Statistics:
+    """Expected statistics from the probabilities of all states and the statistics of factors."""
+    model = problem.model
+    units = problem.expected(messages.probabilities(model.layers, p))
+    return Statistics(units, model.by_factor(pairs), (None,) * len(model.layers), *went)
 
 
 def sends_messages(tree: Any) -> bool:
@@ -267,13 +301,6 @@ def limited(iterations: Any, tol: Any, dtype: DTypeLike, unroll: bool = False) -
         early=tol is not None,
         length=int(iterations) if unroll else None,
     )
-
-
-def undamped(old: Array, new: Array, damping: Float[AnyArray, ""]) -> Array:
-    """Where a damped step from `old` to `new` aims. A small step alone says nothing of how far a
-    fixed point is.
-    """
-    return old + (new - old) / jnp.asarray(1 - damping)
 
 
 def chunk_of(model: AbstractModel) -> int:

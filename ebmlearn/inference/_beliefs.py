@@ -1,19 +1,14 @@
 import abc
+import dataclasses
 from collections.abc import Hashable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, Num, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 
-from ..models import AbstractProblem
-from ..models._graph_problem import GraphProblem
-from ..models._problem import Problem as LayerProblem
-
-
-# A model of units of its own, with checked evidence.
-Problem: TypeAlias = LayerProblem | GraphProblem
+from ..models import Problem as Problem
 
 
 class Normal(NamedTuple):
@@ -143,7 +138,7 @@ class Beliefs(eqx.Module):
 
     def __init__(
         self,
-        problem: AbstractProblem,
+        problem: Problem,
         derived: AbstractDerived,
         *,
         log_odds: PyTree,
@@ -180,20 +175,20 @@ class Beliefs(eqx.Module):
     @property
     def visible(self) -> Float[Array, "*batch visible"]:
         """Means of the visible units: probabilities of 1 if they are binary."""
-        return self._named("visible")
+        return self["visible"]
 
     @property
     def hidden(self) -> PyTree:
         """Means of the hidden units: an array, or a tuple of arrays for a DBM."""
-        return self._named("hidden")
+        return self["hidden"]
 
     @property
     def x(self) -> Float[Array, "*batch n"]:
         """Means of the units of a model without layers."""
-        return self._named("x")
+        return self["x"]
 
     def __getitem__(self, name: Hashable) -> PyTree:
-        return self._named(name)
+        return self._problem.take(self.means, name)
 
     @property
     def marginals(self) -> PyTree:
@@ -255,17 +250,6 @@ class Beliefs(eqx.Module):
         """The visible units of `decode`."""
         return self._problem.answer(self.decode())
 
-    def surprise(
-        self, rows: Num[Array, "rows units"], targets: Bool[Array, "rows units"]
-    ) -> Float[Array, " rows"]:
-        """Minus the log-probability of the data at the targets, each by itself, in nats."""
-        if self._normal is None:
-            return self._problem.surprise(self.log_odds, rows, targets)
-        mean, variance = self._normal
-        safe = jnp.where(targets, variance, jnp.ones_like(variance))
-        each = ((rows - mean) ** 2 / safe + jnp.log(2 * jnp.pi * safe)) / 2
-        return jnp.where(targets, each, jnp.zeros_like(each)).sum(-1)
-
     def with_report(
         self, report: Report, log_partition: Float[Array, "*batch"] | None = None
     ) -> "Beliefs":
@@ -274,22 +258,15 @@ class Beliefs(eqx.Module):
         """
         derived, converged = self._derived, self.converged
         if log_partition is not None:
-            derived = Found(log_partition, jax.tree_util.Partial(_pairwise, derived), "Auto")
+            derived = Found(log_partition, derived.pairwise, "Auto")
             converged = converged & (log_partition > -jnp.inf)
-        return Beliefs(
-            self._problem,
-            derived,
-            log_odds=self.log_odds,
-            converged=converged,
-            iterations=self.iterations,
-            residual=self.residual,
-            stable=self.stable,
-            guarded=self.guarded,
-            normal=self._normal,
-            covariance=self._covariance,
-            states=self._states,
-            report=report,
-        )
+        return self.replaced(report=report, derived=derived, converged=converged)
+
+    def replaced(self, **changes: Any) -> "Beliefs":
+        """The same beliefs with other arguments."""
+        names = [field.name for field in dataclasses.fields(self)]
+        own = {name.removeprefix("_"): getattr(self, name) for name in names}
+        return Beliefs(**{**own, **changes})
 
     @property
     def settled(self) -> Float[Array, ""]:
@@ -311,14 +288,7 @@ class Beliefs(eqx.Module):
         leaves = [self._normal.mean if x is None else x for x in leaves]
         return jax.tree.unflatten(structure, leaves)
 
-    def _named(self, name: Any) -> Any:
-        return self._problem.take(self.means, name)
-
     def _real(self, what: str) -> Normal:
         if self._normal is None:
             raise AttributeError(f"these beliefs have no `{what}`: the model has no real units.")
         return self._normal
-
-
-def _pairwise(derived: AbstractDerived, problem: Problem) -> PyTree:
-    return derived.pairwise(problem)

@@ -1,7 +1,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, get_args, Literal, NamedTuple
+from typing import Any, ClassVar, get_args, Literal
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
 from .._types import AnyArray, Key
-from ..messages import Engine, Form, Moments, Outline, Product, Schedule, Start
+from ..messages import Engine, Form, Moments, Product, Schedule, Start
 from ..models import AbstractModel, AbstractPlainModel, refuse, Statistics
 from ._base import (
     AbstractInference,
@@ -20,17 +20,14 @@ from ._base import (
     KEPT,
     limited,
     Limits,
+    outputs_of,
     Problem,
     static_fields,
     swept_at_once,
     traced,
 )
 from ._beliefs import AbstractDerived, Beliefs, Normal
-from ._pace import paced
-from ._starts import begun, judged
-
-
-_FEW = 8  # sweeps that GPUs are given without a loop
+from ._passing import begun, Ends, judged, paced, passed
 
 
 class BP(AbstractInference):
@@ -38,7 +35,8 @@ class BP(AbstractInference):
 
     - `product="sum"` estimates marginals, `product="max"` the most likely configuration, and
       `product="mixed"` the most likely configuration of all visible layers with the hidden ones
-      summed out (marginal MAP; for bipartite models such as RBM and DBM).
+      summed out (marginal MAP). On graphs it serves [`ebmlearn.MSSVM`][], which says which
+      variables are visible.
     - `temperature` interpolates between sum-product (1) and max-product (towards 0), as in PGMax.
       Log-odds at temperature $T$ are $T$ times those of the model of $p(x)^{1/T}$, and
       `log_partition` is $T \\log \\sum_x \\tilde p(x)^{1/T}$.
@@ -58,6 +56,34 @@ class BP(AbstractInference):
         beliefs.visible, beliefs.hidden, beliefs.pairwise, beliefs.log_partition
         assert beliefs.converged
         ```
+
+    **Arguments:**
+
+    - `iterations`: the largest number of sweeps. A new number needs no compilation.
+    - `product`: `"sum"`, `"max"` or `"mixed"`.
+    - `temperature`: a positive number.
+    - `damping`: the share of its old value that a message keeps, in [0, 1). `"auto"` starts without
+      damping and raises it, for each instance by itself, whenever ten sweeps bring no progress.
+    - `tol`: stop an instance when no probability (of $p^{1/T}$) changes by more than this in a
+      sweep. Without it all sweeps are made, and `converged` uses a tolerance of 1e-3.
+    - `start`: `"centred"` starts with zero messages in the ±1 form, so exchanging 0 and 1 changes
+      nothing; `"plain"` with zero messages in the {0, 1} form, as in the paper. For Gaussian units
+      `"plain"` starts as in their paper, with messages of precision 1.
+    - `schedule`: `"layers"` (the layers on one side of a bipartite model send, then those on the
+      other: in a DBM the even ones, then the odd ones), `"flooding"` (all layers send at once) or
+      `"residual"` (in a sweep, only those messages are sent that would change at least half as much
+      as the one that would change most). The last converges more often and takes more sweeps. The
+      default is `"layers"` if the model is bipartite.
+    - `starts`: from how many starts messages are passed. Each costs as much as the first. Those
+      after the first are random, in pairs of which the second is the mirror image of the first, so
+      that a model in which 0 and 1 may be exchanged is seen from both sides.
+    - `key`: a key or seed for the random starts.
+    - `unroll`: make all sweeps, so that beliefs can be differentiated in reverse mode; each sweep
+      is recomputed to save memory. `iterations` must then be a Python integer, and `tol` None.
+    - `chunk`: the number of instances that are processed at once. The default fits the device: on a
+      CPU, the messages stay in the cache of a core; on a GPU, they fill at most a sixteenth of the
+      memory. If the messages of a batch take more than 256 MiB they are not kept, and `pairwise`
+      and `log_partition` run the inference again.
     """
 
     iterations: int | Int[Array, ""]
@@ -82,7 +108,8 @@ class BP(AbstractInference):
             _checks.choice("schedule", self.schedule, (*get_args(Schedule), "residual"))
         if isinstance(self.damping, str):
             _checks.choice("damping", self.damping, ("auto",))
-        check_limits(self.iterations, 0.0 if _is_automatic(self) else self.damping, self.tol)
+        damping = 0.0 if isinstance(self.damping, str) else self.damping
+        check_limits(self.iterations, damping, self.tol)
         _checks.number("temperature", self.temperature, 0, float("inf"), "(0, inf)")
         _checks.count("starts", self.starts)
         _checks.as_key(self.key)
@@ -125,54 +152,6 @@ class BP(AbstractInference):
         return _statistics(settings_of(self, problem.model), problem)
 
 
-class Ends(NamedTuple):
-    """Where messages ended: a state, or with `log_weights` one for each start along a first axis.
-
-    - `iterations`, `residual`: the sweeps, and the last change; of several starts the largest, and
-      the largest of those that count.
-    - `log_weights`: of each start, normalised, minus infinity for those that do not count.
-    - `stable`: whether all starts led to the same answer.
-    """
-
-    state: Any
-    iterations: Int[Array, "*batch"]
-    residual: Float[Array, "*batch"]
-    log_weights: Float[Array, "*batch starts"] | None = None
-    stable: Bool[Array, "*batch"] | None = None
-
-    def mean(self, fn: Callable[[Any], PyTree]) -> PyTree:
-        """The mean of a function of a state."""
-        if self.log_weights is None:
-            return fn(self.state)
-        weights = jnp.exp(self.log_weights)
-
-        def mixed(x: Array) -> Array:
-            own = weights.reshape(-1, *(1,) * (x.ndim - 1)).astype(x.dtype)
-            return jnp.where(own > 0, own * x, jnp.zeros_like(x)).sum(0)
-
-        return jax.tree.map(mixed, jax.vmap(fn)(self.state))
-
-    def beliefs(self, view: Engine, instance: Any) -> tuple[Any, ...]:
-        """What the messages say of all units."""
-        if self.log_weights is None:
-            return view.beliefs(self.state, instance)
-        found = jax.vmap(lambda state: view.beliefs(state, instance))(self.state)
-        return view.mixture(found, self.log_weights)
-
-    def is_possible(self, view: Engine, instance: Any) -> Bool[Array, ""]:
-        """Whether messages leave a configuration."""
-        if self.log_weights is None:
-            return view.is_possible(self.state, instance)
-        return jax.vmap(lambda state: view.is_possible(state, instance))(self.state).all()
-
-    def log_sum(self, fn: Callable[[Any], Float[Array, ""]]) -> Float[Array, ""]:
-        """The logarithm of the sum of exponentials of a function of the states that count."""
-        if self.log_weights is None:
-            return fn(self.state)
-        found = jax.vmap(fn)(self.state)
-        return jax.nn.logsumexp(jnp.where(self.log_weights > -jnp.inf, found, -jnp.inf))
-
-
 class _Passed(AbstractDerived):
     """What messages say of pairs, and the Bethe approximation of log Z, exact on trees; for
     max-product that of the largest log-potential, for mixed-product that of the chosen visible
@@ -182,80 +161,93 @@ class _Passed(AbstractDerived):
     settings: "Settings"
     kept: Ends | None
 
+    @eqx.filter_jit
     def pairwise(self, problem: Problem) -> PyTree:
-        return problem.model.by_factor(_derived(self, problem, "pairwise"))
+        temperature = jnp.asarray(self.settings.temperature)
 
+        def one(ends: Ends, view: Engine, instance: Any) -> PyTree:
+            return ends.mean(lambda state: view.pairwise(state, instance, temperature))
+
+        return problem.model.by_factor(self._each(problem, one))
+
+    @eqx.filter_jit
     def log_partition(self, problem: Problem) -> Float[Array, "*batch"]:
-        return _derived(self, problem, "log_partition") + problem.offset
+        def one(ends: Ends, view: Engine, instance: Any) -> Float[Array, ""]:
+            if self.settings.limits.length is None:
+                # The Bethe free energy is stationary in the messages at a fixed point, so its
+                # gradient needs none through them.
+                ends = jax.lax.stop_gradient(ends)
+            return ends.log_sum(lambda state: view.log_partition(state, instance))
+
+        return self.settings.temperature * self._each(problem, one) + problem.offset
+
+    def _each(self, problem: Problem, finish: Callable[[Ends, Engine, Any], PyTree]) -> PyTree:
+        """A function of the ends of each instance, with messages as log-odds."""
+        settings, model, shape = self.settings, problem.model, problem.shape
+        size = math.prod(shape)
+        kept = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(shape) :]), self.kept)
+
+        def run(form: Form) -> PyTree:
+            def one(given: tuple[Any, Ends | None]) -> PyTree:
+                at, ends = given
+                view = settings.engine(model, "log-odds", at[1])
+                ends = settings.ends(problem, form, at)[0] if ends is None else ends
+                ends = ends._replace(state=view.as_logs(ends.state, form == "odds"))
+                return finish(ends, view, view.posed(at[0]))
+
+            return each(one, (settings.instances(problem), kept), shape, settings.chunk)
+
+        return in_form(settings.fits(model), run)
 
 
 def settings_of(bp: BP, model: AbstractModel) -> "Settings":
     """What belief propagation does on one model."""
     # Functions rather than methods: Equinox wraps each method in a new module, which costs as much
     # as a small inference. `type(model)` is used below for the same reason.
-    kind, dtype = _checks.article(type(model).__name__), model.dtype
-    automatic = _is_automatic(bp)
+    dtype = model.dtype
+    automatic, hottest = isinstance(bp.damping, str), bp.schedule == "residual"
+    # Whether messages are sent whole and all in turn, so that some need not be kept.
+    undamped = not hottest and isinstance(bp.damping, (int, float)) and bp.damping == 0
     temperature, own = traced(bp.temperature, dtype), messages.outline(model)
     if not own.serves:
         refuse(model, f"be of a kind that BP takes, {' or '.join(bp.takes)}")
     own.check(bp.product, temperature)
     turns = own.sides is not None
-    for setting, is_set in (
-        ("product", bp.product == "mixed"),
-        ("schedule", bp.schedule == "layers"),
-    ):
-        if is_set and not turns:
-            raise ValueError(
-                f'`{setting}="{getattr(bp, setting)}"` needs a bipartite model, whose layers have'
-                f" two sides with no two units of a side joined, got {kind}."
-            )
+    if bp.schedule == "layers" and not turns:
+        raise ValueError(
+            '`schedule="layers"` needs a bipartite model, whose layers have two sides with no two'
+            f" units of a side joined, got {own.name}."
+        )
     for written, is_set in (
         (f"starts={bp.starts}", bp.starts > 1),
         ('damping="auto"', automatic),
-        ('schedule="residual"', bp.schedule == "residual"),
+        ('schedule="residual"', hottest),
     ):
         if is_set:
             own.check_mixed(written)
     schedule: Schedule = "layers" if bp.schedule is None and turns else "flooding"
     if bp.schedule is not None and bp.schedule != "residual":
         schedule = bp.schedule
+    with jax.ensure_compile_time_eval():
+        fits = own.fits(temperature, bp.product, not undamped)
     return Settings(
         limits=limited(bp.iterations, bp.tol, dtype, bp.unroll),
         temperature=temperature,
-        damping=None if _is_undamped(bp) else traced(0.0 if automatic else bp.damping, dtype),
-        fast=_is_fast(bp, own, temperature),
+        damping=None if undamped else traced(0.0 if automatic else bp.damping, dtype),
+        # None if that has to be found at run time.
+        fast=fits if isinstance(fits, bool) else None,
         product=bp.product,
         start=bp.start,
         schedule=schedule,
         starts=bp.starts,
         key=None if bp.starts == 1 else _checks.as_key(bp.key),
-        unroll=bp.unroll,
         automatic=automatic,
-        hottest=bp.schedule == "residual",
+        hottest=hottest,
         chunk=bp.chunk or max(1, swept_at_once(own.size) // bp.starts),
     )
 
 
-def _is_automatic(bp: BP) -> bool:
-    return isinstance(bp.damping, str)
-
-
-def _is_undamped(bp: BP) -> bool:
-    """Whether messages are sent whole and all in turn, so that some need not be kept."""
-    is_zero = isinstance(bp.damping, (int, float)) and bp.damping == 0
-    return is_zero and bp.schedule != "residual"
-
-
-def _is_fast(bp: BP, own: Outline, temperature: Float[AnyArray, ""]) -> bool | None:
-    """Whether messages are sent in the fast form; None if that has to be found at run time."""
-    with jax.ensure_compile_time_eval():
-        found = own.fits(temperature, bp.product, not _is_undamped(bp))
-    return found if isinstance(found, bool) else None
-
-
-@static_fields(
-    "fast", "product", "start", "schedule", "starts", "unroll", "automatic", "hottest", "chunk"
-)
+@static_fields("fast", "product", "start", "schedule", "starts", "automatic", "hottest", "chunk")
 class Settings:
     """A BP fitted to one model, its numbers as arrays so that new values compile nothing."""
 
@@ -268,13 +260,16 @@ class Settings:
     schedule: Schedule
     starts: int
     key: PRNGKeyArray | None
-    unroll: bool
     automatic: bool
     hottest: bool
     chunk: int
 
-    def engine(self, model: AbstractModel, form: Form) -> Engine:
-        """The messages of a model."""
+    def engine(
+        self, model: AbstractModel, form: Form, outputs: Bool[Array, " variables"] | None = None
+    ) -> Engine:
+        """The messages of a model; `outputs` are the variables over which mixed-product maximises,
+        if they are not those of whole groups.
+        """
         # BP at temperature T is T times BP at 1 on the parameters divided by T.
         return messages.engine(
             model,
@@ -283,7 +278,12 @@ class Settings:
             schedule=self.schedule,
             damping=self.damping,
             temperature=self.temperature,
+            outputs=outputs,
         )
+
+    def instances(self, problem: Problem) -> tuple[Any, Any]:
+        """The instances of a problem, and over what mixed-product maximises in each of them."""
+        return problem.instances(), outputs_of(problem, self.product)
 
     def fits(self, model: AbstractModel) -> bool | Bool[AnyArray, ""]:
         """Whether messages are sent in the fast form. While the weights are traced that is found at
@@ -311,18 +311,21 @@ class Settings:
         self, view: Engine, instance: Any, start: Any, rows: int
     ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
         if self.automatic or self.hottest:
-            how: Any = {"damped": self.automatic, "hottest": self.hottest}
-            return paced(view, instance, start, self.limits, **how)
-        return passed(view, instance, start, self.limits, rows=rows)
+            return paced(view, instance, start, self.limits, self.automatic, self.hottest)
+        return passed(view, instance, start, self.limits, rows)
 
-    def ends(self, model: AbstractModel, form: Form, instance: Any, rows: int) -> Ends:
-        """Passes messages from all starts."""
-        view = self.engine(model, form)
+    def ends(self, problem: Problem, form: Form, at: Any) -> tuple[Ends, Engine, Any]:
+        """Passes messages from all starts: how they ended, the messages, and the instance as they
+        take it.
+        """
+        instance, outputs = at
+        view, rows = self.engine(problem.model, form, outputs), self.rows(problem.shape)
+        instance = view.posed(instance)
         if self.key is None:
-            return Ends(*self.run(view, instance, rows))
+            return Ends(*self.run(view, instance, rows)), view, instance
         start = begun(view, instance, self.start, self.starts, self.key)
         ended = jax.vmap(lambda x: self._passed(view, instance, x, rows * self.starts))(start)
-        last = self.engine(model, "log-odds")
+        last = self.engine(problem.model, "log-odds", outputs)
 
         def value(state: Any) -> Float[Array, ""]:
             state = last.as_logs(state, form == "odds")
@@ -331,47 +334,7 @@ class Settings:
             return last.log_partition(state, instance)
 
         tol = jnp.asarray(self.limits.tol)
-        return Ends(*judged(view, instance, self.product, ended, value, tol))
-
-
-def passed(
-    view: Engine,
-    instance: Any,
-    start: Any,
-    limits: Limits,
-    unroll: int = 1,
-    rows: int = 1,
-) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
-    """Passes messages from a state on: the last state, the number of sweeps and the last change.
-
-    With `limits.length` it can be differentiated in reverse mode, and the compiler sees `unroll`
-    sweeps together, or on GPUs all if they are few: what a loop keeps of each sweep takes a third
-    of the time there.
-    """
-    if limits.early:
-
-        def sweep(state: Any) -> tuple[Any, Float[Array, ""]]:
-            new = view.update(state, instance)
-            return new, view.change(state, new, instance)
-
-        return limits.iterate(sweep, start)
-
-    # How much the last sweep changed need be found only once.
-    if limits.length is None:
-        state, fields = view.sweeps(start, instance, jnp.asarray(limits.iterations), rows)
-    else:
-
-        @jax.checkpoint
-        def again(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
-            return (view.update(carry[0], instance), carry[0].fields), None
-
-        first = start, start.fields
-        if jax.default_backend() == "gpu" and limits.length <= _FEW:
-            unroll = max(1, limits.length)
-        (state, fields), _ = jax.lax.scan(again, first, length=limits.length, unroll=unroll)
-    residual = view.change(state._replace(fields=fields), state, instance)
-    iterations = jnp.add(limits.iterations, 0)
-    return state, iterations, jnp.where(iterations > 0, residual, jnp.inf)
+        return judged(view, instance, self.product, ended, value, tol), view, instance
 
 
 def in_form(fits: bool | Bool[AnyArray, ""], run: Callable[[Form], PyTree]) -> PyTree:
@@ -391,16 +354,13 @@ def solved(settings: Settings, problem: Problem) -> tuple[Any, Array, Ends]:
     keep = math.prod(shape) * settings.starts * messages.outline(model).size <= KEPT
 
     def run(form: Form) -> PyTree:
-        view = settings.engine(model, form)
-
-        def one(instance: Any) -> PyTree:
-            instance = view.posed(instance)
-            ends = settings.ends(model, form, instance, settings.rows(shape))
+        def one(at: Any) -> PyTree:
+            ends, view, instance = settings.ends(problem, form, at)
             found = ends.beliefs(view, instance)
             possible = ends.is_possible(view, instance)
             return found, possible, ends if keep else ends._replace(state=None)
 
-        return each(one, problem.instances(), shape, settings.chunk)
+        return each(one, settings.instances(problem), shape, settings.chunk)
 
     found, possible, ends = in_form(settings.fits(model), run)
     found = jax.tree.map(lambda x: settings.temperature * x, found)
@@ -409,98 +369,22 @@ def solved(settings: Settings, problem: Problem) -> tuple[Any, Array, Ends]:
 
 
 @eqx.filter_jit
-def _derived(
-    passed: _Passed, problem: Problem, what: Literal["pairwise", "log_partition"]
-) -> PyTree:
-    """`pairwise` or `log_partition` from the kept messages, or from a second run if none were."""
-    settings = passed.settings
-    model, batch, shape = problem.model, problem.instances(), problem.shape
-    view = settings.engine(model, "log-odds")
-
-    def finish(ends: Ends, instance: Any) -> PyTree:
-        if what == "pairwise":
-            temperature = jnp.asarray(settings.temperature)
-            return ends.mean(lambda state: view.pairwise(state, instance, temperature))
-        if not settings.unroll:
-            # The Bethe free energy is stationary in the messages at a fixed point, so its gradient
-            # needs none through them.
-            ends = jax.lax.stop_gradient(ends)
-        found = ends.log_sum(lambda state: view.log_partition(state, instance))
-        return settings.temperature * found
-
-    if passed.kept is not None:
-
-        def one(kept: tuple[Any, Ends]) -> PyTree:
-            instance, ends = kept
-            ends = ends._replace(state=view.as_logs(ends.state, settings.fits(model)))
-            return finish(ends, view.posed(instance))
-
-        size = math.prod(shape)
-        flat = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(shape) :]), passed.kept)
-        return each(one, (batch, flat), shape, settings.chunk)
-
-    def run(form: Form) -> PyTree:
-        def one(instance: Any) -> PyTree:
-            instance = view.posed(instance)
-            ends = settings.ends(model, form, instance, settings.rows(shape))
-            ends = ends._replace(state=view.as_logs(ends.state, form == "odds"))
-            return finish(ends, instance)
-
-        return each(one, batch, shape, settings.chunk)
-
-    return in_form(settings.fits(model), run)
-
-
-@eqx.filter_jit
 def _statistics(settings: Settings, problem: Problem) -> Statistics:
     model = problem.model
 
     def run(form: Form) -> PyTree:
-        view = last = settings.engine(model, form)
-        if not view.tells_statistics:
-            last = settings.engine(model, "log-odds")
-
-        def one(instance: Any) -> PyTree:
-            instance = view.posed(instance)
-            rows = settings.rows(problem.shape)
-            ends = settings.ends(model, form, instance, rows)
+        def one(at: Any) -> PyTree:
+            ends, view, instance = settings.ends(problem, form, at)
+            last = view
+            if not view.tells_statistics:
+                last = settings.engine(model, "log-odds", at[1])
             ends = ends._replace(state=last.as_logs(ends.state, last is not view))
             found = ends.mean(lambda state: last.statistics(state, instance))
             converged = ends.is_possible(last, instance) & (ends.residual <= settings.limits.tol)
             how = converged, ends.iterations, ends.residual
             return (found.units, found.squares, how), found.pairs
 
-        return each_and_mean(one, problem.instances(), problem.shape, settings.chunk)
+        return each_and_mean(one, settings.instances(problem), problem.shape, settings.chunk)
 
     (units, squares, how), pairs = in_form(settings.fits(model), run)
     return Statistics(problem.expected(units), model.by_factor(pairs), squares, *how)
-
-
-BP.__init__.__doc__ = """**Arguments:**
-
-- `iterations`: the largest number of sweeps. A new number needs no compilation.
-- `product`: `"sum"`, `"max"` or `"mixed"`.
-- `temperature`: a positive number.
-- `damping`: the share of its old value that a message keeps, in [0, 1). `"auto"` starts without
-  damping and raises it, for each instance by itself, whenever ten sweeps bring no progress.
-- `tol`: stop an instance when no probability (of $p^{1/T}$) changes by more than this in a sweep.
-  Without it all sweeps are made, and `converged` uses a tolerance of 1e-3.
-- `start`: `"centred"` starts with zero messages in the ±1 form, so exchanging 0 and 1 changes
-  nothing; `"plain"` with zero messages in the {0, 1} form, as in the paper. For Gaussian units
-  `"plain"` starts as in their paper, with messages of precision 1.
-- `schedule`: `"layers"` (the layers on one side of a bipartite model send, then those on the other:
-  in a DBM the even ones, then the odd ones), `"flooding"` (all layers send at once) or `"residual"`
-  (in a sweep, only those messages are sent that would change at least half as much as the one that
-  would change most). The last converges more often and takes more sweeps. The default is `"layers"`
-  if the model is bipartite.
-- `starts`: from how many starts messages are passed. Each costs as much as the first. Those after
-  the first are random, in pairs of which the second is the mirror image of the first, so that a
-  model in which 0 and 1 may be exchanged is seen from both sides.
-- `key`: a key or seed for the random starts.
-- `unroll`: make all sweeps, so that beliefs can be differentiated in reverse mode; each sweep is
-  recomputed to save memory. `iterations` must then be a Python integer, and `tol` None.
-- `chunk`: the number of instances that are processed at once. The default fits the device: on a
-  CPU, the messages stay in the cache of a core; on a GPU, they fill at most a sixteenth of the
-  memory. If the messages of a batch take more than 256 MiB they are not kept, and `pairwise` and
-  `log_partition` run the inference again.
-"""

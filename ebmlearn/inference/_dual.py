@@ -1,6 +1,7 @@
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -26,7 +27,16 @@ from ._base import (
     stacks_of,
 )
 from ._beliefs import Beliefs, Found, Went
-from ._power_sums import Best, decomposed, Decomposition, Piece, pieces_of, restored
+from ._power_sums import (
+    Best,
+    decomposed,
+    Decomposition,
+    minimised,
+    Piece,
+    pieces_of,
+    restored,
+    settled,
+)
 
 
 # From tables, unary scores, the states that are possible, and limits.
@@ -39,8 +49,9 @@ class AbstractDual(AbstractInference):
     instance.
     """
 
-    iterations: eqx.AbstractVar[int | Int[Array, ""]]
-    tol: eqx.AbstractVar[float | Float[Array, ""] | None]
+    iterations: int | Int[Array, ""] = 1000
+    _: KW_ONLY
+    tol: float | Float[Array, ""] | None = 1e-3
     search: ClassVar[Search]
     takes = ("binary", "categorical", "a graph")
 
@@ -77,10 +88,74 @@ class AbstractDual(AbstractInference):
         if not _checks.is_concrete([members for members, _ in listed]):
             hint = "use it as a constant there, and its log-potentials as the argument"
             refuse(model, "not be an argument of a compiled function", hint)
-        pieces = pieces_of(_shape(problem), listed)
+        pieces = pieces_of((len(problem.counts), max(problem.counts)), listed)
         best, scores = _solved(limits, problem, listed, pieces, type(self).search)
         went = Went(best.residual <= limits.tol, best.iterations, best.residual)
         return scores, best, _Pairs(best.p, best.joint, listed, pieces), went
+
+
+class TRBP(AbstractDual):
+    """Tree-reweighted belief propagation in its dual form: an upper bound of log Z (Wainwright,
+    Jaakkola & Willsky 2005; Globerson & Jaakkola 2007; Ping, Liu & Ihler 2015).
+
+    `log_partition` is an upper bound at any messages, so it holds whether or not the iterations
+    converge. They minimise it over messages and over the weights of tables, which is a smooth
+    convex problem, by L-BFGS. With [`ebmlearn.MeanField`][], which gives a lower bound, log Z is
+    bracketed. On trees the bound is exact but for rounding.
+
+    Beliefs are the gradient of the bound. They are unique and change smoothly with the model, but
+    where couplings are strong and of both signs they are closer to uniform than the truth, and
+    [`ebmlearn.BP`][] is more accurate if it converges.
+
+    !!! example
+
+        ```python
+        above = ebmlearn.TRBP()(model).log_partition
+        below = ebmlearn.MeanField(iterations=100)(model).log_partition
+        ```
+
+    **Arguments:**
+
+    - `iterations`: the largest number of steps. A new number needs no compilation.
+    - `tol`: stop when no entry of the gradient is larger than this: tables then agree about all
+      probabilities up to this number. None makes all steps, and `converged` uses 1e-3.
+    """
+
+    search = staticmethod(minimised)
+
+
+class ConvergentBP(AbstractDual):
+    """Belief propagation for models on which messages do not converge: a double loop that minimises
+    the Bethe free energy (Yuille 2002; Heskes 2006).
+
+    The fixed points of [`ebmlearn.BP`][] are the stationary points of the Bethe free energy. If
+    couplings are strong and contradict each other, messages may oscillate forever, whatever the
+    damping. Here, each step of the outer loop replaces the concave part of the free energy by its
+    tangent, and an inner loop minimises the convex function that is left. `log_partition` rises
+    with each step, up to the accuracy of the inner loop, and ends at a local minimum of the free
+    energy. That minimum may be far from the truth: look at `converged`, and compare with a sampler.
+
+    It takes much longer than `BP`. Where `BP` converges, both often agree.
+
+    !!! example
+
+        ```python
+        beliefs = ebmlearn.BP(1000, damping="auto", tol=1e-4)(model)
+        if not beliefs.converged:
+            beliefs = ebmlearn.ConvergentBP()(model)
+        ```
+
+    **Arguments:**
+
+    - `iterations`: the largest number of steps of the outer loop. A new number needs no
+      compilation.
+    - `tol`: stop when a step changes no probability by more than this, and tables agree about all
+      probabilities up to this number. None makes all steps, and `converged` uses 1e-3.
+    """
+
+    _: KW_ONLY
+    tol: float | Float[Array, ""] | None = 1e-4
+    search = staticmethod(settled)
 
 
 class _Pairs(eqx.Module):
@@ -102,12 +177,6 @@ class _Pairs(eqx.Module):
         return one(self.p, self.joint)
 
 
-def _shape(problem: Problem) -> tuple[int, int]:
-    """The number of variables, and of the states of the one that has most."""
-    rows, _ = jax.eval_shape(lambda: problem.scores())
-    return rows.shape[1:]
-
-
 def _kept(table: Array) -> np.ndarray | slice:
     """Tables that join something: not those that are known to be zero."""
     if not _checks.is_concrete(table):
@@ -117,11 +186,8 @@ def _kept(table: Array) -> np.ndarray | slice:
 
 def _listed(model: AbstractPlainModel) -> Stacks:
     """All tables that join something."""
-    out = []
-    for members, table in stacks_of(model) or ():
-        kept = _kept(table)
-        out.append((members[kept], table[kept]))
-    return tuple(out)
+    found = ((members, table, _kept(table)) for members, table in stacks_of(model) or ())
+    return tuple((members[kept], table[kept]) for members, table, kept in found)
 
 
 @eqx.filter_jit
@@ -133,8 +199,8 @@ def _solved(
     search: Search,
 ) -> tuple[Best, Array]:
     """What was found, and scores of all states."""
-    model = problem.model
-    tables = decomposed(_shape(problem), listed, pieces, model.dtype)
+    shape = len(problem.counts), max(problem.counts)
+    tables = decomposed(shape, listed, pieces, problem.model.dtype)
 
     def one(instance: Any) -> tuple[Best, Array]:
         rows, there = instance
@@ -158,7 +224,7 @@ def _expected(
 ) -> Expected:
     """Expected statistics of one instance."""
     found, out = iter(restored(pieces, listed, joint, p)), []
-    units, names = messages.probabilities(model.layers, p), messages.names_of(model)
+    units, names = messages.probabilities(model.layers, p), model.names
     means = {name: x.reshape(-1) for name, x in zip(names, units, strict=True)}
     own_units = dict(zip(names, model.layers, strict=True))
     for factor in model.factors():

@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import equinox.internal
@@ -16,23 +16,15 @@ from .. import _checks, elimination
 from .._sentinels import EXCLUDED
 from .._types import AnyArray
 from ..factors import Stacks
-from ..models import AbstractSampled
-from ._base import Problem, stacks_of, TooLarge
-from ._posed import Posed, posed
+from ._base import Posed, posed, Problem, stacks_of, TooLarge
 
 
-class _Settings(NamedTuple):
-    counts: tuple[int, ...]
-    product: str
-    most: int
+# The numbers of states of all variables, the product, and the bits of the largest table.
+_Settings: TypeAlias = tuple[tuple[int, ...], str, int]
 
 
 def eliminated(
-    stacks: Stacks,
-    counts: tuple[int, ...],
-    instance: Posed,
-    product: str,
-    most: int,
+    stacks: Stacks, counts: tuple[int, ...], instance: Posed, product: str, most: int
 ) -> tuple[Float[Array, ""], Float[Array, "variables most"]]:
     """Log Z of one instance, or its largest log-potential, and the probabilities of states.
     `counts` are the numbers of states of all variables of the stacks. Those after the variables of
@@ -43,7 +35,7 @@ def eliminated(
     """
     members = tuple(jnp.asarray(own, jnp.int32) for own, _ in stacks)
     parameters = tuple(table for _, table in stacks), instance.rows
-    given, settings = (instance.there, instance.outputs), _Settings(counts, product, most)
+    given, settings = (instance.there, instance.outputs), (counts, product, most)
     value, (_, p) = _log_z(parameters, members, given, settings)
     return value, eqx.internal.nondifferentiable_backward(p, name="beliefs of `Exact`")
 
@@ -108,23 +100,14 @@ def _log_z(parameters: Any, members: Any, given: Any, settings: _Settings) -> tu
 
 
 @_log_z.def_fwd
-def _(perturbed: Any, parameters: Any, members: Any, given: Any, settings: _Settings) -> Any:
-    value, marginals = _called(parameters, members, given, settings)
-    return (value, marginals), marginals
+def _(perturbed: Any, *arguments: Any) -> Any:
+    found = _called(*arguments)
+    return found, found[1]
 
 
 @_log_z.def_bwd
-def _(
-    marginals: Any,
-    cotangent: Any,
-    perturbed: Any,
-    parameters: Any,
-    members: Any,
-    given: Any,
-    settings: _Settings,
-) -> Any:
-    of_value, _ = cotangent
-    return jax.tree.map(lambda p: of_value * p, marginals)
+def _(marginals: Any, cotangent: Any, perturbed: Any, *arguments: Any) -> Any:
+    return jax.tree.map(lambda p: cotangent[0] * p, marginals)
 
 
 def _called(parameters: Any, members: Any, given: Any, settings: _Settings) -> tuple[Any, Any]:
@@ -193,7 +176,7 @@ def networks(
     ]
 
 
-def networks_of(problem: AbstractSampled, stacks: Stacks) -> list[elimination.Network]:
+def networks_of(problem: Problem, stacks: Stacks) -> list[elimination.Network]:
     """A network for each instance of a model with evidence. `stacks` are the tables of the model;
     evidence is in those of single variables.
     """

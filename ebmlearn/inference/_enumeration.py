@@ -125,7 +125,7 @@ class Table(eqx.Module):
         if self.product == "mixed":
             scores = self._of_best_outputs(scores)[0]
         found = _largest(scores) if self.product == "max" else log_sum(scores, 0)
-        return found + self._reference()
+        return found + self._tops().sum()
 
     def answer(self) -> Answer:
         """What is known of all units."""
@@ -147,7 +147,7 @@ class Table(eqx.Module):
                 chosen = chosen.at[place].set(own[0].argmax(-1).astype(jnp.int32))
             states = jnp.where(self.outputs | hard, chosen, states)
         value = _largest(found) if hard else log_sum(found, 0)
-        return Answer(marginals, states, value + self._reference())
+        return Answer(marginals, states, value + self._tops().sum())
 
     def pairs(self) -> Float[Array, "variables most variables most"]:
         """For each pair of states of a listed unit and of any other, the largest log-potential
@@ -217,9 +217,6 @@ class Table(eqx.Module):
         top = jnp.where(self.there, self.rows, _NEVER).max(-1, keepdims=True)
         return jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top)))
 
-    def _reference(self) -> Float[Array, ""]:
-        return self._tops().sum()
-
     def _free_scores(self, states: Int[Array, "k listed"]) -> dict[int, Float[Array, "k n number"]]:
         """The scores of all states of the units that are not listed, by group."""
         layers, relative, out = self._layers(states), self.rows - self._tops(), {}
@@ -239,7 +236,7 @@ class Table(eqx.Module):
 
     def _scores(self) -> Float[Array, " configurations"]:
         """The log-potential of every listed configuration, all else summed out (or maximised),
-        relative to the `_reference`.
+        relative to the sum of `_tops`.
         """
         space, members = self.space, self.space.members
         relative = jnp.where(self.there, self.rows - self._tops(), _NEVER)[members]

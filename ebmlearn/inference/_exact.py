@@ -9,27 +9,30 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from .. import _checks, messages
+from .. import _checks
 from ..factors import AbstractFactor
 from ..messages import Product
-from ..models import AbstractModel, AbstractPlainModel, AbstractSampled, Statistics
+from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ..units import AbstractNumberedUnits
 from ._base import (
     AbstractInference,
     each,
     each_and_mean,
+    outputs_of,
+    Posed,
+    posed,
     Problem,
     refuse,
     stacks_of,
+    statistics_of,
     TooLarge,
 )
 from ._beliefs import Beliefs, Found, without_sweeps
 from ._eliminated import check_width, counts_of, eliminated, is_crowded
 from ._enumeration import Answer, CHUNK, sides, Space, Table
 from ._gaussian_exact import gaussian_exact, gaussian_statistics
-from ._nonnegative import moment_statistics
-from ._posed import Posed, posed, split, statistics_of
 from ._quadrature import exact_moments
+from ._tap import moment_statistics
 
 
 _MOST = 30
@@ -79,6 +82,13 @@ class Exact(AbstractInference):
         ebmlearn.Exact()(rbm).log_partition
         ebmlearn.Exact(product="max")(rbm).decode().visible
         ```
+
+    **Arguments:**
+
+    - `product`: `"sum"`, `"max"` or `"mixed"`.
+    - `method`: `"enumeration"` or `"elimination"`. Without it, the faster one is taken.
+    - `max_units`: the largest number of units to enumerate, at most 30; more raise an error. For
+      elimination, the largest table has at most `2**max_units` entries of 8 bytes.
     """
 
     product: Product = eqx.field(static=True, default="sum")
@@ -133,19 +143,15 @@ class Exact(AbstractInference):
         """How log Z is found."""
         model, most = problem.model, self.max_units
         name = _checks.article(type(model).__name__)
-        if self.product == "mixed" and problem.maximised() is None:
-            raise ValueError(
-                f'`product="mixed"` on {name} needs the variables over which it maximises, which'
-                " `MSSVM` takes from the data, got none."
-            )
+        outputs_of(problem, self.product)
         space = _space(problem, self.product)
         # Layers are listed by products of matrices, and in compiled functions.
-        few = 2**most if model.layerwise else 2**_FEW
+        few = 2**most if model.turns is None else 2**_FEW
         if self.method == "enumeration" or (self.method is None and space.total <= few):
             return self._listed(model, space)
         stacks = stacks_of(model)
         if self.method is None and (
-            stacks is None or (model.layerwise and is_crowded(stacks, most))
+            stacks is None or (model.turns is None and is_crowded(stacks, most))
         ):
             return self._listed(model, space)
         if stacks is None:
@@ -158,7 +164,7 @@ class Exact(AbstractInference):
 
     def _listed(self, model: AbstractPlainModel, space: Space) -> "Way":
         if space.total > 2**self.max_units:
-            if model.layerwise:
+            if model.turns is None:
                 bits = sum(math.log2(n) for n in space.numbers)
                 raise self._too_large(model, math.ceil(bits - 1e-9))
             raise TooLarge(
@@ -175,12 +181,12 @@ class Exact(AbstractInference):
         )
 
 
-def affordable(problem: AbstractSampled, seconds: float | int) -> int:
+def affordable(problem: Problem, seconds: float | int) -> int:
     """The largest `max_units` with which exact inference takes about so long on one core."""
     rows = max(1, math.prod(problem.shape))
     # A number of a table takes 50 ns; a unit of a configuration that is listed takes 100 ns.
     each = 5e-8
-    if problem.model.layerwise:
+    if problem.model.turns is None:
         each = 1e-7 * sum(units.size for units in problem.model.layers)
     most = math.log2(max(1.0, seconds / (rows * each)))
     return min(max(1, int(most)), _MOST)
@@ -229,10 +235,10 @@ def _space(problem: Problem, product: Product) -> Space:
     bits = tuple(math.fsum(map(math.log2, own)) for own in numbers)
     listed = ()
     if product == "mixed":
-        # Without whole groups that are maximised over, any variable may be.
-        listed = problem.maximised() or tuple(range(len(units)))
+        # Where data tell what is maximised over, any variable may be.
+        listed = model.variables.seen
     # What is differentiated does not matter here, and weights may be traced.
-    names = messages.names_of(model)
+    names = model.names
     return Space(names, units, numbers, *sides(names, bits, model.factors(), listed))
 
 
@@ -247,7 +253,7 @@ def _solved(problem: Problem, way: Way) -> tuple[PyTree, PyTree, Float[Array, "*
             value, p = way.eliminated(model, factors, at)
             return Answer(jnp.log(p), p.argmax(-1).astype(jnp.int32), value)
         answer = way.table(factors, at).answer()
-        if model.layerwise or way.product == "sum":
+        if model.turns is None or way.product == "sum":
             return answer
         # As by elimination, what is maximised over has the probability 1.
         hard = jnp.log(jax.nn.one_hot(answer.states, at.rows.shape[-1], dtype=at.rows.dtype))
@@ -255,7 +261,7 @@ def _solved(problem: Problem, way: Way) -> tuple[PyTree, PyTree, Float[Array, "*
         return answer._replace(scores=jnp.where(chosen[:, None], hard, answer.scores))
 
     answer = each(one, posed(problem), problem.shape, way.chunk)
-    states = model.units(split(model, answer.states, -1)) if model.layerwise else None
+    states = None if model.grouped else model.named(model.variables.cut(answer.states))
     return problem.named(answer.scores), states, answer.value
 
 
@@ -264,7 +270,7 @@ def _pairwise(way: Way, problem: Problem) -> PyTree:
     model = problem.model
 
     def one(at: Posed) -> PyTree:
-        if way.product == "max" and model.layerwise and way.space is not None:
+        if way.product == "max" and model.turns is None and way.space is not None:
             return _pair_maxima(way.table(way.factors(model), at))
         return _gradient(model, at, way)[2]
 
@@ -321,12 +327,3 @@ def _statistics(problem: Problem, way: Way) -> Statistics:
     (p, value), pairs = each_and_mean(one, posed(problem), problem.shape, way.chunk)
     # Evidence may leave no configuration.
     return statistics_of(problem, p, pairs, without_sweeps(jnp.isfinite(value), p.dtype))
-
-
-Exact.__init__.__doc__ = """**Arguments:**
-
-- `product`: `"sum"`, `"max"` or `"mixed"`.
-- `method`: `"enumeration"` or `"elimination"`. Without it, the faster one is taken.
-- `max_units`: the largest number of units to enumerate, at most 30; more raise an error. For
-  elimination, the largest table has at most `2**max_units` entries of 8 bytes.
-"""

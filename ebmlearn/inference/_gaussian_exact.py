@@ -3,7 +3,8 @@ hidden units. With the unobserved visible units integrated out, these are a Bolt
 """
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, cast, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,18 +18,6 @@ from ..units import binary
 from ._base import each, each_and_mean, Instance, Problem
 from ._beliefs import Beliefs, Found, Normal, without_sweeps
 from ._enumeration import CHUNK, Space, Table
-
-
-class _Moments(NamedTuple):
-    """Of one instance in standard units: means and variances of the visible units, log-odds of the
-    hidden ones, log Z, and the means of $z h^\\top$.
-    """
-
-    mean: Float[Array, "*batch visible"]
-    variance: Float[Array, "*batch visible"]
-    log_odds: Float[Array, "*batch hidden"]
-    log_z: Float[Array, "*batch"]
-    products: Float[Array, "*batch visible hidden"]
 
 
 class _Found(NamedTuple):
@@ -60,10 +49,10 @@ def gaussian_exact(problem: Problem) -> Beliefs:
 @eqx.filter_jit
 def gaussian_statistics(problem: Problem) -> Statistics:
     """The expected statistics of all instances."""
-    model, shape, posed = problem.model, problem.shape, _Posed(problem.model)
+    model, shape, finder = problem.model, problem.shape, _finder(problem.model)
 
     def one(instance: Instance) -> tuple[_Found, Any]:
-        found = posed.found(instance)
+        found = finder(instance)
         return found._replace(pairs=()), found.pairs
 
     found, pairs = each_and_mean(one, problem.instances(), shape, _chunk(problem))
@@ -83,10 +72,10 @@ def _pairwise(problem: Problem) -> PyTree:
 @eqx.filter_jit
 def _each(problem: Problem, with_pairs: bool = False) -> _Found:
     """What is found of all instances; pairs take as much memory as the weights for each."""
-    posed = _Posed(problem.model)
+    finder = _finder(problem.model)
 
     def one(instance: Instance) -> _Found:
-        found = posed.found(instance)
+        found = finder(instance)
         return found if with_pairs else found._replace(pairs=())
 
     return each(one, problem.instances(), problem.shape, _chunk(problem))
@@ -105,42 +94,28 @@ def _chunk(problem: Problem) -> int:
     return max(1, CHUNK // 2 ** problem.model.layers[1].size)
 
 
-class _Posed:
-    """A model in standard units."""
+def _finder(model: AbstractPlainModel) -> Callable[[Instance], _Found]:
+    """A function from an instance to what is found of it. Sums are in standard units, answers in
+    those of the model.
+    """
+    if any(len(set(factor.groups)) == 1 for factor in model.factors()):
+        refuse(model, "have one block of weights, between its layers, for exact inference")
+    engine = messages.engine(model, temperature=jnp.ones((), model.dtype))
+    hidden = model.layers[1].size
+    form, parts = cast(tuple[Any, Any], (engine.forms[0], engine.parts))
+    sigma, units = form.sigma, binary(hidden)
+    weights = sum((part.weights for part in parts), jnp.zeros((len(sigma), hidden), model.dtype))
+    space = Space(("hidden",), (units,), ((2,) * hidden,), (0,), ())
 
-    def __init__(self, model: AbstractPlainModel):
-        if any(len(set(factor.groups)) == 1 for factor in model.factors()):
-            refuse(model, "have one block of weights, between its layers, for exact inference")
-        self.engine = messages.engine(model, temperature=jnp.ones((), model.dtype))
-        form: Any = self.engine.forms[0]
-        self.sigma, self.hidden = form.sigma, model.layers[1].size
-        parts: Any = self.engine.parts
-        none = jnp.zeros((len(self.sigma), self.hidden), model.dtype)
-        self.weights = sum((part.weights for part in parts), none)
-
-    def found(self, instance: Instance) -> _Found:
-        """What is found of one instance, in the units of the model."""
-        instance = self.engine.posed(instance)
-        found, at = self.moments(instance), instance.clamp[0]
-        mean = jnp.where(at.free > 0, self.sigma * (found.mean + at.origin), at.evidence)
-        hidden = jax.nn.sigmoid(found.log_odds)
-        both = self.sigma[:, None] * (found.products + at.origin[:, None] * hidden[None, :])
-        parts: Any = self.engine.parts
-        pairs = tuple(both.T if part.is_turned else both for part in parts)
-        normal = Normal(mean, self.sigma**2 * found.variance)
-        return _Found(found.log_odds, found.log_z, normal, pairs)
-
-    def moments(self, instance: Instance) -> _Moments:
-        """Those of one instance."""
-        at, weights = instance.clamp[0], self.weights
+    def found(instance: Instance) -> _Found:
+        instance = engine.posed(instance)
+        at = instance.clamp[0]
         free = weights * at.free[:, None]
         products = free.T @ free
         bias = instance.unary[1] + at.value @ weights + jnp.diagonal(products) / 2
-        couplings = jnp.where(jnp.eye(self.hidden, dtype=bool), 0, products)
-        units = binary(self.hidden)
-        space = Space(("hidden",), (units,), ((2,) * self.hidden,), (0,), ())
+        couplings = jnp.where(jnp.eye(hidden, dtype=bool), 0, products)
         rows = units.scores(bias)
-        known = jnp.ones(rows.shape, bool), jnp.zeros(self.hidden, bool)
+        known = jnp.ones(rows.shape, bool), jnp.zeros(hidden, bool)
 
         def laid_out(factor: Dense) -> Table:
             return Table((factor,), rows, *known, space, "sum")
@@ -151,11 +126,15 @@ class _Posed:
         (both,) = machine.statistic(gradient)
         p = jnp.diagonal(both)
         covariance = both - p[:, None] * p[None, :]
-        volume = (jnp.log(self.sigma) + math.log(2 * math.pi) / 2) @ at.free
-        return _Moments(
-            free @ p + at.value,
-            at.free + ((free @ covariance) * free).sum(1),
+        volume = (jnp.log(sigma) + math.log(2 * math.pi) / 2) @ at.free
+        mean = sigma * (free @ p + at.value + at.origin)
+        variance = at.free + ((free @ covariance) * free).sum(1)
+        both = sigma[:, None] * (free @ both + (at.value + at.origin)[:, None] * p[None, :])
+        return _Found(
             answer.scores[:, 1] - answer.scores[:, 0],
             answer.value + volume - at.value @ at.value / 2,
-            free @ both + at.value[:, None] * p[None, :],
+            Normal(jnp.where(at.free > 0, mean, at.evidence), sigma**2 * variance),
+            tuple(both.T if part.is_turned else both for part in parts),
         )
+
+    return found

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from .. import messages
 from .._sentinels import NOTHING
 from .._types import AnyArray
 from ..factors import AbstractFactor, inner
@@ -21,13 +20,14 @@ from ._base import (
     KEPT,
     limited,
     Limits,
+    Posed,
+    posed,
     Problem,
     require_possible,
+    statistics_of,
     traced,
-    undamped,
 )
 from ._beliefs import AbstractDerived, Beliefs, Went
-from ._posed import Posed, posed, split, statistics_of
 
 
 # Fields of the units of each group, or their means.
@@ -49,6 +49,13 @@ class MeanField(AbstractInference):
         beliefs = ebmlearn.MeanField(iterations=100, tol=1e-6)(rbm)
         beliefs.visible, beliefs.log_partition
         ```
+
+    **Arguments:**
+
+    - `iterations`: the largest number of sweeps. A new number needs no compilation.
+    - `damping`: the share of its old value that a log-odds keeps, in [0, 1).
+    - `tol`: stop an instance when no probability would change by more than this in a sweep without
+      damping. Without it all sweeps are made, and `converged` uses a tolerance of 1e-3.
     """
 
     iterations: int | Int[Array, ""]
@@ -84,11 +91,33 @@ class _Independent(AbstractDerived):
 
     fields: ByGroup
 
+    @eqx.filter_jit
     def pairwise(self, problem: Problem) -> PyTree:
-        return problem.model.by_factor(_pairwise(problem, self.fields))
+        model = problem.model
 
+        def one(own: ByGroup) -> tuple[Float[Array, "..."], ...]:
+            q = _means(_units(model), own)
+            return _products(model, eqx.filter_grad(_energy)(_factors(model), q), q)
+
+        fields = _flat(problem, self.fields)
+        return model.by_factor(each(one, fields, problem.shape, _chunk(model)))
+
+    @eqx.filter_jit
     def log_partition(self, problem: Problem) -> Float[Array, "*batch"]:
-        return _bounds(problem, self.fields)
+        model = problem.model
+
+        def one(args: tuple[Posed, ByGroup]) -> Float[Array, ""]:
+            # The bound is stationary in the probabilities once they have converged, so its gradient
+            # needs none through them.
+            at, own = args[0], jax.lax.stop_gradient(args[1])
+            log_p = jax.nn.log_softmax(_scores(model, own), axis=-1)
+            rows = jnp.where(at.there, at.rows, jnp.zeros_like(at.rows))
+            alone = (jnp.exp(log_p) * (rows - log_p)).sum()
+            bound = alone - _energy(_factors(model), _means(_units(model), own))
+            return jnp.where(_is_possible(at), bound, -jnp.inf)
+
+        instances = posed(problem), _flat(problem, self.fields)
+        return each(one, instances, problem.shape, _chunk(model))
 
 
 class _Settings(eqx.Module):
@@ -99,7 +128,7 @@ class _Settings(eqx.Module):
         """Fields, and how it went, by coordinate ascent."""
         units, factors = _units(model), _factors(model)
         # The field of what is impossible is beyond all others.
-        rows = split(model, jnp.where(at.there, at.rows, NOTHING), 0)
+        rows = model.variables.cut(jnp.where(at.there, at.rows, NOTHING), 0)
         unary = {
             name: u.field_of(own[:, : u.number])
             for (name, u), own in zip(units.items(), rows, strict=True)
@@ -122,7 +151,9 @@ class _Settings(eqx.Module):
                 q[name] = units[name].mean(new[name])
             if tight:
                 new = self._by_class(model, field, tight, new, q)
-            aims = {name: undamped(old[name], new[name], self.damping) for name in old}
+            # Where damped steps aim: a small step alone says nothing of how far a fixed point is.
+            whole = jnp.asarray(1 - self.damping)
+            aims = {name: old[name] + (new[name] - old[name]) / whole for name in old}
             after = _means(units, aims)
             gaps = [jnp.abs(after[name] - before[name]) for name in old]
             return new, jax.lax.stop_gradient(jnp.concatenate(gaps).max(initial=0))
@@ -151,11 +182,11 @@ class _Settings(eqx.Module):
         rest, couplings = [f for f in moving if not inner([f])], {}
         for factor in inner(moving):
             couplings[factor.first] = couplings.get(factor.first, 0) + factor.weights
-        if model.layerwise:
+        if model.turns is None:
             parts = [starts[name] + np.arange(units[name].size) for name in tight]
             classes = jnp.asarray(np.concatenate(parts)[:, None])
         else:
-            classes = jnp.asarray(model.classes())  # pyright: ignore
+            classes = jnp.asarray(model.turns.order)
 
         def turn(k: Any, at: tuple[ByGroup, ByGroup]) -> tuple[ByGroup, ByGroup]:
             fields, q = map(dict, at)
@@ -182,7 +213,7 @@ class _Settings(eqx.Module):
 
 
 def _units(model: AbstractPlainModel) -> dict[str, Any]:
-    return dict(zip(messages.names_of(model), model.layers, strict=True))
+    return dict(zip(model.names, model.layers, strict=True))
 
 
 def _factors(model: AbstractPlainModel) -> tuple[AbstractFactor, ...]:
@@ -253,35 +284,6 @@ def _flat(problem: Problem, fields: ByGroup) -> ByGroup:
 
 
 @eqx.filter_jit
-def _pairwise(problem: Problem, fields: ByGroup) -> tuple[Float[Array, "..."], ...]:
-    model = problem.model
-
-    def one(own: ByGroup) -> tuple[Float[Array, "..."], ...]:
-        q = _means(_units(model), own)
-        return _products(model, eqx.filter_grad(_energy)(_factors(model), q), q)
-
-    return each(one, _flat(problem, fields), problem.shape, _chunk(model))
-
-
-@eqx.filter_jit
-def _bounds(problem: Problem, fields: ByGroup) -> Float[Array, "*batch"]:
-    model = problem.model
-
-    def one(args: tuple[Posed, ByGroup]) -> Float[Array, ""]:
-        # The bound is stationary in the probabilities once they have converged, so its gradient
-        # needs none through them.
-        at, own = args[0], jax.lax.stop_gradient(args[1])
-        log_p = jax.nn.log_softmax(_scores(model, own), axis=-1)
-        rows = jnp.where(at.there, at.rows, jnp.zeros_like(at.rows))
-        alone = (jnp.exp(log_p) * (rows - log_p)).sum()
-        bound = alone - _energy(_factors(model), _means(_units(model), own))
-        return jnp.where(_is_possible(at), bound, -jnp.inf)
-
-    instances = posed(problem), _flat(problem, fields)
-    return each(one, instances, problem.shape, _chunk(model))
-
-
-@eqx.filter_jit
 def _statistics(settings: _Settings, problem: Problem) -> Statistics:
     model, shape, chunk = problem.model, problem.shape, _chunk(problem.model)
     units = _units(model)
@@ -300,12 +302,3 @@ def _statistics(settings: _Settings, problem: Problem) -> Statistics:
     pairs = _products(model, eqx.filter_grad(energy)(_factors(model)), q)
     p = jax.nn.softmax(_scores(model, fields), axis=-1)
     return statistics_of(problem, p, pairs, went)
-
-
-MeanField.__init__.__doc__ = """**Arguments:**
-
-- `iterations`: the largest number of sweeps. A new number needs no compilation.
-- `damping`: the share of its old value that a log-odds keeps, in [0, 1).
-- `tol`: stop an instance when no probability would change by more than this in a sweep without
-  damping. Without it all sweeps are made, and `converged` uses a tolerance of 1e-3.
-"""

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
@@ -44,6 +44,12 @@ class MPLP(AbstractInference):
         beliefs = ebmlearn.MPLP()(boltzmann)
         beliefs.decode().x, beliefs.log_partition
         ```
+
+    **Arguments:**
+
+    - `iterations`: the largest number of sweeps.
+    - `tol`: stop when no message is further than this from where it moves, relative to its size if
+      that is above 1. None makes all sweeps.
     """
 
     iterations: int | Int[Array, ""] = 1000
@@ -69,16 +75,6 @@ class MPLP(AbstractInference):
 
     def _statistics(self, problem: Problem) -> Statistics:
         return _statistics(limited(self.iterations, self.tol, problem.model.dtype), problem)
-
-
-def _run(
-    limits: Limits, engine: Engine, instance: Instance
-) -> tuple[State, Int[Array, ""], Float[Array, ""]]:
-    start = engine.start(instance, "plain")
-    shares, _ = _shares(engine, start.fields, instance)
-    edges = _less(start.messages, [part.spread(shares) for part in engine.parts])
-    begin = _even(engine, edges, instance)
-    return limits.iterate(lambda state: _relaxed(engine, state, instance), begin)
 
 
 def _relaxed(engine: Engine, state: State, instance: Instance) -> tuple[State, Float[Array, ""]]:
@@ -164,7 +160,12 @@ def _ended(
     """The messages that those at the end are answered with: these leave no preference. With them,
     the dual bound, and how it went.
     """
-    state, iterations, residual = _run(limits, engine, instance)
+    start = engine.start(instance, "plain")
+    shares, _ = _shares(engine, start.fields, instance)
+    edges = _less(start.messages, [part.spread(shares) for part in engine.parts])
+    state, iterations, residual = limits.iterate(
+        lambda state: _relaxed(engine, state, instance), _even(engine, edges, instance)
+    )
     bound = engine.log_partition(state, instance)
     converged = (bound > -jnp.inf) & (residual <= limits.tol)
     return engine.update(state, instance), bound, Went(converged, iterations, residual)
@@ -185,15 +186,8 @@ def _solved(limits: Limits, problem: Problem) -> tuple[Any, Float[Array, "*batch
 @eqx.filter_jit
 def _statistics(limits: Limits, problem: Problem) -> Statistics:
     """The statistics of the decoded configurations."""
-    model, engine = problem.model, _engine(problem.model)
-
-    def one(instance: Instance) -> tuple[tuple[Any, Went], Any]:
-        state, _, went = _ended(limits, engine, instance)
-        found = engine.statistics(state, instance)
-        return (found.units, went), found.pairs
-
-    out = each_and_mean(one, problem.instances(), problem.shape, chunk_of(model))
-    (units, went), pairs = out
+    model, one = problem.model, _decoded(limits, problem.model)
+    (units, went), pairs = each_and_mean(one, problem.instances(), problem.shape, chunk_of(model))
     squares = (None,) * len(model.layers)
     return Statistics(problem.expected(units), model.by_factor(pairs), squares, *went)
 
@@ -201,18 +195,20 @@ def _statistics(limits: Limits, problem: Problem) -> Statistics:
 @eqx.filter_jit
 def _met(limits: Limits, problem: Problem) -> PyTree:
     """How often the decoded configuration of each instance meets each parameter."""
-    model, engine = problem.model, _engine(problem.model)
-
-    def one(instance: Instance) -> PyTree:
-        state, _, _ = _ended(limits, engine, instance)
-        return engine.statistics(state, instance).pairs
-
-    return model.by_factor(each(one, problem.instances(), problem.shape, chunk_of(model)))
+    model, one = problem.model, _decoded(limits, problem.model)
+    found = each(lambda at: one(at)[1], problem.instances(), problem.shape, chunk_of(model))
+    return model.by_factor(found)
 
 
-MPLP.__init__.__doc__ = """**Arguments:**
+def _decoded(limits: Limits, model: AbstractModel) -> Callable[[Instance], tuple[Any, PyTree]]:
+    """A function from an instance to its decoded states and how it went, and to how often these
+    states meet each parameter.
+    """
+    engine = _engine(model)
 
-- `iterations`: the largest number of sweeps.
-- `tol`: stop when no message is further than this from where it moves, relative to its size if that
-  is above 1. None makes all sweeps.
-"""
+    def one(instance: Instance) -> tuple[tuple[Any, Went], PyTree]:
+        state, _, went = _ended(limits, engine, instance)
+        found = engine.statistics(state, instance)
+        return (found.units, went), found.pairs
+
+    return one

@@ -8,7 +8,7 @@ from jaxtyping import Array
 from .. import messages
 from .._sentinels import CLAMPED
 from ..models import QueryModel, Statistics
-from ._base import AbstractInference, each_group, Problem, refuse
+from ._base import AbstractInference, Problem, refuse
 from ._beliefs import Beliefs, Found, Normal
 from ._bp import BP
 
@@ -36,14 +36,10 @@ class Network(AbstractInference):
             log_odds = each_group(lambda x: scale * x, log_odds)
         else:
             log_odds = each_group(lambda x, own: _scaled(scale, x, own), log_odds, own)
-        return Beliefs(
-            problem.plain,
-            Found(None, None, "A QueryModel"),
+        return found.replaced(
+            problem=problem.plain,
+            derived=Found(None, None, "A QueryModel"),
             log_odds=_sure(problem.plain, log_odds),
-            converged=found.converged,
-            iterations=found.iterations,
-            residual=found.residual,
-            guarded=found.guarded,
             normal=normal,
         )
 
@@ -74,11 +70,20 @@ def _scaled(scale: Array, x: Array, own: Array) -> Array:
 
 
 def _sure(plain: Problem, log_odds: Any) -> Any:
-    """Log-odds, with those of certain units replaced by the evidence."""
-    known = plain.known()
-    if known is None:
+    """Log-odds, with those of certain units of layers replaced by the evidence."""
+    states, mask, _ = plain.held()[0]
+    if plain.model.kind != "binary" or states is None or mask is None:
         return log_odds
     leaves, structure = jax.tree.flatten(log_odds)
-    sure, told = known
-    leaves[0] = jnp.where(sure, CLAMPED * told, leaves[0])
+    told = CLAMPED * (2 * states.astype(leaves[0].dtype) - 1)
+    leaves[0] = jnp.where(mask, told, leaves[0].reshape(told.shape)).reshape(leaves[0].shape)
     return jax.tree.unflatten(structure, leaves)
+
+
+def each_group(fn: Any, named: Any, *more: Any) -> Any:
+    """A function of the arrays of each group; what names the groups stays."""
+
+    def of_one(x: Any, *others: Any) -> Any:
+        return fn(x, *others) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(of_one, named, *more)

@@ -15,7 +15,7 @@ from .. import _checks
 from ..units import raw_moments, rectified
 from ._base import Problem
 from ._beliefs import Beliefs, Normal, Went, without_sweeps
-from ._nonnegative import real_beliefs, Terms
+from ._tap import real_beliefs, Terms
 
 
 # Points of the Gauss-Legendre rules along each side of the simplex, by the number of units, and

@@ -1,27 +1,31 @@
 import abc
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import KW_ONLY
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Num, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, Num, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray
-from ._query_groups import as_groups, chosen, members_of, places_in
+from ..models import num_asked, places_of, structure_of
+
+
+Masks: TypeAlias = Bool[Array, "rows units"]
+# The units that may be targets.
+Members: TypeAlias = Bool[np.ndarray, " units"]
 
 
 class Query(NamedTuple):
     """The units that are observed and the units that are asked for, as booleans."""
 
-    observed: Bool[Array, "rows units"]
-    targets: Bool[Array, "rows units"]
-
-
-_BOTH = "`queries` must return targets that are not observed, got some that are."
+    observed: Masks
+    targets: Masks
 
 
 class AbstractQueries(eqx.Module):
@@ -52,151 +56,150 @@ class AbstractQueries(eqx.Module):
         """
 
 
-class RandomTargets(AbstractQueries):
-    """Each unit is independently a target with the same probability; the others are observed."""
+def _as_groups(groups: Sequence[Hashable] | None) -> tuple[Hashable, ...] | None:
+    """A list of groups, checked, or None."""
+    if groups is None:
+        return None
+    if not isinstance(groups, (list, tuple)):
+        got = _checks.describe(groups)
+        raise TypeError(f"`groups` must be a list of groups of variables, got {got}.")
+    if not groups:
+        raise ValueError("`groups` must contain at least one group, got 0.")
+    return tuple(groups)
 
-    probability: float
-    groups: tuple[Hashable, ...] | None
 
-    def __init__(self, probability: float = 0.5, *, groups: Sequence[Hashable] | None = None):
-        """**Arguments:**
+class AbstractGrouped(AbstractQueries):
+    """Queries in which all units are targets or observed, or those of some groups of a graph."""
 
-        - `probability`: the probability that a unit is a target.
-        - `groups`: for a graph, the groups whose variables are targets or observed; variables of
-          other groups are neither. All groups by default. Missing values are always neither.
-        """
-        self.probability = probability
-        self.groups = as_groups(groups)
+    _: KW_ONLY
+    groups: tuple[Hashable, ...] | None = eqx.field(converter=_as_groups, default=None)
+
+    @abc.abstractmethod
+    def _targets(self, model: Any, members: Members, rows: int, key: PRNGKeyArray) -> Masks:
+        """Draws the targets of each row. Only those count that are `members` of the groups."""
+
+    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
+        members = _members(model, self.groups, "groups")
+        targets, own = self._targets(model, members, rows, key), members[None, :]
+        return Query(~targets & own, targets & own)
+
+
+class RandomTargets(AbstractGrouped):
+    """Each unit is independently a target with the same probability; the others are observed.
+
+    **Arguments:**
+
+    - `probability`: the probability that a unit is a target.
+    - `groups`: for a graph, the groups whose variables are targets or observed; variables of other
+      groups are neither. All groups by default. Missing values are always neither.
+    """
+
+    probability: float = 0.5
 
     def __check_init__(self):
         _checks.number("probability", self.probability, 0, 1, "(0, 1]")
 
-    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        targets = jax.random.bernoulli(key, self.probability, (rows, model.num_asked))
-        return _among(chosen(model, self.groups), targets)
+    def _targets(self, model: Any, members: Members, rows: int, key: PRNGKeyArray) -> Masks:
+        return jax.random.bernoulli(key, self.probability, (rows, members.size))
 
 
-class TargetCount(AbstractQueries):
-    """A fixed number of targets, chosen uniformly; all other units are observed."""
+class TargetCount(AbstractGrouped):
+    """A fixed number of targets, chosen uniformly; all other units are observed.
+
+    **Arguments:**
+
+    - `number`: the number of targets.
+    - `groups`: for a graph, the groups whose variables are targets or observed; variables of other
+      groups are neither. All groups by default. If the graph has hidden variables, name the groups
+      in the data: hidden targets do not count.
+    """
 
     number: int = eqx.field(static=True)
-    groups: tuple[Hashable, ...] | None
-
-    def __init__(self, number: int, *, groups: Sequence[Hashable] | None = None):
-        """**Arguments:**
-
-        - `number`: the number of targets.
-        - `groups`: for a graph, the groups whose variables are targets or observed; variables of
-          other groups are neither. All groups by default. If the graph has hidden variables, name
-          the groups in the data: hidden targets do not count.
-        """
-        self.number = number
-        self.groups = as_groups(groups)
 
     def __check_init__(self):
         _checks.count("number", self.number)
 
-    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        units = model.num_asked
-        members = chosen(model, self.groups)
-        most, what = units, "units"
-        if members is not None:
-            most, what = int(members.sum()), "variables of `groups`"
+    def _targets(self, model: Any, members: Members, rows: int, key: PRNGKeyArray) -> Masks:
+        most, what = int(members.sum()), "variables of `groups`" if self.groups else "units"
         if self.number > most:
             raise ValueError(f"`number` must be at most the {most} {what}, got {self.number}.")
-        place = jax.random.uniform(key, (rows, units))
-        if members is not None:
-            # All others come last.
-            place = jnp.where(members[None, :], place, jnp.full_like(place, 2))
-        order = place.argsort(-1).argsort(-1)
-        return _among(members, order < self.number)
+        place = jax.random.uniform(key, (rows, members.size))
+        # All others come last.
+        place = jnp.where(members[None, :], place, jnp.full_like(place, 2))
+        return place.argsort(-1).argsort(-1) < self.number
 
 
-class LeaveOneOut(AbstractQueries):
+class LeaveOneOut(AbstractGrouped):
     """One target; all other units are observed. Training with these queries is pseudo-likelihood if
     the model has no hidden units, the scale is 1 and evidence is strong enough to be certain. A
     [`ebmlearn.QueryModel`][] of binary units has another scale and weaker evidence by default.
+
+    **Arguments:**
+
+    - `groups`: for a graph, the groups whose variables are targets or observed; variables of other
+      groups are neither. All groups by default. If the graph has hidden variables, name the groups
+      in the data: hidden targets do not count.
     """
 
-    groups: tuple[Hashable, ...] | None
-
-    def __init__(self, *, groups: Sequence[Hashable] | None = None):
-        """**Arguments:**
-
-        - `groups`: for a graph, the groups whose variables are targets or observed; variables of
-          other groups are neither. All groups by default. If the graph has hidden variables, name
-          the groups in the data: hidden targets do not count.
-        """
-        self.groups = as_groups(groups)
-
-    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        return TargetCount(1, groups=self.groups)(model, rows, key=key)
+    def _targets(self, model: Any, members: Members, rows: int, key: PRNGKeyArray) -> Masks:
+        return TargetCount(1, groups=self.groups)._targets(model, members, rows, key)
 
 
-class BlockTargets(AbstractQueries):
-    """The targets are a block at a random place of an image; the rest is observed."""
+def _pair(name: str, x: Sequence[int] | Int[np.ndarray, "2"]) -> tuple[int, int]:
+    """A height and a width, checked."""
+    if not isinstance(x, (list, tuple, np.ndarray)) or np.ndim(x) != 1:
+        got = _checks.describe(x)
+        raise TypeError(f"`{name}` must be a pair, a height and a width, got {got}.")
+    if len(x) != 2:
+        raise ValueError(f"`{name}` must be a pair, a height and a width, got {len(x)} numbers.")
+    for k in x:
+        _checks.count(name, k)
+    return int(x[0]), int(x[1])
 
-    image: tuple[int, int] = eqx.field(static=True)
-    block: tuple[int, int] = eqx.field(static=True)
-    groups: tuple[Hashable, ...] | None
 
-    def __init__(
-        self,
-        image: tuple[int, int],
-        block: tuple[int, int],
-        *,
-        groups: Sequence[Hashable] | None = None,
-    ):
-        """**Arguments:**
+class BlockTargets(AbstractGrouped):
+    """The targets are a block at a random place of an image; the rest is observed.
 
-        - `image`: the height and width of an image, which is flattened row by row in the data.
-        - `block`: the height and width of the block.
-        - `groups`: for a graph, groups with one variable per pixel, such as the channels of a
-          [`ebmlearn.GridMRF`][]. The same block of each group is asked for given the rest;
-          variables of other groups are neither targets nor observed. By default all variables
-          together are one image. If the graph has hidden variables, name the groups in the data.
-        """
-        self.image = _height_and_width("image", image)
-        self.block = _height_and_width("block", block)
-        self.groups = as_groups(groups)
+    **Arguments:**
+
+    - `image`: the height and width of an image, which is flattened row by row in the data.
+    - `block`: the height and width of the block.
+    - `groups`: for a graph, groups with one variable per pixel, such as the channels of a
+      [`ebmlearn.GridMRF`][]. The same block of each group is asked for given the rest; variables
+      of other groups are neither targets nor observed. By default all variables together are one
+      image. If the graph has hidden variables, name the groups in the data.
+    """
+
+    image: tuple[int, int] = eqx.field(static=True, converter=functools.partial(_pair, "image"))
+    block: tuple[int, int] = eqx.field(static=True, converter=functools.partial(_pair, "block"))
 
     def __check_init__(self):
-        for name, x in (("image", self.image), ("block", self.block)):
-            for k in x:
-                _checks.count(name, k)
         if self.block[0] > self.image[0] or self.block[1] > self.image[1]:
             raise ValueError(f"`block` must fit in the image, {self.image}, got {self.block}.")
 
-    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        units = model.num_asked
+    def _targets(self, model: Any, members: Members, rows: int, key: PRNGKeyArray) -> Masks:
+        places = [np.arange(members.size)]
+        if self.groups is not None:
+            places = [
+                places_of(structure_of(model), group, "groups").reshape(-1) for group in self.groups
+            ]
         pixels = math.prod(self.image)
-        places = None
-        if self.groups is None:
-            if pixels != units:
+        for own in places:
+            if own.size != pixels:
                 raise ValueError(
-                    f"`image` must have {units} pixels, one per unit, or `groups` must be given for"
-                    f" a graph, got {self.image}."
+                    f"`image` must have {own.size} pixels, one for each unit or, with `groups`, for"
+                    f" each variable of a group, got {self.image}."
                 )
-        else:
-            places = places_in(model, self.groups)
-            for own in places:
-                if own.size != pixels:
-                    raise ValueError(
-                        f"`image` must have {own.size} pixels, one per variable of each group, got"
-                        f" {self.image}."
-                    )
         inside = []
         for own, length, size in zip(jax.random.split(key), self.image, self.block, strict=True):
             first = jax.random.randint(own, (rows, 1), 0, length - size + 1)
             at = jnp.arange(length)[None, :]
             inside.append((at >= first) & (at < first + size))
         block = (inside[0][:, :, None] & inside[1][:, None, :]).reshape(rows, pixels)
-        if places is None:
-            return _among(None, block)
-        targets = jnp.zeros((rows, units), bool)
+        targets = jnp.zeros((rows, members.size), bool)
         for own in places:
             targets = targets.at[:, own].set(block)
-        return _among(chosen(model, self.groups), targets)
+        return targets
 
 
 # Which units, or the groups of a graph.
@@ -215,40 +218,31 @@ class FixedTargets(AbstractQueries):
         - `observed`, `targets`: booleans `[units]`, the units that are observed and the units that
           are asked for; for a graph, lists of groups of variables.
         """
-        given: list[Any] = [_mask(observed), _mask(targets)]
-        pairs = list(zip(("observed", "targets"), given, strict=True))
-        if all(hasattr(x, "dtype") for x in given):
-            for name, x in pairs:
-                if x.dtype != np.bool_ or x.ndim != 1:
-                    got = _checks.describe(x)
-                    raise TypeError(f"`{name}` must be booleans of shape [units], got {got}.")
-            _checks.exact_shape("targets", given[1], given[0].shape, "as `observed` has")
-            self.observed, self.targets = map(np.asarray, given)
-            _check_apart(self.observed, self.targets)
-            return
-        for name, x in pairs:
-            if hasattr(x, "dtype"):
-                other = "targets" if name == "observed" else "observed"
-                got = _checks.describe(x)
-                raise TypeError(f"`{name}` must be a list of groups, as `{other}` is, got {got}.")
-            if not isinstance(x, (list, tuple)):
-                got = _checks.describe(x)
+        given = {"observed": _mask(observed), "targets": _mask(targets)}
+        are_masks = all(hasattr(x, "dtype") for x in given.values())
+        for (name, x), other in zip(given.items(), ("targets", "observed"), strict=True):
+            got = _checks.describe(x)
+            if are_masks and (x.dtype != np.bool_ or x.ndim != 1):
+                raise TypeError(f"`{name}` must be booleans of shape [units], got {got}.")
+            if not are_masks and not isinstance(x, (list, tuple)):
                 raise TypeError(
-                    f"`{name}` must be booleans, one per unit, or a list of groups, got {got}."
+                    f"`{name}` must be booleans, one per unit, or a list of groups, as `{other}`"
+                    f" must be, got {got}."
                 )
-        self.observed, self.targets = map(tuple, given)
+        one, two = map(np.asarray if are_masks else tuple, given.values())
+        if isinstance(one, np.ndarray) and isinstance(two, np.ndarray):
+            _checks.exact_shape("targets", two, one.shape, "as `observed` has")
+            _check_apart(one, two)
+        self.observed, self.targets = one, two
 
     def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        units = model.num_asked
         masks = []
         for name, x in (("observed", self.observed), ("targets", self.targets)):
-            if isinstance(x, tuple):
-                x = members_of(model, x, name)
-            _checks.exact_shape(name, x, (units,), "one value a unit")
-            masks.append(x)
+            masks.append(_members(model, x, name) if isinstance(x, tuple) else x)
+            _checks.exact_shape(name, masks[-1], (num_asked(model),), "one value a unit")
         if isinstance(self.targets, tuple):
             _check_apart(*masks)
-        return Query(*(jnp.broadcast_to(jnp.asarray(x), (rows, units)) for x in masks))
+        return Query(*(jnp.broadcast_to(jnp.asarray(x), (rows, x.size)) for x in masks))
 
 
 class MixedTargets(AbstractQueries):
@@ -272,11 +266,9 @@ class MixedTargets(AbstractQueries):
             raise TypeError(f"`parts` must be a list of distributions of queries, got {got}.")
         self.parts = tuple(as_queries(part, "parts") for part in parts)
         each = [1.0] * len(self.parts) if weights is None else weights
-        try:
-            each = list(each)
-        except TypeError:
+        if np.ndim(each) != 1:
             got = _checks.describe(weights)
-            raise TypeError(f"`weights` must be a list of numbers, got {got}.") from None
+            raise TypeError(f"`weights` must be a list of numbers, got {got}.")
         for x in each:
             _checks.number("weights", x, 0, math.inf, "(0, inf)")
         self.weights = tuple(map(float, each))
@@ -301,21 +293,9 @@ class _Function(AbstractQueries):
 
     function: Callable = eqx.field(static=True)
 
-    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
-        shape = (rows, model.num_asked)
-        drawn = self.function(shape, key=key)
-        if hasattr(drawn, "dtype"):
-            drawn = drawn, None
-        if not isinstance(drawn, tuple) or len(drawn) != 2:
-            raise TypeError(
-                f"`queries` must return booleans {shape}, or a pair of such arrays, got"
-                f" {_came(drawn)}."
-            )
-        observed = _booleans("observed", drawn[0], shape)
-        targets = ~observed if drawn[1] is None else _booleans("targets", drawn[1], shape)
-        none = ~targets.any()
-        targets = _error_if(targets, none, "`queries` must return at least one target, got none.")
-        return Query(observed, _error_if(targets, (observed & targets).any(), _BOTH))
+    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Any:
+        drawn = self.function((rows, num_asked(model)), key=key)
+        return (drawn, jnp.logical_not(drawn)) if hasattr(drawn, "dtype") else drawn
 
 
 def as_queries(queries: Any, name: str = "queries") -> AbstractQueries:
@@ -333,33 +313,35 @@ def as_queries(queries: Any, name: str = "queries") -> AbstractQueries:
 
 def draw(queries: AbstractQueries, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
     """A query for each row, checked."""
-    drawn = queries(model, rows, key=key)
-    shape = (rows, model.num_asked)
+    drawn, shape = queries(model, rows, key=key), (rows, num_asked(model))
+    is_function = isinstance(queries, _Function)
     if not isinstance(drawn, tuple) or len(drawn) != 2:
+        more = ", or one of those that are observed" if is_function else ""
         raise TypeError(
-            f"`queries` must return two arrays of booleans {shape}, observed and targets, got"
+            f"`queries` must return two arrays of booleans {shape}, observed and targets{more}, got"
             f" {_came(drawn)}."
         )
     observed = _booleans("observed", drawn[0], shape)
     targets = _booleans("targets", drawn[1], shape)
-    # The classes of this module return valid queries, or check them.
-    if type(queries).__module__ != __name__:
-        targets = _error_if(targets, (observed & targets).any(), _BOTH)
+    if is_function:
+        message = "`queries` must return at least one target, got none."
+        targets = _error_if(targets, ~targets.any(), message)
+    # The other classes of this module return valid queries, or check them.
+    if is_function or type(queries).__module__ != __name__:
+        message = "`queries` must return targets that are not observed, got some that are."
+        targets = _error_if(targets, (observed & targets).any(), message)
     return Query(observed, targets)
 
 
-def _booleans(name: str, x: Any, shape: tuple[int, int]) -> Bool[Array, "rows units"]:
-    if not hasattr(x, "dtype"):
-        raise TypeError(f"`queries` must return {name} as booleans {shape}, got {_came(x)}.")
-    if x.dtype != np.bool_ or x.shape != shape:
-        got = _checks.describe(x)
-        raise ValueError(f"`queries` must return {name} as booleans {shape}, got {got}.")
+def _booleans(name: str, x: Any, shape: tuple[int, int]) -> Masks:
+    is_array = hasattr(x, "dtype")
+    if not is_array or x.dtype != np.bool_ or x.shape != shape:
+        error = ValueError if is_array else TypeError
+        raise error(f"`queries` must return {name} as booleans {shape}, got {_came(x)}.")
     return jnp.asarray(x)
 
 
-def _error_if(
-    x: Bool[Array, "rows units"], wrong: Bool[Array, ""], message: str
-) -> Bool[Array, "rows units"]:
+def _error_if(x: Masks, wrong: Bool[Array, ""], message: str) -> Masks:
     """Raises at once if values are known, else at run time."""
     if _checks.is_concrete(wrong):
         if bool(wrong):
@@ -383,27 +365,15 @@ def _mask(x: Any) -> Any:
     return np.array(x) if listed and all(isinstance(k, (bool, np.bool_)) for k in x) else x
 
 
-def _height_and_width(name: str, x: Any) -> tuple[int, int]:
-    if not isinstance(x, (list, tuple, np.ndarray)) or np.ndim(x) != 1:
-        got = _checks.describe(x)
-        raise TypeError(f"`{name}` must be a pair, a height and a width, got {got}.")
-    if len(x) != 2:
-        raise ValueError(f"`{name}` must be a pair, a height and a width, got {len(x)} numbers.")
-    height, width = (int(k) if isinstance(k, np.integer) else k for k in x)
-    return height, width
+def _members(model: Any, groups: tuple[Hashable, ...] | None, name: str) -> Members:
+    """Which variables belong to some groups, all of them without groups."""
+    out = np.full(num_asked(model), groups is None)
+    for group in groups or ():
+        out[places_of(structure_of(model), group, name).reshape(-1)] = True
+    return out
 
 
-def _among(
-    members: Bool[np.ndarray, " variables"] | None, targets: Bool[Array, "rows units"]
-) -> Query:
-    """Targets, with all others observed; restricted to `chosen` variables if given."""
-    if members is None:
-        return Query(~targets, targets)
-    own = members[None, :]
-    return Query(~targets & own, targets & own)
-
-
-def _check_apart(observed: Bool[np.ndarray, " n"], targets: Bool[np.ndarray, " n"]) -> None:
+def _check_apart(observed: Members, targets: Members) -> None:
     if not targets.any():
         raise ValueError("`targets` must contain at least one unit, got none.")
     if (observed & targets).any():
@@ -418,8 +388,8 @@ def check_told(queries: AbstractQueries, model: Any, batch: Any) -> None:
     if asked is None or not isinstance(batch, Mapping):
         return
     if isinstance(asked, tuple):
-        asked = members_of(model, asked, "queries")
-    if not (asked & members_of(model, tuple(batch), "batch")).any():
+        asked = _members(model, asked, "queries")
+    if not (asked & _members(model, tuple(batch), "batch")).any():
         raise ValueError(
             "`queries` must have at least one target with a value in `batch`, got none."
         )

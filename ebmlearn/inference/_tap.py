@@ -1,7 +1,173 @@
-import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+"""Mean field of nonnegative units, naive and by the TAP equations: the fixed point, its derivative,
+and the free energy.
+"""
 
-from ._nonnegative import AbstractNonnegativeInference, Inverse, Moments, Terms, Wanted
+import abc
+from dataclasses import KW_ONLY
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, DTypeLike, Float, Int
+
+from ..factors import inner
+from ..models import AbstractPlainModel, Statistics
+from ..units import Rectified, rectified
+from ._base import AbstractInference, check_limits, limited, Limits, Problem, traced
+from ._beliefs import Beliefs, Found, Normal, Went
+
+
+# While it iterates, no unit's precision is taken to be less than this part of its own coupling.
+_FLOOR = 1e-3
+# What `tol="auto"` means.
+_TOL = {"float32": 2e-5, "float64": 1e-9}
+
+
+class Moments(NamedTuple):
+    """Where a fixed point is: means, variances, and the $\\Lambda$ of diagonal consistency, zero
+    but for I-SusP.
+    """
+
+    mean: Float[Array, " n"]
+    variance: Float[Array, " n"]
+    correction: Float[Array, " n"]
+
+
+class Inverse(NamedTuple):
+    """Couplings between units, $\\Lambda$, the largest error of a correlation that is left, and how
+    many steps it took.
+    """
+
+    weights: Float[Array, "n n"]
+    correction: Float[Array, " n"]
+    residual: Float[Array, ""]
+    steps: Int[Array, ""]
+
+
+class Wanted(NamedTuple):
+    """Moments and covariances that couplings have to give, the `ends` of those that may not be
+    zero, and how exactly and in how many steps at most.
+    """
+
+    at: Moments
+    covariance: Float[Array, "n n"]
+    ends: tuple[np.ndarray, np.ndarray]
+    tol: float
+    max_steps: int
+
+
+# The derivatives of means and of variances in the biases.
+Responses: TypeAlias = tuple[Float[Array, "n n"], Float[Array, "n n"]]
+State: TypeAlias = tuple[Moments, Responses | None]
+
+
+class Terms(eqx.Module):
+    """The parameters of a model in the form that the equations need, and its edges, or None if all
+    units are joined. Without `squares` they are those of naive mean field.
+    """
+
+    bias: Float[Array, " n"]
+    diagonal: Float[Array, " n"]
+    weights: Float[Array, "n n"]
+    squares: Float[Array, "n n"]
+    edges: tuple[tuple[int, int], ...] | None = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, model: AbstractPlainModel, second_order: bool = True) -> "Terms":
+        """Those of a model of one layer."""
+        (bias,), (units,), n = model.unary(), model.layers, model.layers[0].size
+        diagonal = units.precision  # pyright: ignore
+        weights, edges = jnp.zeros((n, n), bias.dtype), ()
+        for factor in inner(model.factors()):
+            weights, edges = -factor.weights, factor.edges
+        squares = weights**2 if second_order else jnp.zeros_like(weights)
+        return cls(bias, diagonal, weights, squares, edges)
+
+    def reaction(self, at: Moments) -> Float[Array, " n"]:
+        """$\\sum_j w_{ij}^2 (v_j - m_j^2) + \\Lambda_i$."""
+        return self.squares @ at.variance + at.correction
+
+    def fields(self, at: Moments) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """$l^*$ and $r^*$: eqs. (8) and (9), with $\\Lambda$ (16) and (17) as they should read."""
+        reaction = self.reaction(at)
+        linear = self.bias - self.weights @ at.mean - at.mean * reaction
+        return linear, self.diagonal - reaction
+
+    def units(self, at: Moments) -> Rectified:
+        """All units in the fields of the others, eqs. (6) and (7)."""
+        linear, precision = self.fields(at)
+        return rectified(linear, jnp.maximum(precision, _FLOOR * self.diagonal))
+
+    def sweep(self, at: Moments) -> Moments:
+        """The moments of all units in the fields of the others, without a correction."""
+        unit = self.units(at)
+        return Moments(unit.mean, unit.variance, jnp.zeros_like(at.correction))
+
+    def log_partition(self, at: Moments) -> Float[Array, ""]:
+        """Minus the free energy, eq. (4), with $\\Lambda$ (15)."""
+        (linear, precision), unit = self.fields(at), self.units(at)
+        m, s = at.mean, at.variance
+        v = s + m**2
+        alone = (linear - self.bias) * m - (precision - self.diagonal) * v / 2
+        pairs = m @ self.weights @ m / 2 - s @ self.squares @ s / 4
+        return (unit.log_partition - alone + at.correction * s / 2).sum() - pairs
+
+
+class AbstractNonnegativeInference(AbstractInference):
+    """Mean field for nonnegative units: damped sweeps over all units at once, up to a fixed point.
+    Beliefs can be differentiated with respect to the parameters, by the implicit function theorem.
+    `second_order` says whether the free energy has terms of that order in the couplings.
+    """
+
+    iterations: int | Int[Array, ""] = 1000
+    _: KW_ONLY
+    damping: float | Float[Array, ""] = 0.5
+    tol: float | Float[Array, ""] | Literal["auto"] | None = "auto"
+    takes = ("nonnegative",)
+    second_order: ClassVar[bool] = True
+
+    def __check_init__(self):
+        check_limits(self.iterations, self.damping, None if self.tol == "auto" else self.tol)
+
+    def _told(self, terms: Terms, start: Moments) -> Responses | None:
+        """The first responses, if sweeps propagate them."""
+        return None
+
+    def _sweep(
+        self, terms: Terms, at: Moments, told: Responses | None = None
+    ) -> tuple[Moments, Responses | None]:
+        """One undamped sweep, of the responses too if these are propagated."""
+        return terms.sweep(at), told
+
+    @abc.abstractmethod
+    def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
+        """Covariances at the fixed point, and whether they were found."""
+
+    @abc.abstractmethod
+    def _inverse(self, wanted: Wanted) -> Inverse:
+        """The couplings between units that give these covariances."""
+
+    def _limits(self, dtype: DTypeLike) -> tuple[Limits, Float[Array, ""]]:
+        return limited(self.iterations, self.tol, dtype), jnp.asarray(traced(self.damping, dtype))
+
+    def _beliefs(self, problem: Problem) -> Beliefs:
+        dtype = problem.model.dtype
+        # Numbers as arrays, so that new values compile nothing.
+        numbers = traced(self.iterations, jnp.int32), traced(self.damping, dtype)
+        tol = _TOL[dtype.name] if self.tol == "auto" else self.tol
+        own = eqx.tree_at(
+            lambda x: (x.iterations, x.damping, x.tol),
+            self,
+            (*numbers, None if tol is None else traced(tol, dtype)),
+            is_leaf=lambda x: x is None,
+        )
+        return _solved(own, problem)
+
+    def _statistics(self, problem: Problem) -> Statistics:
+        return moment_statistics(self._beliefs(problem))
 
 
 class NaiveMeanField(AbstractNonnegativeInference):
@@ -13,6 +179,13 @@ class NaiveMeanField(AbstractNonnegativeInference):
         ```python
         ebmlearn.NaiveMeanField()(nnbm).mean
         ```
+
+    **Arguments:**
+
+    - `iterations`: the largest number of sweeps. A new number needs no compilation.
+    - `damping`: the share of their old values that means and variances keep in a sweep.
+    - `tol`: stop when no mean or variance changes by a larger relative amount in a sweep; `"auto"`
+      is 2e-5 in float32 and 1e-9 in float64. None makes all sweeps.
     """
 
     second_order = False
@@ -40,6 +213,13 @@ class TAP(AbstractNonnegativeInference):
         beliefs = ebmlearn.TAP()(nnbm)
         beliefs.mean, beliefs.log_partition, beliefs.converged
         ```
+
+    **Arguments:**
+
+    - `iterations`: the largest number of sweeps. A new number needs no compilation.
+    - `damping`: the share of their old values that means and variances keep in a sweep.
+    - `tol`: stop when no mean or variance changes by a larger relative amount in a sweep; `"auto"`
+      is 2e-5 in float32 and 1e-9 in float64. None makes all sweeps.
     """
 
     def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
@@ -54,10 +234,117 @@ class TAP(AbstractNonnegativeInference):
         return Inverse(weights + weights.T, jnp.zeros_like(s), zero, jnp.zeros((), jnp.int32))
 
 
-NaiveMeanField.__init__.__doc__ = TAP.__init__.__doc__ = """**Arguments:**
+@eqx.filter_jit
+def _solved(inference: AbstractNonnegativeInference, problem: Problem) -> Beliefs:
+    terms = Terms.of(problem.model, inference.second_order)
+    # Units that are joined to nobody.
+    unit = rectified(terms.bias, terms.diagonal)
+    start = Moments(unit.mean, unit.variance, jnp.zeros_like(unit.mean))
+    at, (number, residual) = _fixed_point(inference, terms, start)
+    covariance, found = inference._covariance(terms, at)
+    _, precision = terms.fields(at)
+    limits, _ = inference._limits(start.mean.dtype)
+    positive = (precision > _FLOOR * terms.diagonal).all()
+    # A precision that is not positive belongs to no distribution. NaN is never converged.
+    good = (residual <= limits.tol) & positive & found & jnp.isfinite(covariance).all()
+    value, went = terms.log_partition(at), Went(good, number, residual)
+    name = type(inference).__name__
+    return real_beliefs(problem, Normal(at.mean, at.variance), covariance, value, went, name)
 
-- `iterations`: the largest number of sweeps. A new number needs no compilation.
-- `damping`: the share of their old values that means and variances keep in a sweep.
-- `tol`: stop when no mean or variance changes by a larger relative amount in a sweep; `"auto"` is
-  2e-5 in float32 and 1e-9 in float64. None makes all sweeps.
-"""
+
+def real_beliefs(
+    problem: Problem,
+    normal: Normal,
+    covariance: Float[Array, "n n"],
+    log_partition: Float[Array, ""],
+    went: Went,
+    name: str,
+) -> Beliefs:
+    """Beliefs about real units from their moments."""
+    model, (mean, variance) = problem.model, normal
+    products = covariance + mean[:, None] * mean[None, :]
+    own = jnp.eye(mean.shape[0], dtype=bool)
+    products = jnp.where(own, jnp.diag(variance + mean**2), products)
+    return Beliefs(
+        problem,
+        # There is one block, or none.
+        Found(log_partition, model.by_factor(tuple(products for _ in model.factors())), name),
+        log_odds=model.named([None]),
+        normal=normal,
+        covariance=covariance,
+        **went._asdict(),
+    )
+
+
+def moment_statistics(beliefs: Beliefs) -> Statistics:
+    """Beliefs about real units as learners need them: means, and the means of $x x^\\top$."""
+    went = beliefs.converged, beliefs.iterations, beliefs.residual
+    return Statistics(beliefs.means, beliefs.pairwise, (beliefs.second_moment,), *went)
+
+
+def _fixed_point(
+    inference: AbstractNonnegativeInference, terms: Terms, start: Moments
+) -> tuple[Moments, Any]:
+    """The fixed point of the sweeps, whose derivative is that of the equation it solves; the number
+    of sweeps, and the last change.
+    """
+    limits, damping = inference._limits(start.mean.dtype)
+
+    def residual(at: Moments) -> Moments:
+        return jax.tree.map(jnp.subtract, inference._sweep(terms, at)[0], at)
+
+    def step(old: State) -> tuple[State, Float[Array, ""]]:
+        new = inference._sweep(terms, *old)
+        return _guarded(damped(new, old, damping), old, _change(new, old))
+
+    def solve(_: Any, start: Moments) -> tuple[Moments, Any]:
+        (at, _), number, size = limits.iterate(step, (start, inference._told(terms, start)))
+        # What has no tangent comes along as a real number.
+        return at, (number.astype(size.dtype), size)
+
+    def tangent(linear: Any, right: Moments) -> Moments:
+        flat, unflat = jax.flatten_util.ravel_pytree(right)
+        columns = jax.vmap(
+            lambda x: jax.flatten_util.ravel_pytree(linear(unflat(x)))[0], out_axes=1
+        )(jnp.eye(flat.size, dtype=flat.dtype))
+        return unflat(jnp.linalg.solve(columns, flat))
+
+    at, aux = jax.lax.custom_root(residual, start, solve, tangent, has_aux=True)
+    number, size = jax.lax.stop_gradient(aux)
+    return at, (number.astype(jnp.int32), size)
+
+
+def damped(new: Any, old: Any, damping: Float[Array, ""]) -> Any:
+    return jax.tree.map(lambda x, y: x + damping * (y - x), new, old)
+
+
+def _guarded(new: State, old: State, size: Float[Array, ""]) -> tuple[State, Float[Array, ""]]:
+    """The new state and how much changed; or the old one and infinity, if any number of the new
+    one is not finite: what diverges stands still at the last numbers that can be held.
+    """
+    good = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(new)]).all()
+    kept = jax.tree.map(lambda x, y: jnp.where(good, x, y), new, old)
+    return kept, jnp.where(good, size, jnp.asarray(jnp.inf, size.dtype))
+
+
+def _change(new: State, old: State) -> Float[Array, ""]:
+    """The largest relative change of a mean or a variance, or of a correction against the variance
+    of its unit, or of a response. None of it depends on the scale of the units.
+    """
+    (at, told), (before, heard) = new, old
+    parts = [
+        at.mean / before.mean - 1,
+        at.variance / before.variance - 1,
+        (at.correction - before.correction) * before.variance,
+    ]
+    size = jnp.abs(jnp.stack(parts)).max()
+    if told is None or heard is None:
+        return size
+    return jnp.maximum(size, response_change(told, heard, at.variance))
+
+
+def response_change(
+    new: Responses, old: Responses, variance: Float[Array, " n"]
+) -> Float[Array, ""]:
+    """The largest change of a response of the means, in units of the standard deviations."""
+    return jnp.abs((new[0] - old[0]) / jnp.sqrt(variance[:, None] * variance[None, :])).max()

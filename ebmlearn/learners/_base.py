@@ -5,13 +5,27 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Batch, Key
 from ..estimate import error_rate, predict
-from ..inference import AbstractInference, is_off, MeanField
-from ..models import AbstractModel, AbstractPlainModel, refuse, Statistics
+from ..inference import AbstractInference, BP, is_off, MeanField
+from ..models import (
+    AbstractModel,
+    AbstractPlainModel,
+    complete,
+    complete_energies,
+    Evidence,
+    expected_energy,
+    if_complete,
+    Masks,
+    only_trained,
+    Problem,
+    refuse,
+    Statistics,
+    Told as States,
+)
 
 
 Model = TypeVar("Model", bound=AbstractModel)
@@ -39,11 +53,8 @@ def as_schedule(inference: Inference | Callable[[Any], AbstractInference]) -> In
     """An inference, or a schedule of them from a function."""
     if isinstance(inference, AbstractInference | Schedule):
         return inference
-    if not callable(inference):
-        raise TypeError(
-            "`inference` must be an inference such as `BP(iterations=10)`, or a function from the"
-            f" epoch to one, got {_checks.describe(inference)}."
-        )
+    wanted = "an inference such as `BP(iterations=10)`, or a function from the epoch to one"
+    _checks.function("inference", inference, wanted)
     return Schedule(function=inference)  # pyright: ignore
 
 
@@ -183,50 +194,77 @@ def only(trained: PyTree[bool], tree: PyTree) -> PyTree:
 
 class Told(NamedTuple):
     """What a batch tells, as `model.observe(batch)` gives it: the model given the features of the
-    batch, the visible states, and booleans for those that are observed, or None if all are.
+    batch, the states of visible groups, and booleans for those that are observed, or None if all
+    are.
     """
 
     model: AbstractPlainModel
-    seen: PyTree
-    observed: PyTree
+    seen: States
+    observed: Masks
 
     @classmethod
     def by(cls, model: AbstractModel, batch: Batch) -> "Told":
         """What a batch tells of a model."""
-        return cls(*model.observe(batch))  # pyright: ignore
+        found, seen, observed = model.observe(batch)
+        if not isinstance(found, AbstractPlainModel):
+            refuse(found, "be a plain one for this learner")
+        return cls(found, seen, observed)
 
     @property
     def rows(self) -> int:
         """How many rows the batch has."""
         return jax.tree.leaves(self.seen)[0].shape[0]
 
+    def held(self) -> Problem:
+        """The problem in which all units that are observed are fixed, over which mixed-product
+        maximises.
+        """
+        evidence, masks = [], self.observed or (None,) * len(self.seen)
+        for units, x, mask in zip(self.model.layers, self.seen, masks, strict=True):
+            if x is None:
+                evidence.append(None)
+                continue
+            states = units.decode(x)
+            mask = jnp.ones(states.shape, bool) if mask is None else mask
+            if units.numbered:
+                evidence.append(Evidence(jnp.where(mask, states, -1)))
+            else:
+                evidence.append(Evidence(states, mask))
+        return Problem(self.model, tuple(evidence), self.outputs(), trusted=True)
+
+    def outputs(self) -> Bool[Array, "rows units"] | None:
+        """Which units data tell, where that is not the same in all rows."""
+        return jnp.concatenate(self.observed, -1) if self.model.grouped else None  # pyright: ignore
+
     def posterior(self, inference: AbstractInference, mode: bool = False) -> Statistics:
         """Expected statistics given what is seen, or those of the most likely hidden units: by
-        formula where there is one, else by an inference with what is seen held.
+        formula where there is one, else by an inference with what is seen held. Belief propagation
+        takes the place of mean field if factors exclude configurations.
         """
-        return self.model.if_complete(
-            self.seen,
+        turns = self.model.turns
+        if isinstance(inference, MeanField) and turns is not None and turns.no_moves() is not None:
+            inference = BP(50, tol=1e-3)
+        return if_complete(
+            self.model,
             self.observed,
-            lambda: self.model.complete(self.seen, mode),
-            lambda: inference.statistics_of(self.model.holding(self.seen, self.observed)),
+            lambda: complete(self.model, self.seen, mode),
+            lambda: inference.statistics_of(self.held()),
         )
 
     def free_energy(self, inference: AbstractInference) -> Float[Array, " batch"]:
         """Minus the log-potential of what is seen, hidden units summed out: by formula where there
         is one, else by an inference with what is seen held.
         """
-        return self.model.if_complete(
-            self.seen,
+        return if_complete(
+            self.model,
             self.observed,
-            lambda: self.model.complete_energies(self.seen),
-            lambda: (
-                -inference.beliefs_of(self.model.holding(self.seen, self.observed)).log_partition
-            ),
+            lambda: complete_energies(self.model, self.seen),
+            lambda: -inference.beliefs_of(self.held()).log_partition,
         )
 
     def no_gaps(self, learner: AbstractLearner) -> None:
         """Raises `ValueError` if values of the data are missing."""
-        if self.model.has_gaps(self.observed):
+        if self.observed is not None and not self.model.grouped:
             name = type(learner).__name__
             raise ValueError(
                 f"`batch` must hold no missing values for {name}, got NaN: use MLE, SAP or"
@@ -236,7 +274,7 @@ class Told(NamedTuple):
     def one_visible(self, learner: AbstractLearner) -> None:
         """Raises an error if values are missing, or several layers of the model are visible."""
         self.no_gaps(learner)
-        if isinstance(self.seen, tuple) and len(self.seen) > 1:
+        if not self.model.grouped and len(self.model.variables.seen) > 1:
             wanted = f"have one visible layer for {type(learner).__name__}"
             refuse(self.model, wanted, "take SAP or CD")
 
@@ -262,9 +300,7 @@ class AbstractContrastive(AbstractLearner):
     weight_decay: eqx.AbstractVar[float]
 
     def __check_init__(self):
-        if not isinstance(self.centred, bool):
-            got = _checks.describe(self.centred)
-            raise TypeError(f"`centred` must be a boolean, got {got}.")
+        _checks.instance("centred", self.centred, bool, "a boolean")
         _checks.number("weight_decay", self.weight_decay, 0, float("inf"), "[0, inf)")
 
     def trained(self, model: AbstractModel) -> PyTree[bool]:
@@ -334,8 +370,8 @@ def _step(
     positive, negative, loss, accepted = phases
 
     def contrast(model: Model) -> Float[Array, ""]:
-        given = Told.by(model, batch).model
-        return given.expected_energy(positive) - given.expected_energy(negative)
+        given = only_trained(Told.by(model, batch).model)
+        return expected_energy(given, positive) - expected_energy(given, negative)
 
     # By filter: the wires of a graph are integers.
     gap, gradient = eqx.filter_value_and_grad(contrast)(model)

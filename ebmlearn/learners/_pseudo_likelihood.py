@@ -45,7 +45,7 @@ def _step(learner: PseudoLikelihood, model: Model, batch: Batch) -> tuple[Model,
         told = Told.by(model, batch)
         require_conditionals(told.model, "PseudoLikelihood")
         told.no_gaps(learner)
-        return -pseudo_log_likelihood_of(told.model, told.seen).mean()
+        return -pseudo_log_likelihood_of(told.model, told.seen, told.observed).mean()
 
     # By filter: the wires of a graph are integers.
     value, gradient = eqx.filter_value_and_grad(loss)(model)

@@ -87,9 +87,7 @@ class QueryTraining(AbstractLearner):
         if self.iterations is not None:
             _checks.count("iterations", self.iterations)
         for name in _NUMBERS:
-            if not isinstance(getattr(self, name), bool):
-                got = _checks.describe(getattr(self, name))
-                raise TypeError(f"`{name}` must be a boolean, got {got}.")
+            _checks.instance(name, getattr(self, name), bool, "a boolean")
 
     def init(self, model: AbstractModel, *, key: Key) -> None:
         """Nothing: this learner carries no state."""
@@ -166,10 +164,8 @@ class _Entropy(AbstractComparedMetric):
 
 
 def _checked(model: AbstractModel) -> QueryModel:
-    if not isinstance(model, QueryModel):
-        got = _checks.describe(model)
-        raise TypeError(f"`model` must be a QueryModel, such as `QueryModel(rbm)`, got {got}.")
-    return model
+    _checks.instance("model", model, QueryModel, "a QueryModel, such as `QueryModel(rbm)`")
+    return model  # pyright: ignore
 
 
 @eqx.filter_jit

@@ -1,18 +1,28 @@
 from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Key
 from ..inference import NUMBER
-from ..models import AbstractModel, require_chains
+from ..models import (
+    AbstractModel,
+    marginal_energies,
+    refuse,
+    require_chains,
+    require_fields,
+    statistics,
+    summed,
+)
 from ..samplers import (
     AbstractSampler,
+    after_steps,
     followed,
     Gibbs,
     require_sampler,
@@ -58,7 +68,8 @@ class SAP(AbstractInferring, AbstractContrastive):
     - `num_chains`: the number of chains.
     - `steps`: the number of steps of the sampler between two updates.
     - `inference`: the inference of the hidden units given the visible ones, for models without a
-      formula for them, such as a DBM. Mean field by default.
+      formula for them, such as a DBM. Mean field by default, in whose place belief propagation is
+      used for graphs whose factors exclude configurations.
     - `persistent`: False starts all chains at random before each update. The learned model is then
       made for such short chains (Nijkamp et al. 2019).
     - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
@@ -78,9 +89,7 @@ class SAP(AbstractInferring, AbstractContrastive):
         require_sampler(self.sampler)
         _checks.count("num_chains", self.num_chains)
         _checks.count("steps", self.steps)
-        if not isinstance(self.persistent, bool):
-            got = _checks.describe(self.persistent)
-            raise TypeError(f"`persistent` must be a boolean, got {got}.")
+        _checks.instance("persistent", self.persistent, bool, "a boolean")
 
     def init(self, model: AbstractModel, *, key: Key) -> PyTree:
         """The chains, at random states."""
@@ -100,7 +109,7 @@ class SAP(AbstractInferring, AbstractContrastive):
         state, info = self.sampler.step(model, state, key=keys[-1])
         state = followed(state, model)
         positive = told.posterior(self.decoder(epoch))
-        negative = model.sampled_statistics(state.units, True)
+        negative = statistics(model, model.encode(state.units), summed(model))
         return Phases(positive, negative, accepted=share_accepted(info)), state
 
 
@@ -187,15 +196,114 @@ class TransSAP(AbstractInferring, AbstractContrastive):
         chains, accepted = jax.lax.cond(due, run, lambda chains: (chains, nan), chains)
         chains, _ = Gibbs().step(model, chains, key=two)
         positive = told.posterior(self.decoder(epoch))
-        negative = model.sampled_statistics(chains.units, True)
+        negative = statistics(model, model.encode(chains.units), summed(model))
         phases = Phases(positive, negative, accepted=accepted)
         return phases, TransSAPState(chains, updates + 1)
+
+
+class MCMCMLEState(NamedTuple):
+    """The chains, the model they were drawn from, and how many updates there were."""
+
+    chains: PyTree
+    reference: Any
+    updates: Int[Array, ""]
+
+
+class MCMCMLE(AbstractInferring, AbstractContrastive):
+    """Markov chain Monte Carlo maximum likelihood (Geyer 1991; Salakhutdinov 2009, section 2.2). It
+    draws configurations from a reference model $\\theta_0$ and weights them by
+    $p_\\theta(x) / p_{\\theta_0}(x)$ while the model $\\theta$ changes. With each update fewer
+    configurations carry the weight, so they must be drawn again from time to time; `info.accepted`
+    is the share that effectively counts.
+
+    !!! example
+
+        ```python
+        ebmlearn.MCMCMLE(num_chains=1000, steps=1000, refresh=1000)
+        ```
+
+    **Arguments:**
+
+    - `sampler`: the sampler of the configurations; Gibbs by default.
+    - `num_chains`: the number of configurations, one from each chain.
+    - `steps`: the number of steps of the sampler before the configurations are taken. The chains
+      continue from their last states.
+    - `refresh`: the number of updates after which configurations are drawn again; None draws them
+      only once, before the first update.
+    - `inference`, `centred`, `weight_decay`: as for [`ebmlearn.SAP`][].
+    """
+
+    sampler: AbstractSampler = eqx.field(default_factory=Gibbs)
+    _: KW_ONLY
+    num_chains: int = eqx.field(static=True, default=100)
+    steps: int = eqx.field(static=True, default=1000)
+    refresh: int | None = eqx.field(static=True, default=1000)
+    inference: Inference = eqx.field(default_factory=mean_field, converter=as_schedule)
+    centred: bool = eqx.field(static=True, default=False)
+    weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
+    maximises: ClassVar[str] = "nothing"
+
+    def __check_init__(self):
+        require_sampler(self.sampler)
+        _checks.count("num_chains", self.num_chains)
+        _checks.count("steps", self.steps)
+        if self.refresh is not None:
+            _checks.count("refresh", self.refresh)
+
+    def init(self, model: AbstractModel, *, key: Key) -> MCMCMLEState:
+        """The chains, at random states; the first step moves them."""
+        chains = start(model, self.sampler, self.num_chains, key)
+        if not require_fields(model, "MCMCMLE").finite:
+            refuse(model, "have units of finitely many states for MCMCMLE")
+        return MCMCMLEState(chains, model, jnp.zeros((), jnp.int32))
+
+    def phases(
+        self, told: Told, state: MCMCMLEState, *, key: PRNGKeyArray, epoch: Int[Array, ""]
+    ) -> tuple[Phases, MCMCMLEState]:
+        model, (chains, reference, updates) = require_fields(told.model, "MCMCMLE"), state
+        due = updates == 0 if self.refresh is None else updates % self.refresh == 0
+
+        def draw(chains: PyTree, reference: Any) -> tuple[PyTree, Any]:
+            return after_steps(self.sampler, model, chains, key, self.steps), model
+
+        chains, reference = jax.lax.cond(due, draw, lambda *kept: kept, chains, reference)
+        layers = model.encode(chains.units)
+        moved = marginal_energies(reference, layers) - marginal_energies(model, layers)
+        weights = jax.nn.softmax(moved)
+        negative = statistics(model, layers, summed(model), weights)
+        positive = told.posterior(self.decoder(epoch))
+        effective = 1 / (self.num_chains * (weights**2).sum())
+        phases = Phases(positive, negative, accepted=effective)
+        return phases, MCMCMLEState(chains, reference, updates + 1)
 
 
 def start(model: AbstractModel, sampler: AbstractSampler, num_chains: int, key: Key) -> PyTree:
     """Chains that persist: a CRBM would need its own for every row of features."""
     require_chains(model, "chains that persist")
     return sampler.init(model, num_chains, key=key)
+
+
+def robbins_monro(rate: float, hold: int, a: float, b: float) -> optax.Schedule:
+    """A learning rate of `rate` for `hold` steps, then $a / (b + t)$ with $t$ counted from there
+    (Salakhutdinov 2009). Its sum diverges and the sum of its squares converges, as stochastic
+    approximation requires.
+
+    !!! example
+
+        ```python
+        optax.sgd(ebmlearn.robbins_monro(0.01, hold=10_000, a=10, b=1000))
+        ```
+    """
+    _checks.number("rate", rate, 0, float("inf"), "(0, inf)")
+    _checks.count("hold", hold, 0)
+    _checks.number("a", a, 0, float("inf"), "(0, inf)")
+    _checks.number("b", b, 0, float("inf"), "(0, inf)")
+
+    def schedule(step):
+        t = jnp.maximum(jnp.asarray(step) - hold, 0).astype(jnp.float32)
+        return jnp.where(jnp.asarray(step) < hold, jnp.float32(rate), a / (b + t))
+
+    return schedule
 
 
 # The better-known name.

@@ -10,14 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from .. import _checks
 from .._types import AnyArray
-from ..inference import (
-    AbstractNonnegativeInference,
-    Exact,
-    ISusP,
-    Moments,
-    own_fields,
-    Wanted,
-)
+from ..inference import AbstractNonnegativeInference, Exact, ISusP, Moments, own_fields, Wanted
 from ..models import copositivity, NNBM, Statistics
 from ..units._rectified import rectified
 
@@ -80,11 +73,8 @@ def solve_moments(
     variance of a unit is not below the square of its mean: no rectified Gaussian is that spread
     out. The function warns if the couplings are not copositive; `model.project()` makes them so.
     """
-    if not isinstance(inference, (AbstractNonnegativeInference, Exact)):
-        got = _checks.describe(inference)
-        raise TypeError(
-            f"`inference` must be an inference for an NNBM, such as `ISusP()`, got {got}."
-        )
+    wanted = "an inference for an NNBM, such as `ISusP()`"
+    _checks.instance("inference", inference, (AbstractNonnegativeInference, Exact), wanted)
     _checks.count("max_steps", max_steps)
     mean, covariance = _moments(statistics)
     n, dtype = mean.shape[0], mean.dtype
@@ -167,7 +157,8 @@ def _solved(
     s = jnp.diagonal(covariance)
     linear, precision = own_fields(mean, s)
     at = Moments(mean, s, jnp.zeros_like(mean))
-    inverse = search._inverse(Wanted(at, covariance, like.pairs, tol / 10, max_steps))
+    wanted = Wanted(at, covariance, like.pairs, tol / 10, max_steps)
+    inverse = search._inverse(wanted)
     # Eqs. (16) and (17) the other way round.
     reaction = inverse.weights**2 @ s + inverse.correction
     bias = linear + inverse.weights @ mean + mean * reaction
@@ -176,9 +167,7 @@ def _solved(
     residual, steps = jnp.maximum(inverse.residual, apart), inverse.steps
     if exact:
         alone = _with(like, jnp.diag(precision), linear)
-        model, residual, steps = _by_parameters(
-            model, alone, inference, mean, covariance, tol, max_steps
-        )
+        model, residual, steps = _by_parameters(model, alone, inference, wanted)
     converged = (residual <= tol) & (model.diagonal > 0).all()
     return MomentMatch(model, converged, steps, residual)
 
@@ -189,16 +178,10 @@ def _with(model: NNBM, couplings: Float[Array, "n n"], bias: Float[Array, " n"])
 
 
 def _by_parameters(
-    model: NNBM,
-    alone: NNBM,
-    inference: Exact,
-    mean: Float[Array, " n"],
-    covariance: Float[Array, "n n"],
-    tol: float,
-    max_steps: int,
+    model: NNBM, alone: NNBM, inference: Exact, wanted: Wanted
 ) -> tuple[NNBM, Float[Array, ""], Int[Array, ""]]:
     """Newton's method on all parameters, from those of another inference."""
-    first, second = model.pairs
+    (mean, *_), covariance, (first, second), tol, max_steps = wanted
     scale = jnp.sqrt(jnp.diagonal(covariance))
 
     def build(y: Any) -> NNBM:
@@ -218,7 +201,7 @@ def _by_parameters(
     model = jax.tree.map(lambda x, y: jnp.where(good, x, y), model, alone)
     start = model.project()
     y = start.bias, start.diagonal, start.couplings[first, second]
-    solver = optx.LevenbergMarquardt(rtol=tol / 10, atol=tol / 10)
+    solver = optx.LevenbergMarquardt(rtol=tol, atol=tol)
     found = optx.root_find(gap, solver, y, max_steps=max_steps, throw=False)
     left = jnp.concatenate(jax.tree.map(jnp.abs, gap(found.value, None))).max()
     return build(found.value), left, jnp.asarray(found.stats["num_steps"], jnp.int32)

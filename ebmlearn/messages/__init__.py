@@ -11,7 +11,6 @@ from ._assembly import (
     form_of as form_of,
     MAKERS as MAKERS,
     moderate as moderate,
-    names_of as names_of,
     Outline as Outline,
     outline as outline,
     probabilities as probabilities,
@@ -29,7 +28,13 @@ from ._edge import (
 )
 from ._engine import Engine as Engine, Expected as Expected, State as State
 from ._expectation import Given as Given, Moments as Moments
-from ._forms import Heard as Heard, Scores as Scores, Sums as Sums
+from ._forms import (
+    AbstractSent as AbstractSent,
+    Damp as Damp,
+    Heard as Heard,
+    Scores as Scores,
+    Sums as Sums,
+)
 from ._odds import OddsSent as OddsSent
-from ._sent import AbstractSent as AbstractSent, Damp as Damp
+from ._sent import TablesSent as TablesSent
 from ._types import Form as Form, Product as Product, Schedule as Schedule, Start as Start

@@ -5,7 +5,7 @@ import contextvars
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -16,28 +16,28 @@ from .. import _checks
 from .._sentinels import LIMIT
 from .._types import AnyArray
 from ..factors import AbstractFactor, Dense, Lattice, Tables
-from ..models import AbstractPlainModel
-from ..models._base import only_trained
-from ..models._sides import two_sides
+from ..models import AbstractPlainModel, only_trained, two_sides
 from ..units import AbstractUnits, Binary
 from ._edge import odds_serve
 from ._engine import Engine
 from ._expectation import Gaussians, GaussianSent
-from ._forms import AbstractForm, AbstractNumbered, LogOdds, Scores
+from ._forms import AbstractForm, AbstractNumbered, AbstractSent, LogOdds, Maximised, Scores
 from ._neighbours import is_narrow, LatticeSent
 from ._odds import OddsSent
-from ._sent import AbstractSent, DenseSent, TablesSent
-from ._types import Form, Product, Rule, Schedule
+from ._sent import DenseSent, TablesSent
+from ._types import Form, Product, Schedule
 
 
 class Site(NamedTuple):
-    """Where a factor stands: what its messages need to know of a model and of an inference."""
+    """Where a factor stands: what its messages need to know of a model and of an inference.
+    `maximised` says over which units of each group messages maximise: all, none, or a mask.
+    """
 
     units: Mapping[str, AbstractUnits]
     numbers: Mapping[str, int]
     forms: tuple[AbstractForm, ...]
     sides: tuple[int, ...] | None
-    maximised: tuple[int, ...]
+    maximised: tuple[Any, ...]
     product: Product
     form: Form
     schedule: Schedule
@@ -49,16 +49,16 @@ class Site(NamedTuple):
         """The numbers of the groups that a factor joins."""
         return tuple(self.numbers[group] for group in factor.groups)
 
-    def rules(self, factor: AbstractFactor) -> tuple[Rule, ...]:
-        """How each end of a factor sends."""
-        ends = self.ends(factor)
+    def masks(self, ends: Iterable[int] | None = None) -> Maximised:
+        """Over which units of some groups, or of each, mixed-product maximises; None for other
+        products.
+        """
         if self.product != "mixed":
-            return (self.product,) * len(ends)
+            return None
+        sizes = [own.size for own in self.units.values()]
         return tuple(
-            "sum"
-            if end not in self.maximised
-            else ("max" if all(other in self.maximised for other in ends) else "plug")
-            for end in ends
+            jnp.broadcast_to(jnp.asarray(self.maximised[k]), sizes[k])
+            for k in (range(len(sizes)) if ends is None else ends)
         )
 
 
@@ -73,12 +73,12 @@ def _tables(factor: Tables, site: Site) -> TablesSent:
         forms=tuple(site.forms[end] for end in ends),  # pyright: ignore
         ends=ends,
         product=site.product,
-        rules=site.rules(factor),
+        maximised=site.masks(ends),
     )
 
 
 def _dense(factor: Dense, site: Site) -> AbstractSent:
-    ends, rules = site.ends(factor), site.rules(factor)
+    ends = site.ends(factor)
     units: list[Any] = [site.units[group] for group in factor.groups]
     families = [u.family for u in units]
     if families == ["binary", "binary"]:
@@ -86,7 +86,7 @@ def _dense(factor: Dense, site: Site) -> AbstractSent:
         leader = site.sides[ends[0]] if in_place and site.sides is not None else None
         # Odds that are damped are not.
         form = "log-odds" if site.is_damped else site.form
-        how = form, site.product, rules, leader
+        how = form, site.product, tuple(site.maximised[end] for end in ends), leader
         return OddsSent(factor.weights, site.beta, ends, *how)  # pyright: ignore
     if set(families) == {"gaussian", "binary"}:
         real = families.index("gaussian")
@@ -105,15 +105,16 @@ def _dense(factor: Dense, site: Site) -> AbstractSent:
         forms=tuple(site.forms[end] for end in ends),  # pyright: ignore
         ends=ends,
         product=site.product,
-        rules=rules,
+        maximised=site.masks(ends),
     )
 
 
 def _lattice(factor: Lattice, site: Site, *more: Lattice) -> LatticeSent:
     alone = [group for group in factor.groups if group in site.leaves and not any(factor.offset)]
     leaf = site.numbers[alone[-1]] if alone else None
-    ends, form, product = site.ends(factor), site.form, site.product
-    return LatticeSent((factor, *more), ends, form, product, leaf, site.beta)
+    ends = site.ends(factor)
+    how = ends, site.form, site.product, site.masks(ends), leaf, site.beta
+    return LatticeSent((factor, *more), *how)
 
 
 # From the class of a factor to what makes its messages. Hosts add those of their own factors.
@@ -133,17 +134,17 @@ def _parts(factors: tuple[AbstractFactor, ...], site: Site) -> Iterator[Abstract
         yield MAKERS[type(first)](first, site, *(factor for _, factor in more))
 
 
-def names_of(model: Any) -> tuple[str, ...]:
-    """The names of the groups of a model."""
-    return getattr(model, "group_names", None) or model.names
-
-
 class Outline(NamedTuple):
     """What messages need to know about a model. Its factors are built once."""
 
-    name: str
+    kind: str
     units: Mapping[str, AbstractUnits]
     factors: tuple[AbstractFactor, ...]
+
+    @property
+    def name(self) -> str:
+        """The kind of model, as errors say it."""
+        return _checks.article(self.kind)
 
     @property
     def is_real(self) -> bool:
@@ -168,11 +169,11 @@ class Outline(NamedTuple):
         """
         names = list(self.units)
         joined = [tuple(names.index(group) for group in f.groups) for f in self.factors]
-        if any(len(ends) > 2 or (len(ends) == 2 and ends[0] == ends[1]) for ends in joined):
+        # A factor of one unit sends to its own group, whoever's turn it is.
+        if any(len(ends) != 2 or ends[0] == ends[1] for ends in joined):
             return None
-        pairs = [ends for ends in joined if len(ends) == 2]
-        sides = two_sides(len(names), pairs)
-        return None if any(sides[a] == sides[b] for a, b in pairs) else tuple(sides)
+        sides = two_sides(len(names), joined)
+        return None if any(sides[a] == sides[b] for a, b in joined) else tuple(sides)
 
     @property
     def size(self) -> int:
@@ -214,11 +215,6 @@ class Outline(NamedTuple):
         tables = [f for f in self.factors if not isinstance(f, Dense)]
         if not tables:
             return
-        if product == "mixed":
-            raise ValueError(
-                f'`product` must be "sum" or "max" for messages of {self.name}, got "mixed": take'
-                ' `Exact(product="mixed")`, or `LSSVM` to train it.'
-            )
         arrays = [x for factor in tables for x in factor.parameters if x.size]
         if not known or not _checks.is_concrete(arrays) or float(temperature) >= 1:
             return
@@ -243,9 +239,9 @@ class Outline(NamedTuple):
 
 def outline(model: Any) -> Outline:
     """What messages need to know about a model."""
-    units = dict(zip(names_of(model), model.layers, strict=True))
+    units = dict(zip(model.names, model.layers, strict=True))
     # On the class: Equinox wraps each method of an instance in a new module.
-    return Outline(_checks.article(type(model).__name__), units, type(model).factors(model))
+    return Outline(type(model).__name__, units, type(model).factors(model))
 
 
 def serves(model: Any) -> bool:
@@ -262,16 +258,26 @@ def engine(
     damping: Float[AnyArray, ""] | None = None,
     temperature: Float[AnyArray, ""],
     leaves: bool = True,
+    outputs: Bool[Array, " variables"] | None = None,
 ) -> Engine:
     """The messages of a model at a temperature. With `leaves`, groups that hear nothing before the
-    end are left alone until then.
+    end are left alone until then. `outputs` are the variables over which mixed-product maximises;
+    without them, the units of the visible groups.
     """
-    names, sides = names_of(model), outline(model).sides
+    names, sides = model.names, outline(model).sides
     factors = only_trained(model).factors("max" if product == "max" else "sum")
     beta = jnp.asarray(1 / temperature)
     units = dict(zip(names, model.layers, strict=True))
     forms = tuple(_form(name, units, factors) for name in names)
-    maximised = tuple(model.seen) if product == "mixed" else ()
+    maximised: tuple[Any, ...] = (product == "max",) * len(names)
+    if product == "mixed":
+        # What is maximised over sends what it has heard.
+        leaves = False
+        maximised = (
+            tuple(k in model.variables.seen for k in range(len(names)))
+            if outputs is None
+            else tuple(_split(model.layers, outputs, -1))
+        )
     numbers = {name: k for k, name in enumerate(names)}
     joined = Counter(group for factor in factors for group in set(factor.groups))
     alone = {name for name in names if leaves and schedule == "flooding" and joined[name] == 1}
@@ -283,9 +289,9 @@ def engine(
         factors=tuple(factor.tempered(beta) for factor in factors),
         damping=None if damping is None else jnp.asarray(damping),
         temperature=temperature,
+        maximised=site.masks(),
         names=names,
         sides=sides,
-        maximised=maximised,
         product=product,
         schedule=schedule,
     )
@@ -351,9 +357,9 @@ def probabilities(
     units: tuple[Any, ...], p: Float[Array, "*batch variables most"]
 ) -> tuple[Float[Array, "..."], ...]:
     """Probabilities of all states as means, by group."""
-    parts = zip(units, _split(units, p), strict=True)
+    parts = zip(units, _split(units, p, -2), strict=True)
     return tuple(x[..., 1] if isinstance(own, Binary) else x[..., : own.number] for own, x in parts)
 
 
-def _split(units: tuple[Any, ...], x: Array) -> list[Array]:
-    return jnp.split(x, np.cumsum([own.size for own in units])[:-1], axis=-2)
+def _split(units: tuple[Any, ...], x: Array, axis: int) -> list[Array]:
+    return jnp.split(x, np.cumsum([own.size for own in units])[:-1], axis=axis)

@@ -11,10 +11,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .._sentinels import EXCLUDED
 from .._types import AnyArray
 from ..factors import AbstractFactor
-from ..models._problem import Instance
-from ._forms import AbstractForm, AbstractNumbered, Heard, reduced, Sums
+from ..models import Instance
+from ._forms import AbstractForm, AbstractNumbered, AbstractSent, Heard, reduced, Sums
 from ._odds import OddsSent, several_sweeps
-from ._sent import AbstractSent
 from ._types import Product, Schedule, Start
 
 
@@ -45,7 +44,7 @@ class Engine(eqx.Module):
     the schedule `layers`, those on side 0 and then those on side 1; what messages are, the `parts`
     know, and what they add up to, the `forms` of the groups.
 
-    `maximised` are the groups that mixed-product maximises over.
+    `maximised` says over which units of each group mixed-product maximises.
     """
 
     parts: tuple[AbstractSent, ...]
@@ -53,9 +52,9 @@ class Engine(eqx.Module):
     factors: tuple[AbstractFactor, ...]
     damping: Float[AnyArray, ""] | None
     temperature: Float[AnyArray, ""]
+    maximised: tuple[Bool[Array, " _"], ...] | None
     names: tuple[str, ...] = eqx.field(static=True)
     sides: tuple[int, ...] | None = eqx.field(static=True)
-    maximised: tuple[int, ...] = eqx.field(static=True)
     product: Product = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
 
@@ -348,13 +347,16 @@ class Engine(eqx.Module):
         return [part.inward(own, heard) for part, own in pairs]
 
     def _plugged(self, state: State, instance: Instance) -> Instance:
-        """Mixed-product: the maximised groups held at their most likely states."""
-        if not self.maximised:
+        """Mixed-product: the maximised units held at their most likely states."""
+        if self.maximised is None:
             return instance
-        clamp = list(instance.clamp)
-        for k in self.maximised:
-            form = self.numbered[k]
-            clamp[k] = form.chosen(form.held(state.fields[k], clamp[k]))
+        clamp = []
+        for form, mask, field, own in zip(
+            self.numbered, self.maximised, state.fields, instance.clamp, strict=True
+        ):
+            chosen = form.chosen(form.held(field, own))
+            free = jnp.full_like(chosen, form.unheld) if own is None else own
+            clamp.append(jnp.where(mask, chosen, free))
         return instance._replace(clamp=tuple(clamp))
 
     def _both_ways(self, state: State, instance: Instance) -> tuple[list, list, Instance]:

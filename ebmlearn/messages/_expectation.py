@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from ._forms import AbstractForm, Heard, Sums
-from ._sent import AbstractSent, Damp
+from ._forms import AbstractForm, AbstractSent, Damp, Heard, Sums
 from ._types import Start
 
 

@@ -1,22 +1,29 @@
 """What messages to the units of a group are, and what they add up to: one log-odds for a binary
-unit, a row of scores for a categorical one.
+unit, a row of scores for a categorical one. And what all messages of factors have in common.
 """
 
 import abc
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._sentinels import CLAMPED, EXCLUDED, LIMIT, NOTHING
+from .._types import AnyArray
 from ._edge import split
-from ._types import Product
+from ._types import Product, Start
 
 
 # How much a random message may say, in log-odds or scores. Odds stay inside their range.
 LEANING = 4.0
+# Messages that are damped, from old and new ones.
+Damp = Callable[[Array, Array], Array]
+Singles = Sequence[Float[Array, " _"]]
+# Over which units of each end mixed-product maximises; None for other products.
+Maximised = tuple[Bool[Array, " _"], ...] | None
 # Log-odds as multiples of 1/64 and the rest, see `_edge.split`; other fields have no first part.
 Sums = tuple[Any, Any]
 
@@ -77,9 +84,12 @@ class AbstractForm(eqx.Module):
 
 
 class AbstractNumbered(AbstractForm):
-    """Units of a few states. `excluded` is the score of a state that evidence excludes."""
+    """Units of a few states. `excluded` is the score of a state that evidence excludes; `unheld` is
+    the `clamp` of a unit that is free.
+    """
 
     excluded: ClassVar[float]
+    unheld: ClassVar[int]
 
     @abc.abstractmethod
     def held(self, field: Any, clamp: Any) -> Any:
@@ -100,10 +110,6 @@ class AbstractNumbered(AbstractForm):
     @abc.abstractmethod
     def left(self, rows: Float[Array, "n states"], clamp: Any) -> Bool[Array, "n states"]:
         """Which states evidence leaves."""
-
-    @abc.abstractmethod
-    def free(self, clamp: Any) -> Bool[Array, " n"]:
-        """Which units are not held."""
 
     @abc.abstractmethod
     def possible(self, unary: Any, clamp: Any) -> Bool[Array, "n states"]:
@@ -128,6 +134,10 @@ class AbstractNumbered(AbstractForm):
     @abc.abstractmethod
     def linear(self, states: Int[Array, " n"], unary: Any) -> Float[Array, ""]:
         """The sum of the unary terms that states meet."""
+
+    def free(self, clamp: Any) -> Bool[Array, " n"]:
+        """Which units are not held."""
+        return clamp == self.unheld
 
     def decided(self, field: Any) -> Any:
         """The field of units that are held at their likeliest states."""
@@ -168,6 +178,7 @@ class LogOdds(AbstractNumbered):
 
     # Fields of many strong weights may be larger than what excludes a state elsewhere.
     excluded: ClassVar[float] = NOTHING
+    unheld: ClassVar[int] = 0
 
     def posed(self, unary: Float[Array, " n"], clamp: Any, temperature: Any) -> tuple[Any, Any]:
         return unary / temperature, clamp
@@ -216,9 +227,6 @@ class LogOdds(AbstractNumbered):
     def left(self, rows: Float[Array, "n 2"], clamp: Any) -> Bool[Array, "n 2"]:
         return jnp.stack([clamp <= 0, clamp >= 0], -1)
 
-    def free(self, clamp: Float[Array, " n"]) -> Bool[Array, " n"]:
-        return clamp == 0
-
 
 class Scores(AbstractNumbered):
     """Units of several states. `clamp` is the state at which a unit is held, -1 where it is
@@ -226,6 +234,7 @@ class Scores(AbstractNumbered):
     """
 
     excluded: ClassVar[float] = EXCLUDED
+    unheld: ClassVar[int] = -1
 
     def posed(
         self, unary: Float[Array, "n states"], clamp: Any, temperature: Any
@@ -283,8 +292,100 @@ class Scores(AbstractNumbered):
         number = jnp.arange(rows.shape[-1], dtype=clamp.dtype)[None, :]
         return (clamp[:, None] < 0) | (clamp[:, None] == number)
 
-    def free(self, clamp: Int[Array, " n"]) -> Bool[Array, " n"]:
-        return clamp < 0
+
+class AbstractSent(eqx.Module):
+    """The messages of a factor, for one instance. `ends` are the numbers of the groups that it
+    joins, one for each of its axes. What is known of all groups comes as a list. `leaf` is a group
+    that is joined to nothing else, a unit to a part: it sends before the first sweep, and hears
+    after the last.
+    """
+
+    ends: eqx.AbstractVar[tuple[int, ...]]
+    leaf: ClassVar[Any] = None
+
+    @property
+    def excludes(self) -> bool:
+        """Whether it may exclude configurations."""
+        return False
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether messages are kept in another form than what they add up to."""
+        return False
+
+    def as_logs(self, messages: PyTree, are_odds: bool | Bool[AnyArray, ""]) -> PyTree:
+        """Messages as log-odds, if they are odds."""
+        return messages
+
+    def posed(self, instance: Any) -> Any:
+        """An instance as these messages take it."""
+        return instance
+
+    @abc.abstractmethod
+    def start(self, start: Start, heard: Sequence[Heard]) -> PyTree:
+        """Messages before any sweep."""
+
+    def is_silent(self, start: Start) -> bool:
+        """Whether these add nothing to what is known."""
+        return True
+
+    def begun(self, messages: PyTree, fields: Sequence[Any]) -> PyTree:
+        """First messages as they are kept."""
+        return messages
+
+    def inward(self, messages: PyTree, heard: Sequence[Heard]) -> PyTree:
+        """The messages that are kept as they add up."""
+        return messages
+
+    def both(self, inward: PyTree, sent: PyTree) -> PyTree:
+        """The messages in both directions, from those that were kept and what was sent since."""
+        return sent
+
+    def shifted(self, sums: Sums, group: int) -> Sums:
+        """What is known of a group without messages, as these take it."""
+        return sums
+
+    @abc.abstractmethod
+    def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> PyTree:
+        """Messages to each unit that say what its field does. Where a message is one number for two
+        scores, `joined` makes it of them.
+        """
+
+    @abc.abstractmethod
+    def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
+        """New messages to all units."""
+
+    @abc.abstractmethod
+    def turn(
+        self, messages: PyTree, heard: Sequence[Heard], sender: int, damp: Damp
+    ) -> tuple[PyTree, PyTree]:
+        """New messages from one group to the other: what is kept, and what was sent."""
+
+    @abc.abstractmethod
+    def added(self, sums: Sums, sent: PyTree, group: int) -> Sums:
+        """What is known of a group with these messages."""
+
+    @abc.abstractmethod
+    def normalisers(
+        self, messages: PyTree, heard: Sequence[Heard], singles: Singles
+    ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+        """The sum of log Z of all parts of the factor, each less those of its units; and whether
+        each part has a configuration left.
+        """
+
+    @abc.abstractmethod
+    def statistic(
+        self, messages: PyTree, heard: Sequence[Heard], temperature: Float[Array, ""]
+    ) -> tuple[Float[Array, "..."], ...]:
+        """The expected statistic of each parameter."""
+
+    @abc.abstractmethod
+    def left(self, messages: PyTree, group: int, possible: Bool[Array, "n states"]) -> Any:
+        """Those of the states of units which no message excludes by itself."""
+
+    @abc.abstractmethod
+    def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
+        """The number of parts that each unit is in, and the most units of one of these."""
 
 
 def reduced(scores: Float[Array, "..."], axis: Any, product: Product) -> Float[Array, "..."]:

@@ -10,14 +10,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
+from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree, Shaped
 
 from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray
 from ..factors import Lattice
 from ..factors._lattice import ends, moved
-from ._forms import Heard, reduced, Sums
-from ._sent import AbstractSent, Damp, less_the_largest, Singles, without
+from ._forms import AbstractSent, Damp, Heard, Maximised, reduced, Singles, Sums
+from ._sent import less_the_largest, mixed, without
 from ._types import Form, Product, Start
 
 
@@ -47,6 +47,7 @@ class LatticeSent(AbstractSent):
 
     tables: Float[Array, "offsets m n"]
     kernels: Float[Array, "offsets m n"] | None
+    maximised: Maximised
     shape: tuple[int, ...] = eqx.field(static=True)
     offsets: tuple[tuple[int, ...], ...] = eqx.field(static=True)
     ends: tuple[int, ...] = eqx.field(static=True)
@@ -59,6 +60,7 @@ class LatticeSent(AbstractSent):
         ends: tuple[int, ...],
         form: Form,
         product: Product,
+        maximised: Maximised,
         leaf: int | None,
         beta: Float[AnyArray, ""],
     ):
@@ -67,6 +69,7 @@ class LatticeSent(AbstractSent):
         self.tables = jnp.clip(tables, -LIMIT, LIMIT)
         self.shape, self.offsets = factors[0].shape, tuple(factor.offset for factor in factors)
         self.ends, self.product, self.leaf, self.kernels = ends, product, leaf, None
+        self.maximised = maximised
         if form == "odds" and product == "sum" and leaf is None:
             limit = spread(self.tables.dtype)
             top = jax.lax.stop_gradient(self.tables.max((1, 2), keepdims=True))
@@ -91,12 +94,29 @@ class LatticeSent(AbstractSent):
 
     def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
         one, two = self._cavities(messages, heard)
-        # All at once, if both ends have as many states.
-        if one.shape == two.shape:
-            one, two = jnp.split(self._sent(jnp.concatenate([one, two]), both_ways=True), 2)
-        else:
-            one, two = self._sent(one), self._sent(two, back=True)
         back = [tuple(-step for step in offset) for offset in self.offsets]
+        if self.maximised is not None:
+            ways = (False, back), (True, self.offsets)
+            known = (heard[end].rows.reshape(1, *self.shape, -1) for end in self.ends)
+            masks = [mask.reshape(1, *self.shape, 1) for mask in self.maximised]
+            one, two = (
+                mixed(
+                    functools.partial(self._sent, back=turned),
+                    cavity,
+                    rows,
+                    own,
+                    _all_moved(jnp.broadcast_to(other, (len(steps), *other.shape[1:])), steps),
+                )
+                for (turned, steps), cavity, rows, own, other in zip(
+                    ways, (one, two), known, masks, masks[::-1], strict=True
+                )
+            )
+        # All at once, if both ends have as many states.
+        elif one.shape == two.shape:
+            both = jnp.concatenate([one, two])
+            one, two = jnp.split(self._sent(both, self.product, both_ways=True), 2)
+        else:
+            one, two = self._sent(one, self.product), self._sent(two, self.product, back=True)
         new = _all_moved(two, back), _all_moved(one, self.offsets)
         return tuple(damp(a, b) for a, b in zip(messages, new, strict=True))
 
@@ -169,7 +189,11 @@ class LatticeSent(AbstractSent):
         return tuple(out)  # pyright: ignore
 
     def _sent(
-        self, cavities: Float[Array, "k ... m"], back: bool = False, both_ways: bool = False
+        self,
+        cavities: Float[Array, "k ... m"],
+        product: Product,
+        back: bool = False,
+        both_ways: bool = False,
     ) -> Float[Array, "k ... n"]:
         """What each place sends, from first places, from second ones, or from both. Each message is
         right up to a constant, and these are such that none grows.
@@ -183,7 +207,7 @@ class LatticeSent(AbstractSent):
         # sevenfold in each sweep of a gradient.
         cavities = cavities - cavities.max(-1, keepdims=True)
         if self.kernels is None:
-            sums = functools.partial(_sums, product=self.product)
+            sums = functools.partial(_sums, product=product)
             return jax.vmap(sums)(cavities, turned(self.tables))
         scale = spread(cavities.dtype) / 4
         mass = jnp.exp(cavities + scale)
@@ -197,8 +221,8 @@ class LatticeSent(AbstractSent):
 
 
 def _all_moved(
-    sent: Float[Array, "offsets ..."], offsets: Sequence[tuple[int, ...]]
-) -> Float[Array, "offsets ..."]:
+    sent: Shaped[Array, "offsets ..."], offsets: Sequence[tuple[int, ...]]
+) -> Shaped[Array, "offsets ..."]:
     return jnp.stack([moved(x, offset) for x, offset in zip(sent, offsets, strict=True)])
 
 

@@ -7,13 +7,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from .._types import AnyArray
 from ._edge import hard, log_product, odds, ODDS_LIMIT, soft, summed, total
-from ._forms import Heard, reduced, Sums
+from ._forms import AbstractSent, Damp, Heard, Maximised, reduced, Singles, Sums
 from ._kernel import Block, Rule as KernelRule, serves, sweep
-from ._sent import AbstractSent, Damp, Singles
 from ._types import Form, Product, Rule, Start
 
 
@@ -37,6 +36,7 @@ class OddsSent(AbstractSent):
 
     weights: Float[Array, "m n"]
     shifts: tuple[Sums, Sums]
+    maximised: Maximised
     ends: tuple[int, int] = eqx.field(static=True)
     form: Form = eqx.field(static=True)
     product: Product = eqx.field(static=True)
@@ -50,10 +50,12 @@ class OddsSent(AbstractSent):
         ends: tuple[int, int],
         form: Form,
         product: Product,
-        rules: tuple[Rule, Rule],
+        maximised: tuple[Any, Any],
         leader: int | None,
     ):
-        """`leader` is the end that sends first, if messages are overwritten in place."""
+        """`maximised` says over which units of each end messages maximise: all, none, or a mask.
+        `leader` is the end that sends first, if messages are overwritten in place.
+        """
         beta = jnp.asarray(beta)
         # Scaled after the sum, so that no scaled copy of the weights is kept for it.
         self.shifts = tuple(
@@ -65,8 +67,10 @@ class OddsSent(AbstractSent):
             # Outside its range this form is not used; there, the clip keeps gradients finite.
             limit = ODDS_LIMIT / 2
             self.weights = jnp.exp(jnp.clip(self.weights, -limit, limit))
-        self.ends, self.form, self.product, self.rules = ends, form, product, rules
-        self.leader = leader
+        whole = all(isinstance(x, bool) for x in maximised)
+        self.maximised = None if whole else maximised
+        self.rules = _rules(*maximised) if whole else ("mixed", "mixed")
+        self.ends, self.form, self.product, self.leader = ends, form, product, leader
 
     @property
     def is_fast(self) -> bool:
@@ -209,7 +213,7 @@ class OddsSent(AbstractSent):
     @property
     def has_kernel(self) -> bool:
         """Whether a kernel sweeps, if this factor is alone between two groups."""
-        plain = self.ends == (0, 1) and "plug" not in self.rules and self.rules[0] == self.rules[1]
+        plain = self.ends == (0, 1) and self.rules in (("sum", "sum"), ("max", "max"))
         return plain and _on_gpu() and serves(self.weights.shape, self.weights.dtype)
 
     @property
@@ -225,9 +229,18 @@ class OddsSent(AbstractSent):
         """Whether signs are kept in place of messages."""
         return self.leader is not None and self.rules[self.leader] == "plug"
 
-    def _sent(self, end: int, field: Array, incoming: Array) -> Float[Array, "m n"]:
+    def _sent(
+        self, end: int, field: Array, incoming: Array, rule: Rule | None = None
+    ) -> Float[Array, "m n"]:
         """The messages that one end sends, given those that came to it."""
-        w, rule = self.weights, self.rules[end]
+        w, rule = self.weights, rule or self.rules[end]
+        if rule == "mixed":
+            assert self.maximised is not None
+            total, best, held = (
+                self._sent(end, field, incoming, one) for one in ("sum", "max", "plug")
+            )
+            own, other = (_aligned(self.maximised[k], k) for k in (end, 1 - end))
+            return jnp.where(own, jnp.where(other, best, held), total)
         if rule == "plug":
             return self._plug(end, self._signs(field))
         field = _aligned(field, end)
@@ -263,11 +276,18 @@ class OddsSent(AbstractSent):
         return pairs.at[1, 1].add(2 * w).reshape(4, *w.shape)
 
 
+def _rules(first: bool, second: bool) -> tuple[Rule, Rule]:
+    """How two ends send, of which messages maximise over all units or none."""
+    if first == second:
+        return ("max", "max") if first else ("sum", "sum")
+    return ("plug", "sum") if first else ("sum", "plug")
+
+
 def _on_gpu() -> bool:
     return jax.default_backend() == "gpu"
 
 
-def _aligned(x: Float[Array, " n"], end: int) -> Float[Array, "_ _"]:
+def _aligned(x: Shaped[Array, " n"], end: int) -> Shaped[Array, "_ _"]:
     """Numbers of the units at one end, along the axis of an edge."""
     return x[None, :] if end else x[:, None]
 
@@ -288,10 +308,9 @@ def by_kernel(
     nothing.
     """
     (part,) = engine.parts
-    product = "max" if part.product == "max" else "sum"
     turns = "turns" if part.leader is not None else "damped"
     order = turns if engine.schedule == "layers" else "flooding"
-    rule = KernelRule(part.form, product, order, at_once > 1, interpret)
+    rule = KernelRule(part.form, part.rules[0], order, at_once > 1, interpret)
     clamp = instance.clamp[0]
     block = Block(
         part.weights,

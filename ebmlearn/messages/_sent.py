@@ -3,117 +3,17 @@
 import abc
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
-from ._forms import AbstractNumbered, Heard, reduced, Sums
-from ._types import Product, Rule, Start
-
-
-# Messages that are damped, from old and new ones.
-Damp = Callable[[Array, Array], Array]
-Singles = Sequence[Float[Array, " _"]]
-
-
-class AbstractSent(eqx.Module):
-    """The messages of a factor, for one instance. `ends` are the numbers of the groups that it
-    joins, one for each of its axes. What is known of all groups comes as a list. `leaf` is a group
-    that is joined to nothing else, a unit to a part: it sends before the first sweep, and hears
-    after the last.
-    """
-
-    ends: eqx.AbstractVar[tuple[int, ...]]
-    leaf: ClassVar[Any] = None
-
-    @property
-    def excludes(self) -> bool:
-        """Whether it may exclude configurations."""
-        return False
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether messages are kept in another form than what they add up to."""
-        return False
-
-    def as_logs(self, messages: PyTree, are_odds: bool | Bool[AnyArray, ""]) -> PyTree:
-        """Messages as log-odds, if they are odds."""
-        return messages
-
-    def posed(self, instance: Any) -> Any:
-        """An instance as these messages take it."""
-        return instance
-
-    @abc.abstractmethod
-    def start(self, start: Start, heard: Sequence[Heard]) -> PyTree:
-        """Messages before any sweep."""
-
-    def is_silent(self, start: Start) -> bool:
-        """Whether these add nothing to what is known."""
-        return True
-
-    def begun(self, messages: PyTree, fields: Sequence[Any]) -> PyTree:
-        """First messages as they are kept."""
-        return messages
-
-    def inward(self, messages: PyTree, heard: Sequence[Heard]) -> PyTree:
-        """The messages that are kept as they add up."""
-        return messages
-
-    def both(self, inward: PyTree, sent: PyTree) -> PyTree:
-        """The messages in both directions, from those that were kept and what was sent since."""
-        return sent
-
-    def shifted(self, sums: Sums, group: int) -> Sums:
-        """What is known of a group without messages, as these take it."""
-        return sums
-
-    @abc.abstractmethod
-    def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> PyTree:
-        """Messages to each unit that say what its field does. Where a message is one number for two
-        scores, `joined` makes it of them.
-        """
-
-    @abc.abstractmethod
-    def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
-        """New messages to all units."""
-
-    @abc.abstractmethod
-    def turn(
-        self, messages: PyTree, heard: Sequence[Heard], sender: int, damp: Damp
-    ) -> tuple[PyTree, PyTree]:
-        """New messages from one group to the other: what is kept, and what was sent."""
-
-    @abc.abstractmethod
-    def added(self, sums: Sums, sent: PyTree, group: int) -> Sums:
-        """What is known of a group with these messages."""
-
-    @abc.abstractmethod
-    def normalisers(
-        self, messages: PyTree, heard: Sequence[Heard], singles: Singles
-    ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
-        """The sum of log Z of all parts of the factor, each less those of its units; and whether
-        each part has a configuration left.
-        """
-
-    @abc.abstractmethod
-    def statistic(
-        self, messages: PyTree, heard: Sequence[Heard], temperature: Float[Array, ""]
-    ) -> tuple[Float[Array, "..."], ...]:
-        """The expected statistic of each parameter."""
-
-    @abc.abstractmethod
-    def left(self, messages: PyTree, group: int, possible: Bool[Array, "n states"]) -> Any:
-        """Those of the states of units which no message excludes by itself."""
-
-    @abc.abstractmethod
-    def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
-        """The number of parts that each unit is in, and the most units of one of these."""
+from ._forms import AbstractNumbered, AbstractSent, Damp, Heard, Maximised, reduced, Singles, Sums
+from ._types import Product, Start
 
 
 class AbstractListed(AbstractSent):
@@ -121,7 +21,7 @@ class AbstractListed(AbstractSent):
 
     forms: eqx.AbstractVar[tuple[AbstractNumbered, ...]]
     product: eqx.AbstractVar[Product]
-    rules: eqx.AbstractVar[tuple[Rule, ...]]
+    maximised: eqx.AbstractVar[Maximised]
 
     @abc.abstractmethod
     def _joint(self, messages: PyTree, heard: Sequence[Heard]) -> Float[Array, "parts ..."]:
@@ -130,6 +30,10 @@ class AbstractListed(AbstractSent):
     @abc.abstractmethod
     def _singles(self, singles: Singles) -> Float[Array, ""]:
         """The sum of those of all units of all parts."""
+
+    def _tops(self, messages: PyTree) -> Float[Array, ""]:
+        """What `_joint` leaves out of messages."""
+        return jnp.zeros((), messages[0].dtype)
 
     @abc.abstractmethod
     def _gathered(
@@ -150,7 +54,8 @@ class AbstractListed(AbstractSent):
     ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
         joint = _flat(self._joint(messages, heard))
         found = reduced(joint, -1, self.product)
-        return found.sum() - self._singles(singles), (found > EXCLUDED / 2).all()
+        value = found.sum() - self._singles(singles) - self._tops(messages)
+        return value, (found > EXCLUDED / 2).all()
 
     def statistic(
         self, messages: PyTree, heard: Sequence[Heard], temperature: Float[Array, ""]
@@ -169,9 +74,9 @@ class TablesSent(AbstractListed):
     tables: Float[Array, "tables ..."]
     members: Int[AnyArray, "tables _"]
     forms: tuple[AbstractNumbered, ...]
+    maximised: Maximised
     ends: tuple[int, ...] = eqx.field(static=True)
     product: Product = eqx.field(static=True)
-    rules: tuple[Rule, ...] = eqx.field(static=True)
 
     @property
     def excludes(self) -> bool:
@@ -223,9 +128,13 @@ class TablesSent(AbstractListed):
 
     def _joint(self, messages: PyTree, heard: Sequence[Heard]) -> Float[Array, "tables ..."]:
         table = self.tables
-        for axis, cavity in enumerate(self._cavities(messages, heard)):
+        for axis, cavity in enumerate(self._cavities(messages, heard, level=True)):
             table = table + jnp.broadcast_to(_along(cavity, axis, table.ndim), table.shape)
         return table
+
+    def _tops(self, messages: PyTree) -> Float[Array, ""]:
+        pairs = zip(self.forms, messages, strict=True)
+        return jnp.stack([form.rows(x).max(-1).sum() for form, x in pairs]).sum()
 
     def _singles(self, singles: Singles) -> Float[Array, ""]:
         met = [singles[end][self.members[:, axis]].sum() for axis, end in enumerate(self.ends)]
@@ -236,30 +145,50 @@ class TablesSent(AbstractListed):
     ) -> tuple[Float[Array, "tables ..."]]:
         return (p,)
 
-    def _cavities(self, messages: PyTree, heard: Sequence[Heard]) -> list[Float[Array, "tables _"]]:
-        """The scores of units without what these tables sent to them."""
+    def _cavities(
+        self, messages: PyTree, heard: Sequence[Heard], level: bool = False
+    ) -> list[Float[Array, "tables _"]]:
+        """The scores of units without what these tables sent to them; without the largest number of
+        that if it should be `level` with scores that have been shifted. A message that excludes
+        the state 0 of a binary unit is a large number for 1.
+        """
         out = []
         for axis, (form, end, message) in enumerate(
             zip(self.forms, self.ends, messages, strict=True)
         ):
             at = self.members[:, axis], slice(self._sizes[axis])
-            out.append(without(heard[end].rows[at], heard[end].open[at], form.rows(message)))
+            rows = less_the_largest(form.rows(message)) if level else form.rows(message)
+            out.append(without(heard[end].rows[at], heard[end].open[at], rows))
         return out
 
     def _sent(
         self, cavities: list[Array], heard: Sequence[Heard], axis: int
     ) -> Float[Array, "tables ..."]:
         table = self.tables
-        for other, cavity in enumerate(cavities):
-            if other != axis:
-                if self.rules[other] == "plug":
-                    own = heard[self.ends[other]].rows[self.members[:, other]]
-                    cavity = _decided(own[:, : cavity.shape[-1]])
-                table = table + jnp.broadcast_to(_along(cavity, other, table.ndim), table.shape)
+        others = [k for k in range(len(cavities)) if k != axis]
+        over = self._over()
+        for k in others:
+            cavity = cavities[k]
+            if over is not None:
+                own = heard[self.ends[k]].rows[self.members[:, k], : cavity.shape[-1]]
+                cavity = plugged(cavity, own, over[k], over[axis])
+            table = table + jnp.broadcast_to(_along(cavity, k, table.ndim), table.shape)
+        if over is not None:
+            # What is summed over comes first: a sum of maxima would be another one for each state.
+            for k in others:
+                total = jax.nn.logsumexp(table, axis=k + 1, keepdims=True)
+                best = _along(over[k] & over[axis], 0, table.ndim)
+                table = jnp.where(best, table, jnp.broadcast_to(total, table.shape))
         rows = jnp.moveaxis(table, axis + 1, 1).reshape(*table.shape[:1], self._sizes[axis], -1)
-        maximised = "max" in (rule for k, rule in enumerate(self.rules) if k != axis)
-        found = reduced(rows, -1, "max" if maximised else "sum")
+        found = reduced(rows, -1, "sum" if self.product == "sum" else "max")
         return self.forms[axis].message(less_the_largest(found))
+
+    def _over(self) -> list[Bool[Array, "tables 1"]] | None:
+        """Whether mixed-product maximises over the unit at each axis."""
+        if self.maximised is None:
+            return None
+        pairs = enumerate(self.maximised)
+        return [mask[self.members[:, axis]][:, None] for axis, mask in pairs]
 
 
 class DenseSent(AbstractListed):
@@ -270,9 +199,9 @@ class DenseSent(AbstractListed):
     tables: Float[Array, "m n _ _"]
     inside: tuple[Float[Array, "_ _"], Float[Array, "_ _"]]
     forms: tuple[AbstractNumbered, ...]
+    maximised: Maximised
     ends: tuple[int, ...] = eqx.field(static=True)
     product: Product = eqx.field(static=True)
-    rules: tuple[Rule, ...] = eqx.field(static=True)
 
     def start(self, start: Start, heard: Sequence[Heard]) -> PyTree:
         m, n, *sizes = self.tables.shape
@@ -360,11 +289,18 @@ class DenseSent(AbstractListed):
 
     def _sent(self, cavity: Array, axis: int, heard: Sequence[Heard]) -> Float[Array, "..."]:
         """What one end of all pairs sends to the other."""
-        if self.rules[axis] == "plug":
-            own = _decided(heard[self.ends[axis]].rows)
-            cavity = jnp.broadcast_to(own[None] if axis else own[:, None], cavity.shape)
-        wide = cavity[..., None, :] if axis else cavity[..., :, None]
-        found = reduced(self.tables + wide, axis + 2, "max" if self.rules[axis] == "max" else "sum")
+
+        def sent(cavity: Array, product: Product) -> Array:
+            wide = cavity[..., None, :] if axis else cavity[..., :, None]
+            return reduced(self.tables + wide, axis + 2, product)
+
+        if self.maximised is None:
+            found = sent(cavity, self.product)
+        else:
+            rows = heard[self.ends[axis]].rows
+            one, two = self.maximised[0][:, None, None], self.maximised[1][None, :, None]
+            over = (two, one) if axis else (one, two)
+            found = mixed(sent, cavity, rows[None] if axis else rows[:, None], *over)
         return self.forms[1 - axis].message(less_the_largest(found))
 
 
@@ -373,10 +309,22 @@ def without(rows: Array, is_open: Array, message: Array) -> Array:
     return jnp.where(jnp.broadcast_to(is_open, message.shape), rows - message, rows)
 
 
-def _decided(rows: Float[Array, "... states"]) -> Float[Array, "... states"]:
-    """Scores that hold units at their likeliest states."""
+def plugged(cavity: Array, rows: Array, own: Array, other: Array) -> Array:
+    """What is known of units when they send, if mixed-product maximises over some of them (`own`)
+    and of those to which they send (`other`): a maximised one sends to a summed one as if it were
+    held at its likeliest state (Liu & Ihler 2013, algorithm 2). `rows` are the scores of states.
+    """
     best = rows == rows.max(-1, keepdims=True)
-    return jnp.where(best, jnp.zeros_like(rows), jnp.asarray(EXCLUDED, rows.dtype))
+    held = jnp.where(best, jnp.zeros_like(rows), jnp.asarray(EXCLUDED, rows.dtype))
+    return jnp.where(own & ~other, jnp.broadcast_to(held, cavity.shape), cavity)
+
+
+def mixed(sent: Callable, cavity: Array, rows: Array, own: Array, other: Array) -> Array:
+    """What one end of pairs sends to the other with mixed-product, by a function of what is known
+    and of the product.
+    """
+    total = sent(plugged(cavity, rows, own, other), "sum")
+    return jnp.where(own & other, sent(cavity, "max"), total)
 
 
 def less_the_largest(sent: Float[Array, "... _"]) -> Float[Array, "... _"]:
@@ -392,7 +340,7 @@ def _flat(joint: Float[Array, "parts ..."]) -> Float[Array, "parts _"]:
     return joint.reshape(joint.shape[0], math.prod(joint.shape[1:]))
 
 
-def _along(cavity: Float[Array, "tables _"], axis: int, rank: int) -> Float[Array, "tables ..."]:
+def _along(cavity: Shaped[Array, "tables _"], axis: int, rank: int) -> Shaped[Array, "tables ..."]:
     shape = [1] * rank
     shape[0], shape[axis + 1] = cavity.shape
     return cavity.reshape(shape)

@@ -1,8 +1,8 @@
 from typing import Literal
 
 
-# What messages do with the states of their sender: sum over them, or take the best; or the visible
-# units the best and the hidden ones the sum.
+# What messages do with the states of their sender: sum over them, or take the best; or the best of
+# some units and the sum over the others.
 Product = Literal["sum", "max", "mixed"]
 # How messages are kept. Odds are faster, log-odds always exact; see `_edge.py`.
 Form = Literal["odds", "log-odds"]
@@ -12,5 +12,5 @@ Schedule = Literal["layers", "flooding"]
 Start = Literal["centred", "plain"]
 # How one end of a factor sends: it sums over its states, takes the best, or sends as if it were
 # held at its likeliest state (the visible units of mixed-product to the hidden ones, Ping & Ihler
-# 2017, eq. (15)).
-Rule = Literal["sum", "max", "plug"]
+# 2017, eq. (15)); or each of its units in one of these ways.
+Rule = Literal["sum", "max", "plug", "mixed"]

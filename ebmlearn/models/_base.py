@@ -1,28 +1,28 @@
 import abc
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, TYPE_CHECKING, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Observed
-from ..factors import AbstractFactor
+from ..factors import AbstractFactor, scaled_potentials
 from ..units import AbstractUnits
 from ._arrays import symmetrised, without_diagonal
-from ._block import Block
-from ._problem import AbstractProblem
-from ._statistics import Statistics
+from ._conditional import States, without
+from ._observed import batch_of, evidence_of, Masks, Told, told_by
+from ._problem import AbstractProblem, Problem
+from ._turns import AbstractTurns
+from ._variables import Variables
 
 
 Model = TypeVar("Model", bound="AbstractModel")
 Plain = TypeVar("Plain", bound="AbstractPlainModel")
-Result = TypeVar("Result")
-States = Sequence[Float[Array, "rows _"]]
 # What models of other libraries have as methods.
 _GUESSES = {
     "fit": "ebmlearn.fit(model, learner, data)",
@@ -37,8 +37,6 @@ _GUESSES = {
     "load": "ebmlearn.load(path)",
     "parameters": "jax.tree.leaves(model)",
 }
-# How far evidence moves log-odds: of 0 and of 1, one number for both, or not at all.
-Strength = float | tuple[float, float] | None
 
 
 class AbstractModel(eqx.Module):
@@ -74,23 +72,19 @@ class AbstractModel(eqx.Module):
             raise AttributeError(f"`{type(self).__name__}` has no attribute `{name}`{hint}.")
 
     @property
-    @abc.abstractmethod
     def kind(self) -> str:
         """The kind of the units in a word or two; inferences list the kinds that they take."""
+        return "of its own kind"
 
     @property
-    @abc.abstractmethod
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of the biases: `()` for a single model."""
+        return ()
 
     @property
     @abc.abstractmethod
     def dtype(self) -> np.dtype:
         """The dtype of the parameters."""
-
-    def blocks(self) -> tuple[Block, ...]:
-        """The blocks of weights, each between two layers or inside one, if there are layers."""
-        return ()
 
     def check(self, batch: Batch, name: str = "batch") -> None:
         """Raises an error if a batch does not fit this model. Values are checked if known."""
@@ -134,30 +128,19 @@ class AbstractModel(eqx.Module):
         """The parameters that weight decay shrinks, and zeros for all others."""
         return self._no_penalty("weight_decay")
 
-    def uncentred(self: Model, offsets: PyTree, batch: Batch) -> Model:
+    def uncentred(self: Model, offsets: PyTree, batch: Batch | None = None) -> Model:
         """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
         in all products of two units, `offsets` being the $\\mu$ of all units.
         """
         return self._no_penalty("centred")
 
-    @abc.abstractmethod
     def as_batch(self, batch: Batch) -> PyTree:
         """A batch as arrays only, so that compiled code keeps nothing else alive."""
+        return batch
 
     @abc.abstractmethod
     def problem(self, evidence: Evidence, observed: Observed) -> AbstractProblem:
         """The model with checked evidence, on which inferences work."""
-
-    @property
-    def query_defaults(self) -> tuple[float, Strength] | None:
-        """The initial scale and strength of a [`ebmlearn.QueryModel`][] of this model; None if
-        there can be none.
-        """
-        return None
-
-    def configuration(self, states: PyTree) -> PyTree:
-        """The states of chains, with the names that users see."""
-        return states
 
     def given_features(self, features: AnyArray | None) -> "AbstractModel":
         """The model given its features; the model itself if it has none."""
@@ -218,41 +201,39 @@ def with_inside(model: Model, change: Callable[[Array], Array]) -> Model:
 
 
 class AbstractPlainModel(AbstractModel):
-    """The interface of models without features, or conditioned on them: layered models and graphs.
+    """Groups of units joined by factors, without features:
 
-    `seen` is what a batch tells, and `observed` which of it, as `observe` gives them.
+    $E(x) = \\sum_g E_0(x_g) - \\sum_g b_g \\cdot x_g + \\sum_f E_f(x)$.
 
-    For samplers, states of all units, as they are inside, are a list with an array `[rows, width]`
-    for each layer. A model that is `layerwise` says what `field` a layer is in, so that a layer can
-    be drawn at once; of others, units are drawn in turns. Fields that are `exact` say what a change
-    of one unit adds to the log-potential; others say it to first order.
+    A subclass says what it consists of: the `names` and the units of its groups (`layers`), their
+    biases (`unary`), its `factors` and the way back from these (`remade`). All else follows.
+
+    States of all units, as they are inside, are a list with an array `[rows, width]` for each
+    group. What data tell is a list of such arrays, None for groups that are hidden, with booleans
+    `[rows, size]` for those that are observed, None for a group of which all are.
+
+    - `grouped`: whether users name groups in dictionaries, and any group may be hidden; else data
+      are arrays of the groups that are not named `hidden`.
+    - `exact`: whether the energy is linear in the parameters and in the state of each unit. Fields
+      of other models say what a change adds to the log-potential only to first order.
     """
 
-    layerwise: ClassVar[bool] = True
+    grouped: ClassVar[bool] = False
     exact: ClassVar[bool] = True
 
     @property
     @abc.abstractmethod
-    def layers(self) -> tuple[AbstractUnits, ...]:
-        """The units of each layer, or the variables of each group."""
+    def names(self) -> tuple[str, ...]:
+        """The names of the groups: `visible` and `hidden`, or `x`."""
 
     @property
     @abc.abstractmethod
-    def num_asked(self) -> int:
-        """The number of units that queries are about."""
-
-    @property
-    def is_seen(self) -> bool:
-        """Whether nothing is hidden."""
-        return True
+    def layers(self) -> tuple[AbstractUnits, ...]:
+        """The units of each group."""
 
     @abc.abstractmethod
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
-        """The biases of each layer; for a graph, the scores of all states."""
-
-    @abc.abstractmethod
-    def units(self, layers: Sequence[PyTree]) -> PyTree:
-        """Names the values of layers or of groups of variables."""
+        """The biases of each group, one number for each of its internal states."""
 
     @abc.abstractmethod
     def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
@@ -262,179 +243,164 @@ class AbstractPlainModel(AbstractModel):
         """
 
     @abc.abstractmethod
-    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
-        """Names the values of blocks, or of factors."""
-
-    @abc.abstractmethod
-    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
-        """The mean energy under expected statistics. Its gradient with the statistics held fixed is
-        what learning needs.
+    def remade(
+        self: Plain,
+        layers: tuple[AbstractUnits, ...],
+        parameters: tuple[Float[Array, "..."], ...],
+        unary: tuple[Float[Array, "... _"], ...],
+    ) -> Plain:
+        """The model with other units of the same kinds, other `parameters` of its factors and
+        other biases.
         """
 
     @abc.abstractmethod
-    def holding(self, seen: PyTree, observed: PyTree) -> AbstractProblem:
-        """The problem in which the observed states are fixed."""
+    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
+        """Names the values that belong to the parameters of factors."""
 
-    @abc.abstractmethod
-    def if_complete(
-        self,
-        seen: PyTree,
-        observed: PyTree,
-        formula: Callable[[], Result],
-        infer: Callable[[], Result],
-    ) -> Result:
-        """The result of `formula` if nothing must be inferred, else that of `infer`."""
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each group, as users see it."""
+        return tuple((units.size,) for units in self.layers)
 
-    @abc.abstractmethod
-    def complete(self, seen: PyTree, mode: bool = False) -> Statistics:
-        """The statistics given the visible states, by formula; `mode` takes the likeliest rest."""
+    @property
+    def turns(self) -> AbstractTurns | None:
+        """How units are drawn that take turns; None for a model whose groups are drawn one after
+        the other, each by its field.
+        """
+        return None
 
-    @abc.abstractmethod
-    def complete_energies(self, seen: PyTree) -> Float[Array, " rows"]:
-        """Minus the log-potential of the visible states, with the rest summed out, by formula."""
+    def named(self, values: Sequence[PyTree]) -> PyTree:
+        """Names the values of groups."""
+        return self.variables.named(values)
 
-    @abc.abstractmethod
-    def sampled_statistics(self, units: PyTree, means: bool) -> Statistics:
-        """The statistics of samples; with `means`, hidden units are summed out if possible."""
+    def places(self, data: Mapping[Any, Any], name: str, soft: bool) -> dict[int, Any]:
+        """What a dictionary says of groups, by the number of the group: states, or likelihoods of
+        states if `soft`.
+        """
+        return {self.variables.place(group, f"`{name}`"): x for group, x in data.items()}
 
-    @abc.abstractmethod
-    def held_states(self, seen: PyTree, observed: PyTree) -> tuple[PyTree, PyTree]:
-        """States for samplers to start from, and booleans for those that the data fix."""
+    @property
+    def variables(self) -> Variables:
+        """The names, the units and the shapes of its groups."""
+        return Variables(self.names, self.layers, self.shapes, self.grouped)
 
-    @abc.abstractmethod
-    def chains(
-        self, num_chains: int, key: PRNGKeyArray, start: PyTree, clamped: PyTree
-    ) -> tuple[PyTree, PyTree]:
-        """Checked states for chains to start from, by name, and which are fixed, or None."""
+    @property
+    def kind(self) -> str:
+        """`"binary"`, or else the families of all groups in order."""
+        families = [layer.family for layer in self.layers]
+        return families[0] if set(families) == {"binary"} else " ".join(families)
 
-    @abc.abstractmethod
-    def chains_of(self, units: PyTree, clamped: PyTree) -> tuple[PyTree, PyTree]:
-        """The same for states that have been checked."""
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the biases: `()` for a single model."""
+        return np.broadcast_shapes(*(bias.shape[:-1] for bias in type(self).unary(self)))
 
-    @abc.abstractmethod
-    def from_view(self, states: PyTree) -> PyTree:
-        """Converts states that messages decode to states of samplers."""
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the parameters."""
+        return type(self).unary(self)[0].dtype
 
     @property
     def finite(self) -> bool:
         """Whether all units have finitely many states."""
         return all(layer.finite for layer in self.layers)
 
-    def batched(self: Plain, shape: tuple[int, ...]) -> Plain:
-        """The model with an instance for each row of a batch of this shape, along one axis; itself
-        if it is a single one.
-        """
-        return self
-
-    @abc.abstractmethod
-    def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
-        """What all other units send to those of each layer: for a small change of a state, what it
-        adds to the log-potential.
-        """
-
-    @abc.abstractmethod
-    def energies(self, layers: States) -> Float[Array, " rows"]:
-        """The energy of states of all layers, as they are inside."""
-
-    def marginal_energies(self, layers: States) -> Float[Array, " rows"]:
-        """Minus the log-potential of states, the layers `summed` being summed out."""
-        return self.energies(layers)
-
-    @abc.abstractmethod
-    def between(self: Plain, base: tuple[Float[Array, " _"], ...], beta: Float[Array, ""]) -> Plain:
-        """The model of $p_0^{1-\\beta} p^\\beta$, where the units of $p_0$ are independent and in
-        the fields `base`.
-        """
-
-    @abc.abstractmethod
-    def independent(self: Plain, seen: PyTree, observed: PyTree) -> Plain:
-        """A model of the same shape that is easy to sample, for a trajectory to start from: its
-        units are independent and those that data tell have their means, if parameters say so.
-        """
-
-    @abc.abstractmethod
-    def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
-        """Log Z of independent units in the fields `base`: that of `between` at $\\beta = 0$."""
-
-    @abc.abstractmethod
-    def encode(self, units: PyTree) -> list[Float[Array, "... _"]]:
-        """States of chains as they are inside, by number of their layer."""
-
-    @abc.abstractmethod
-    def decode(self, layers: Sequence[Float[Array, "... _"]]) -> PyTree:
-        """The reverse of `encode`."""
-
-    def unnamed(self, configuration: PyTree) -> PyTree:
-        """The reverse of `configuration`: what samples are, as chains take their start."""
-        return configuration
-
-    @abc.abstractmethod
-    def masks(self, clamped: PyTree) -> Sequence[Bool[Array, "rows _"] | None] | None:
-        """Which units of each layer are held, from what chains keep of it; None if none are."""
-
-    def told(self, num_chains: int, start: PyTree, clamped: PyTree) -> PyTree:
-        """Which units keep their start while others are drawn from what is possible; None if every
-        start is possible. Raises `ValueError` if a unit is held that never moves by itself.
-        """
-        return None
-
-    @abc.abstractmethod
-    def near(self, units: PyTree, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
-        """States as they are inside for chains that start from means given data, as `complete` and
-        inferences give them.
-        """
-
-    def has_gaps(self, observed: PyTree) -> bool:
-        """Whether data lack values that they should have."""
-        return observed is not None
-
-    def no_chains(self) -> str | None:
-        """Why chains that change a unit at a time would not reach all configurations; None if they
-        do.
-        """
-        return None
-
-    def no_moves(self) -> str | None:
-        """The same of chains that follow fields."""
-        return self.no_chains()
-
-    def mended(self, states: tuple[Array, ...], clamp: tuple[Any, ...]) -> tuple[Array, ...]:
-        """Decoded states of one instance by group, in which units that others determine are
-        computed from these, unless they are held.
-        """
-        return states
-
     @property
     def numbered(self) -> bool:
         """Whether all units have a few states that can be listed."""
         return all(layer.numbered for layer in self.layers)
 
-    @abc.abstractmethod
-    def asked_rows(self, data: Batch, name: str) -> Array:
-        """Checked rows of data that queries are about."""
+    def observe(
+        self, batch: Batch, name: str = "batch"
+    ) -> tuple["AbstractPlainModel", Told, Masks]:
+        """Checks a batch of data and splits it into its parts: see `AbstractModel.observe`."""
+        if self.batch_shape != ():
+            raise ValueError(
+                "`model` must be a single model to be trained, got biases with batch axes of shape"
+                f" {self.batch_shape}: train the CRBM that they come from."
+            )
+        return self, *told_by(self, batch, name)
 
-    @abc.abstractmethod
-    def told_in(self, rows: Array) -> Bool[Array, "..."]:
-        """Which values of rows are not missing."""
-
-    @abc.abstractmethod
-    def row_problem(self, rows: Array, observed: Array) -> AbstractProblem:
-        """The model with evidence that has been checked."""
-
-    @abc.abstractmethod
-    def surprise_alone(self, train: Array, rows: Array) -> Float[Array, "rows units"]:
-        """Minus the log-probability of each value of rows, in nats, if units were independent and
-        distributed as in the rows of `train`. The number for a missing value means nothing.
+    def as_batch(self, batch: Batch) -> PyTree:
+        """Arrays alone: one of all states, where groups are named, else the batch with a mask of
+        missing values if there are any.
         """
+        return batch_of(self, batch)
 
-    @abc.abstractmethod
-    def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
-        """The indices of the variables of a group of a graph."""
+    def problem(self, evidence: Evidence, observed: Observed) -> Problem:
+        """The model with evidence, checked. NaN is a unit that is not observed."""
+        return Problem(self, evidence_of(self, evidence, observed))
 
-    def centred_form(self: Model) -> Model:
-        """The parameters for units ±1, if the units are binary."""
-        return self
+    def with_unary(self: Plain, unary: tuple[Float[Array, "... _"], ...]) -> Plain:
+        """The model with other biases, as `unary` gives them."""
+        return self.remade(self.layers, parameters_of(self.factors()), tuple(unary))
 
-    def plain_form(self: Model) -> Model:
-        """The reverse of `centred_form`."""
-        return self
+    def tempered(self: Plain, beta: float | Float[Array, ""]) -> Plain:
+        """The model of $p(x)^\\beta$, for a positive $\\beta$ where units are real."""
+        if not self.finite:
+            _checks.number("beta", beta, 0, float("inf"), "(0, inf)")
+        beta = jnp.asarray(beta, self.dtype)
+        return self.remade(
+            tuple(layer.tempered(beta) for layer in self.layers),
+            parameters_of([factor.tempered(beta) for factor in self.factors()]),
+            tuple(scaled_potentials(bias, beta) for bias in self.unary()),
+        )
+
+    def field(self, layers: States, group: int, inside: bool = True) -> Float[Array, "rows _"]:
+        """The field of a group: its biases and what all other units send, with or without those of
+        the group itself. For a small change of a state, it is what that adds to the log-potential.
+        """
+        name, states = self.names[group], self.variables.states(layers)
+        out = jnp.broadcast_to(self.unary()[group], layers[group].shape)
+        for factor in self.factors():
+            if name in factor.groups and (inside or not factor.is_inside(name)):
+                out = out + jnp.broadcast_to(factor.given(states, name), out.shape)
+        return out
+
+    def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
+        """The field of each group."""
+        return [self.field(layers, k) for k in range(len(layers))]
+
+    def energies(self, layers: States) -> Float[Array, " rows"]:
+        """The energy of internal states of all groups."""
+        return without(self, (), layers)
+
+    def encode(self, states: PyTree) -> list[Float[Array, "... _"]]:
+        """The states of chains, by name, as they are inside."""
+        pairs = zip(self.layers, self.variables.parts(states), strict=True)
+        return [units.encode(x, self.dtype) for units, x in pairs]
+
+    def decode(self, layers: Sequence[Float[Array, "... _"]]) -> PyTree:
+        """The reverse of `encode`."""
+        pairs = zip(self.layers, layers, strict=True)
+        return self.variables.named([u.decode(x) for u, x in pairs])
+
+    def masks(self, clamped: PyTree) -> list[Bool[Array, "rows _"] | None] | None:
+        """Which units of each group are held, from what chains keep of it; None if none are."""
+        return None if clamped is None else self.variables.parts(clamped)
+
+    def decayed(self: Plain) -> Plain:
+        """What weight decay pulls on: all weights, without what lies on the diagonals of couplings
+        inside a group.
+        """
+        return self._no_penalty("weight_decay") if self.turns is not None else matrices_of(self)
+
+    def uncentred(self: Plain, offsets: PyTree, batch: Batch | None = None) -> Plain:
+        """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
+        in all products of two units: biases less what factors send from the offsets $\\mu$.
+        """
+        if self.turns is not None:
+            return self._no_penalty("centred")
+        biases, means = list(self.unary()), jax.tree.leaves(offsets)
+        sent = self.variables.states(means)
+        for k, name in enumerate(self.names):
+            for factor in self.factors():
+                if name in factor.groups:
+                    own = jnp.broadcast_to(factor.given(sent, name), biases[k].shape)
+                    biases[k] = biases[k] - own
+        return self.with_unary(tuple(biases))
+
+
+def parameters_of(factors: Sequence[AbstractFactor]) -> tuple[Float[Array, "..."], ...]:
+    """The parameters of factors, one after the other."""
+    return tuple(x for factor in factors for x in factor.parameters)

@@ -5,14 +5,14 @@ from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
+from ..factors import AbstractFactor, Dense
 from ..units import AbstractUnits
 from ..units._binary import binary
 from ._arrays import gaussian, instancewise, parameter, states, symmetrised
-from ._block import Block
-from ._layered_base import AbstractLayeredModel
+from ._base import AbstractPlainModel
 
 
-class BoltzmannMachine(AbstractLayeredModel):
+class BoltzmannMachine(AbstractPlainModel):
     """A fully visible Boltzmann machine, also known as an Ising model, on binary units:
 
     $E(x) = -\\tfrac12 x^\\top W x - b^\\top x$ with $x \\in \\lbrace 0, 1 \\rbrace^n$,
@@ -108,8 +108,8 @@ class BoltzmannMachine(AbstractLayeredModel):
 
         return conditional(self._states(x), self.bias)
 
-    def blocks(self) -> tuple[Block, ...]:
-        return (Block(0, 0, symmetrised(self.couplings)),)
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        return (Dense("x", "x", symmetrised(self.couplings)),)
 
     @property
     def names(self) -> tuple[str]:
@@ -128,13 +128,13 @@ class BoltzmannMachine(AbstractLayeredModel):
     def remade(
         self,
         layers: tuple[AbstractUnits, ...],
-        blocks: tuple[Float[Array, "_ _"], ...],
+        parameters: tuple[Float[Array, "_ _"], ...],
         unary: tuple[Float[Array, "... _"], ...],
     ) -> "BoltzmannMachine":
-        return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (*blocks, *unary))
+        return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (*parameters, *unary))
 
-    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
-        return blocks[0]
+    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
+        return values[0]
 
     def _states(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
         return states("x", x, self.num_units, self.couplings.dtype)

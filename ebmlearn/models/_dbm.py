@@ -9,11 +9,11 @@ from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
+from ..factors import AbstractFactor, Dense
 from ..units import AbstractUnits
 from ..units._binary import binary
 from ._arrays import gaussian, instancewise, states
-from ._block import Block
-from ._layered_base import AbstractLayeredModel
+from ._base import AbstractPlainModel
 from ._rbm import RBM
 
 
@@ -28,7 +28,7 @@ def _arrays(name: str) -> Callable[[Sequence[ArrayLike]], tuple[Array, ...]]:
     return convert
 
 
-class DBM(AbstractLayeredModel):
+class DBM(AbstractPlainModel):
     """A deep Boltzmann machine: layers of binary units $x_0 = v, x_1, \\ldots, x_L$, each joined to
     the next,
 
@@ -202,8 +202,9 @@ class DBM(AbstractLayeredModel):
         below, above = layers[max(layer - 1, 0)], layers[min(layer + 1, len(layers) - 1)]
         return conditional(self.biases[layer], below, above)
 
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(Block(k, k + 1, w) for k, w in enumerate(self.weights))
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        ends = zip(self.names[:-1], self.names[1:], self.weights, strict=True)
+        return tuple(Dense(low, high, w) for low, high, w in ends)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -219,13 +220,13 @@ class DBM(AbstractLayeredModel):
     def remade(
         self,
         layers: tuple[AbstractUnits, ...],
-        blocks: tuple[Float[Array, "_ _"], ...],
+        parameters: tuple[Float[Array, "_ _"], ...],
         unary: tuple[Float[Array, "... _"], ...],
     ) -> "DBM":
-        return eqx.tree_at(lambda m: (m.weights, m.biases), self, (blocks, unary))
+        return eqx.tree_at(lambda m: (m.weights, m.biases), self, (parameters, unary))
 
-    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
-        return tuple(blocks)
+    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
+        return tuple(values)
 
     def _weight_sums(self) -> list[Float[Array, " _"]]:
         """The sum of all weights at each unit, a layer at a time."""

@@ -1,25 +1,22 @@
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .. import _checks
 from .._types import AnyArray
 from ..factors import AbstractFactor, Function
 from ..units import AbstractUnits
-from ._base import Result, States
-from ._named_base import AbstractNamedModel
+from ._base import AbstractPlainModel
 from ._names import by_layer, check_names
-from ._require import refuse
-from ._statistics import Statistics
-from ._turns import AbstractTurns, put, taken, unless_held
+from ._turns import AbstractTurns, taken, unless_held
 
 
-class EnergyModel(AbstractNamedModel, AbstractTurns):
+class EnergyModel(AbstractPlainModel):
     """Any energy of binary or categorical units: $p(x) \\propto e^{-E(x)}$.
 
     `energy` is a function of one configuration, or an Equinox network: any callable pytree, whose
@@ -124,7 +121,7 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         units. Of one kind, the array alone will do.
         """
         if self.alone and hasattr(states, "shape"):
-            states = self.units([states])
+            states = self.named([states])
         parts = by_layer("states", self.names, states)
         for units, x in zip(self.layers, parts, strict=True):
             units.check("states", x)
@@ -146,11 +143,6 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         return self.units_of
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """It is always a single one."""
-        return ()
-
-    @property
     def dtype(self) -> np.dtype:
         """The dtype of the parameters; the default one of JAX if there are none."""
         for x in jax.tree.leaves(self.parameters):
@@ -159,14 +151,10 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         return jnp.zeros(()).dtype
 
     @property
-    def summed(self) -> tuple[int, ...]:
-        """None."""
-        return ()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether there are no hidden units."""
-        return self.is_seen
+    def turns(self) -> AbstractTurns:
+        """One unit after the other."""
+        units = len(self.variables.counts)
+        return _OneByOne(self, np.arange(units, dtype=np.int32)[:, None])
 
     def unary(self) -> tuple[Float[Array, " _"], ...]:
         """Zeros: all is in the energy."""
@@ -176,8 +164,19 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         """The energy itself."""
         return (Function(_Inside(self), self.names),)
 
-    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
-        return tuple(blocks)
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        parameters: tuple[Float[Array, "..."], ...],
+        unary: tuple[Float[Array, " _"], ...],
+    ) -> "EnergyModel":
+        inexact = eqx.filter(self.parameters, eqx.is_inexact_array)
+        own = jax.tree.unflatten(jax.tree.structure(inexact), parameters)
+        model = eqx.tree_at(lambda m: m.parameters, self, eqx.combine(own, self.parameters))
+        return model._biased(unary, jnp.ones((), self.dtype))
+
+    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
+        return tuple(values)
 
     def trained(self) -> "EnergyModel":
         """True in the place of each array of floating-point numbers."""
@@ -185,109 +184,13 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
 
     def tempered(self, beta: float | Float[Array, ""]) -> "EnergyModel":
         """The model of $p(x)^\\beta$."""
-        return self.between(self.unary(), jnp.asarray(beta, self.dtype))
+        return self._biased(self.unary(), jnp.asarray(beta, self.dtype))
 
-    def between(
-        self, base: tuple[Float[Array, " _"], ...], beta: Float[Array, ""]
+    def _biased(
+        self, biases: tuple[Float[Array, " _"], ...], beta: Float[Array, ""]
     ) -> "EnergyModel":
         units = self.units_of[0] if self.alone else dict(zip(self.names, self.layers, strict=True))
-        return EnergyModel(_Between(self.function, base, beta), units)
-
-    def independent(self, seen: PyTree, observed: PyTree) -> "EnergyModel":
-        """The model itself: its parameters may mean anything."""
-        return self
-
-    def energies(self, layers: States) -> Float[Array, " rows"]:
-        return jax.vmap(lambda x: self._of_one(x))(list(layers))
-
-    def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
-        """Minus the gradient of the energy."""
-        found = jax.vmap(jax.grad(lambda x: self._of_one(x)))(list(layers))
-        return [-x for x in found]
-
-    @property
-    def site_states(self) -> Int[np.ndarray, " units"]:
-        """Those of each unit."""
-        kinds: Any = self.layers
-        return np.concatenate([np.full(units.size, units.number) for units in kinds])
-
-    def turns(self) -> Int[np.ndarray, "units 1"]:
-        """One unit after the other."""
-        return np.arange(len(self.site_states), dtype=np.int32)[:, None]
-
-    def scores(
-        self,
-        rows: Int[Array, "rows units"],
-        members: Int[Array, " width"],
-        held: Bool[Array, "rows units"] | None,
-    ) -> Float[Array, "rows width most"]:
-        (unit,) = members
-        counts = self.site_states
-
-        def with_state(state: Int[Array, ""]) -> Float[Array, " rows"]:
-            return -self.energies(self.from_rows(rows.at[:, unit].set(state)))
-
-        states = jnp.arange(counts.max(), dtype=rows.dtype)
-        found = jax.vmap(with_state, out_axes=1)(states)
-        there = jnp.broadcast_to(states, found.shape) < jnp.asarray(counts, rows.dtype)[unit]
-        found = jnp.where(there, found, -jnp.inf)[:, None]
-        free = None if held is None else taken(held, members)
-        return unless_held(found, taken(rows, members), free)
-
-    def chosen(
-        self, rows: Int[Array, "rows units"], members: Int[Array, " width"]
-    ) -> Int[Array, "rows width"]:
-        return taken(rows, members)
-
-    def placed(
-        self,
-        rows: Int[Array, "rows units"],
-        members: Int[Array, " width"],
-        states: Int[Array, "rows width"],
-    ) -> Int[Array, "rows units"]:
-        return put(rows, members, states)
-
-    def to_rows(self, layers: Sequence[Float[Array, "rows _"]]) -> Int[Array, "rows units"]:
-        return jnp.concatenate([u.decode(x) for u, x in zip(self.layers, layers, strict=True)], -1)
-
-    def from_rows(self, rows: Int[Array, "rows units"]) -> list[Float[Array, "rows _"]]:
-        ends = np.cumsum([units.size for units in self.layers])[:-1]
-        parts = jnp.split(rows, ends, axis=-1)
-        return [u.encode(x, self.dtype) for u, x in zip(self.layers, parts, strict=True)]
-
-    def near(self, units: PyTree, key: PRNGKeyArray) -> list[Float[Array, "rows _"]]:
-        """The states that data tell, which are all."""
-        return jax.tree.leaves(units)
-
-    def if_complete(
-        self,
-        seen: PyTree,
-        observed: PyTree,
-        formula: Callable[[], Result],
-        infer: Callable[[], Result],
-    ) -> Result:
-        """What `formula` gives where data tell all units, else what `infer` gives."""
-        return formula() if self.is_seen and observed is None else infer()
-
-    def complete(self, seen: PyTree, mode: bool = False) -> Statistics:
-        """The states of what is seen, which is all."""
-        return self._of_states(self.filled(seen))
-
-    def complete_energies(self, seen: PyTree) -> Float[Array, " rows"]:
-        """The energies of what is seen, which is all."""
-        return self.energies(self.filled(seen))
-
-    def sampled_statistics(self, units: PyTree, means: bool) -> Statistics:
-        """The states of samples."""
-        return self._of_states(self.encode(units))
-
-    def expected_energy(self, statistics: Statistics) -> Float[Array, ""]:
-        """The mean energy of the states that statistics hold."""
-        return self.energies(jax.tree.leaves(statistics.units)).mean()
-
-    def surprise_alone(self, train: Array, rows: Array) -> NoReturn:
-        """Raises `TypeError`: it takes no queries."""
-        return refuse(self, "be of a kind that queries are about")
+        return EnergyModel(_Biased(self.function, biases, beta), units)
 
     def _of_one(self, layers: list[Float[Array, " _"]]) -> Float[Array, ""]:
         """The energy of one configuration, inside."""
@@ -299,17 +202,6 @@ class EnergyModel(AbstractNamedModel, AbstractTurns):
         shaped = [x.reshape(u.shape) for u, x in zip(kinds, layers, strict=True)]
         return self.function(
             shaped[0] if self.alone else dict(zip(self.names, shaped, strict=True))
-        )
-
-    def _of_states(self, layers: States) -> Statistics:
-        size = layers[0].shape[0]
-        return Statistics(
-            units=self.units(list(layers)),
-            pairwise=(),
-            squares=(),
-            converged=jnp.ones(size, bool),
-            iterations=jnp.zeros(size, jnp.int32),
-            residual=jnp.zeros(size, self.dtype),
         )
 
 
@@ -325,15 +217,44 @@ class _Inside(eqx.Module):
         )(*(states[name] for name in self.model.names))
 
 
-class _Between(eqx.Module):
-    """$\\beta E(x)$ less $1 - \\beta$ times what fields say of the units."""
+class _Biased(eqx.Module):
+    """$\\beta E(x)$ less what biases say of the units."""
 
     function: Callable[[Any], Float[Array, ""]]
-    base: tuple[Float[AnyArray, " _"], ...]
+    biases: tuple[Float[AnyArray, " _"], ...]
     beta: Float[AnyArray, ""]
 
     def __call__(self, states: Any) -> Float[Array, ""]:
         parts = list(states.values()) if isinstance(states, dict) else [states]
-        met = [(x.reshape(-1) * b).sum() for x, b in zip(parts, self.base, strict=True)]
-        beta = jnp.asarray(self.beta)
-        return beta * self.function(states) - (1 - beta) * jnp.stack(met).sum()
+        met = [(x.reshape(-1) * b).sum() for x, b in zip(parts, self.biases, strict=True)]
+        return jnp.asarray(self.beta) * self.function(states) - jnp.stack(met).sum()
+
+
+class _OneByOne(AbstractTurns):
+    """Scores are energies of all states of a unit."""
+
+    model: EnergyModel
+    order: Int[AnyArray, "units 1"]
+
+    @property
+    def site_states(self) -> Int[np.ndarray, " units"]:
+        return np.asarray(self.model.variables.counts)
+
+    def scores(
+        self,
+        rows: Int[Array, "rows units"],
+        members: Int[Array, " width"],
+        held: Bool[Array, "rows units"] | None,
+    ) -> Float[Array, "rows width most"]:
+        (unit,) = members
+        counts = self.site_states
+
+        def with_state(state: Int[Array, ""]) -> Float[Array, " rows"]:
+            return -self.model.energies(self.layers(rows.at[:, unit].set(state)))
+
+        states = jnp.arange(counts.max(), dtype=rows.dtype)
+        found = jax.vmap(with_state, out_axes=1)(states)
+        there = jnp.broadcast_to(states, found.shape) < jnp.asarray(counts, rows.dtype)[unit]
+        found = jnp.where(there, found, -jnp.inf)[:, None]
+        free = None if held is None else taken(held, members)
+        return unless_held(found, taken(rows, members), free)

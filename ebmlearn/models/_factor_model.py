@@ -3,18 +3,20 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .. import _checks
 from .._types import AnyArray
 from ..factors import AbstractFactor, inner
 from ..units import AbstractUnits
-from ._factor_base import AbstractFactorModel, colours_of
-from ._groups import Groups
+from ._base import AbstractPlainModel
+from ._grouped import AbstractGrouped, where_there
+from ._listed import stacks_of
+from ._turns import AbstractTurns, Alone, in_order
+from ._variables import Groups
 
 
-class FactorModel(AbstractFactorModel):
+class FactorModel(AbstractGrouped, AbstractPlainModel):
     """Any groups of binary or categorical units, joined by any factors:
 
     $E(x) = -\\sum_g b_g \\cdot x_g + \\sum_f E_f(x)$.
@@ -48,8 +50,7 @@ class FactorModel(AbstractFactorModel):
     parts: tuple[AbstractFactor, ...]
     biases: tuple[Float[Array, " _"], ...]
     colours: Int[AnyArray, "colours width"]
-    counts: tuple[int, ...] = eqx.field(static=True)
-    names: tuple[str, ...] = eqx.field(static=True)
+    group_names: tuple[str, ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -87,9 +88,7 @@ class FactorModel(AbstractFactorModel):
             for group in factor.groups:
                 _named(group, variables, f"factors[{k}]")
         self.parts = tuple(factor.bound(variables) for factor in factors)
-        self.names, self.units_of = tuple(variables), tuple(variables.values())
-        kinds: Any = self.units_of
-        self.counts = tuple(u.number for u in kinds for _ in range(u.size))
+        self.group_names, self.units_of = tuple(variables), tuple(variables.values())
         given = {} if unary is None else unary
         for name in given:
             _named(name, variables, "unary")
@@ -99,8 +98,8 @@ class FactorModel(AbstractFactorModel):
             _checks.parameter(f"unary[{name!r}]", given.get(name, jnp.zeros(u.width, dtype)))
             for name, u in variables.items()
         )
-        tables = [x for x in self.as_tables() or () if _checks.is_concrete(x[0])]
-        self.colours = colours_of(tuple(tables), len(self.counts))
+        tables = [x for x in stacks_of(self) or () if _checks.is_concrete(x[0])]
+        self.colours = in_order(tuple(tables), sum(units.size for units in self.units_of))
 
     def __check_init__(self):
         arrays = {}
@@ -114,8 +113,8 @@ class FactorModel(AbstractFactorModel):
         _checks.one_dtype(**arrays)
 
     @property
-    def group_names(self) -> tuple[str, ...]:
-        return self.names
+    def names(self) -> tuple[str, ...]:
+        return self.group_names
 
     @property
     def layers(self) -> tuple[AbstractUnits, ...]:
@@ -123,12 +122,7 @@ class FactorModel(AbstractFactorModel):
         return self.units_of
 
     @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the parameters."""
-        return self.biases[0].dtype
-
-    @property
-    def log_potentials(self) -> tuple[PyTree, ...]:  # pyright: ignore
+    def log_potentials(self) -> tuple[PyTree, ...]:
         """The parameters of each factor."""
         return tuple(x for factor in self.parts for x in factor.parameters)
 
@@ -136,21 +130,34 @@ class FactorModel(AbstractFactorModel):
         """What joins the groups."""
         return self.parts
 
-    def unary(self) -> tuple[Float[Array, " states"]]:
-        """The biases as a score for each state of each variable."""
-        kinds: Any = self.units_of
-        parts = [u.scores(b).reshape(-1) for u, b in zip(kinds, self.biases, strict=True)]
-        return (jnp.concatenate(parts),)
+    def unary(self) -> tuple[Float[Array, " _"], ...]:
+        """The biases."""
+        pairs = zip(self.units_of, self.biases, strict=True)
+        return tuple(where_there(units, bias) for units, bias in pairs)
 
-    def tempered(self, beta: float | Float[Array, ""]) -> "FactorModel":
-        """The model of $p(x)^\\beta$."""
-        parts = tuple(factor.tempered(beta) for factor in self.parts)
-        biases = tuple(jnp.asarray(beta, x.dtype) * x for x in self.biases)
-        return eqx.tree_at(lambda m: (m.parts, m.biases), self, (parts, biases))
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        parameters: tuple[Float[Array, "..."], ...],
+        unary: tuple[Float[Array, " _"], ...],
+    ) -> "FactorModel":
+        found = iter(parameters)
+        parts = tuple(
+            eqx.tree_at(lambda f: f.parameters, factor, tuple(next(found) for _ in own))
+            if (own := factor.parameters)
+            else factor
+            for factor in self.parts
+        )
+        return eqx.tree_at(lambda m: (m.parts, m.biases), self, (parts, tuple(unary)))
+
+    @property
+    def turns(self) -> AbstractTurns:
+        """Units that share no factor are drawn at once."""
+        return Alone(self, self.colours)
 
     def project(self) -> "FactorModel":
         """The model with its couplings inside groups made symmetric, and zero within each unit."""
-        units = dict(zip(self.names, self.units_of, strict=True))
+        units = self.variables.by_name
         own = [f.projected(units[f.first]).weights for f in inner(self.parts)]
         return eqx.tree_at(lambda m: m.inside(), self, own) if own else self
 
@@ -158,9 +165,9 @@ class FactorModel(AbstractFactorModel):
         """The couplings inside groups."""
         return tuple(f.weights for f in inner(self.parts))
 
-    def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
+    def by_factor(self, values: tuple[Float[Array, "..."], ...]) -> Groups:
         """One value for each parameter of a factor, by the number of the factor."""
-        return Groups(tuple(blocks), tuple(range(len(self.parts))))
+        return Groups(tuple(values), tuple(range(len(self.parts))))
 
 
 def _named(name: Any, variables: Mapping[str, Any], argument: str) -> None:

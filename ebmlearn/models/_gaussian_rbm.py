@@ -8,15 +8,15 @@ from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
+from ..factors import AbstractFactor, Dense
 from ..units import AbstractUnits, Gaussian
 from ..units._binary import binary
 from ._arrays import gaussian, instancewise, parameter, states
-from ._block import Block
+from ._base import AbstractPlainModel
 from ._boltzmann import BoltzmannMachine
-from ._layered_base import AbstractLayeredModel
 
 
-class GaussianRBM(AbstractLayeredModel):
+class GaussianRBM(AbstractPlainModel):
     """An RBM with real visible units, Gaussian given the binary hidden ones:
 
     $E(v, h) = \\sum_i \\frac{(v_i - b_i)^2}{2 \\sigma_i^2}
@@ -180,8 +180,8 @@ class GaussianRBM(AbstractLayeredModel):
         """
         return (self.log_sigma + 0.5 * math.log(2 * math.pi)).sum()
 
-    def blocks(self) -> tuple[Block, ...]:
-        return (Block(0, 1, self.weights / self.sigma[:, None]),)
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        return (Dense("visible", "hidden", self.weights / self.sigma[:, None]),)
 
     def unary(self) -> tuple[Float[Array, "... _"], ...]:
         """What is linear in each unit: $b / \\sigma^2$ and $c$."""
@@ -200,7 +200,7 @@ class GaussianRBM(AbstractLayeredModel):
     def remade(
         self,
         layers: tuple[AbstractUnits, ...],
-        blocks: tuple[Float[Array, "_ _"], ...],
+        parameters: tuple[Float[Array, "_ _"], ...],
         unary: tuple[Float[Array, "... _"], ...],
     ) -> "GaussianRBM":
         log_sigma = layers[0].log_scale  # pyright: ignore
@@ -209,11 +209,11 @@ class GaussianRBM(AbstractLayeredModel):
         return eqx.tree_at(
             lambda m: (m.weights, m.visible_bias, m.hidden_bias, m.log_sigma),
             self,
-            (jnp.exp(log_sigma)[:, None] * blocks[0], visible * variance, hidden, log_sigma),
+            (jnp.exp(log_sigma)[:, None] * parameters[0], visible * variance, hidden, log_sigma),
         )
 
-    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
-        return blocks[0]
+    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
+        return values[0]
 
     def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
         return states("visible", x, self.num_visible, self.weights.dtype)

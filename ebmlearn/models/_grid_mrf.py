@@ -11,21 +11,21 @@ from jaxtyping import Array, Bool, DTypeLike, Float, Int, PyTree
 from .. import _checks
 from .._sentinels import EXCLUDED
 from .._types import AnyArray, Key
-from ..factors import Lattice, scaled_potentials
-from ..units import Categorical
+from ..factors import Lattice, OFFSETS
+from ..units import AbstractUnits, Categorical
 from ._arrays import gaussian
-from ._factor_base import AbstractFactorModel, excludes
-from ._groups import Groups, Sizes
-from ._lattice import lattices, sizes_of
+from ._base import AbstractPlainModel
+from ._grouped import AbstractGrouped
 from ._require import refuse
-from ._turns import by_colour, put, taken, unless_held
+from ._turns import AbstractTurns, by_colour, excludes, put, taken, unless_held
+from ._variables import Groups
 
 
 _STATE = "state"
 _TABLES = ("down", "right", "diagonal", "antidiagonal")
 
 
-class GridMRF(AbstractFactorModel):
+class GridMRF(AbstractGrouped, AbstractPlainModel):
     """A Markov random field of hidden states on a grid of pixels, each joined to its eight
     neighbours by four tables that are the same everywhere, and seen through channels: the grid MRF
     of Lázaro-Gredilla et al. 2021 (appendix B). With pixel $p$ in state $x_p$,
@@ -207,9 +207,9 @@ class GridMRF(AbstractFactorModel):
         return dict(zip(self.channels, self.channel_tables, strict=True))
 
     @property
-    def sizes(self) -> Sizes:
-        """The shape of each group of variables, and the number of their states."""
-        return sizes_of(self.shape, self.tables, self.channel_tables)
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """That of the grid for each group."""
+        return (self.shape,) * len(self.names)
 
     @property
     def kind(self) -> str:
@@ -217,49 +217,48 @@ class GridMRF(AbstractFactorModel):
         return "grid"
 
     @property
-    def group_names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """`state`, and the names of the channels."""
         return (_STATE, *self.channels)
 
     @property
     def layers(self) -> tuple[Categorical, ...]:
         """The hidden states, then the channels."""
-        return tuple(Categorical(math.prod(shape), states) for shape, states in self.sizes)
+        tables = (self.down, *self.channel_tables)
+        return tuple(Categorical(math.prod(self.shape), x.shape[-1]) for x in tables)
 
-    @property
-    def counts(self) -> tuple[int, ...]:  # pyright: ignore
-        return tuple(n for shape, n in self.sizes for _ in range(math.prod(shape)))
-
-    @property
-    def colours(self) -> Int[np.ndarray, "colours _"]:  # pyright: ignore
-        """Pixels that are no neighbours, then each channel."""
-        own, pixels = self.turns(), math.prod(self.shape)
-        total = len(self.sizes) * pixels
-        out = np.full((len(own) + len(self.channels), pixels), total, np.int32)
-        out[: len(own), : own.shape[1]] = np.where(own < pixels, own, total)
-        out[len(own) :] = np.arange(pixels, total).reshape(-1, pixels)
-        return out
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the tables."""
-        return self.bias.dtype
-
-    def unary(self) -> tuple[Float[Array, " states"]]:
-        pixels = math.prod(self.shape)
-        parts = [jnp.broadcast_to(self.bias, (pixels, self.bias.shape[0])).reshape(-1)]
-        parts += [jnp.zeros(pixels * n, self.bias.dtype) for _, n in self.sizes[1:]]
-        return (jnp.concatenate(parts),)
+    def unary(self) -> tuple[Float[Array, " _"], ...]:
+        """The bias of all pixels alike, and none of channels."""
+        bias = jnp.tile(self.bias, math.prod(self.shape))
+        return bias, *(jnp.zeros(units.width, bias.dtype) for units in self.layers[1:])
 
     def factors(self, product: str = "sum") -> tuple[Lattice, ...]:
         """The four tables between neighbours, then a table for each channel."""
-        return lattices(self.group_names, self.shape, self.tables, self.channel_tables)
+        pairs = zip(self.tables, OFFSETS, strict=True)
+        near = [Lattice(_STATE, _STATE, table, self.shape, offset) for table, offset in pairs]
+        seen = zip(self.channels, self.channel_tables, strict=True)
+        return (*near, *(Lattice(_STATE, name, x, self.shape, (0, 0)) for name, x in seen))
 
-    def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> Groups:
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        parameters: tuple[Float[Array, "..."], ...],
+        unary: tuple[Float[Array, " _"], ...],
+    ) -> "GridMRF":
+        """The bias is that of the first pixel."""
+        bias = unary[0][: self.bias.shape[0]]
+        return eqx.tree_at(lambda m: (*m.log_potentials, m.bias), self, (*parameters, bias))
+
+    @property
+    def turns(self) -> AbstractTurns:
+        """A pixel moves with all that is seen of it."""
+        return _Pixels(self)  # pyright: ignore
+
+    def by_factor(self, values: tuple[Float[Array, "..."], ...]) -> Groups:
         """One value for each log-potential: `factors["down"]`, and so on, and `factors[channel]`.
         Of beliefs they are sums over all pixels.
         """
-        return Groups(tuple(blocks), (*_TABLES, *self.channels))
+        return Groups(tuple(values), (*_TABLES, *self.channels))
 
     def trained(self) -> "GridMRF":
         """Booleans in the place of arrays: of the tables of channels that are not learned,
@@ -269,20 +268,23 @@ class GridMRF(AbstractFactorModel):
         tables = tuple(name in self.learned for name in self.channels)
         return eqx.tree_at(lambda model: model.channel_tables, out, tables)
 
-    def tempered(self, beta: float | Float[Array, ""]) -> "GridMRF":
-        """The model of $p(x)^\\beta$."""
-        return jax.tree.map(lambda x: scaled_potentials(x, beta), self)
+
+class _Pixels(AbstractTurns):
+    """A pixel is a site with all that is seen of it: each combination of their states is one."""
+
+    model: GridMRF
 
     @property
     def site_states(self) -> Int[np.ndarray, " pixels"]:
-        """A pixel moves with all that is seen of it: each combination of their states is one."""
-        return np.full(math.prod(self.shape), math.prod(n for _, n in self.sizes))
+        states = math.prod(units.number for units in self.model.layers)
+        return np.full(math.prod(self.model.shape), states)
 
-    def turns(self) -> Int[np.ndarray, "colours _"]:
+    @property
+    def order(self) -> Int[np.ndarray, "colours _"]:  # pyright: ignore
         """Pixels that are no neighbours, in four classes: those of odd and even rows and
         columns.
         """
-        row, column = np.indices(self.shape)
+        row, column = np.indices(self.model.shape)
         return by_colour((row % 2 * 2 + column % 2).reshape(-1))
 
     def scores(
@@ -291,13 +293,14 @@ class GridMRF(AbstractFactorModel):
         members: Int[Array, " width"],
         held: Bool[Array, "rows variables"] | None,
     ) -> Float[Array, "rows width most"]:
-        states = self._by_group(rows)
-        around = [f.given(states, _STATE) for f in self.factors() if f.is_inside(_STATE)]
-        fields = jnp.stack(around).sum(0).reshape(rows.shape[0], -1, self.bias.shape[0])
-        fields = fields + jnp.broadcast_to(self.bias, fields.shape)
+        model = self.model
+        states: Any = dict(zip(model.names, model.variables.cut(rows), strict=True))
+        around = [f.given(states, _STATE) for f in model.factors() if f.is_inside(_STATE)]
+        fields = jnp.stack(around).sum(0).reshape(rows.shape[0], -1, model.bias.shape[0])
+        fields = fields + jnp.broadcast_to(model.bias, fields.shape)
         out = self._unless_held(fields.at[:, members].get(mode="clip"), rows, members, held, 0)
         # An axis more for each channel.
-        for k, emission in enumerate(self.channel_tables, 1):
+        for k, emission in enumerate(model.channel_tables, 1):
             own = jnp.zeros((*out.shape[:2], emission.shape[1]), out.dtype)
             own = self._unless_held(own, rows, members, held, k)
             shape = (*out.shape, emission.shape[1])
@@ -313,8 +316,8 @@ class GridMRF(AbstractFactorModel):
         self, rows: Int[Array, "rows variables"], members: Int[Array, " width"]
     ) -> Int[Array, "rows width"]:
         out = jnp.zeros((rows.shape[0], members.shape[0]), rows.dtype)
-        for k, (_, states) in enumerate(self.sizes):
-            out = out * states + taken(rows, self._variables(members, k))
+        for k, units in enumerate(self.model.layers):
+            out = out * units.number + taken(rows, self._variables(members, k))
         return out
 
     def placed(
@@ -323,24 +326,24 @@ class GridMRF(AbstractFactorModel):
         members: Int[Array, " width"],
         states: Int[Array, "rows width"],
     ) -> Int[Array, "rows variables"]:
-        for k in reversed(range(len(self.sizes))):
-            number = self.sizes[k][1]
-            rows = put(rows, self._variables(members, k), states % number)
-            states = states // number
+        for k, units in reversed(list(enumerate(self.model.layers))):
+            rows = put(rows, self._variables(members, k), states % units.number)
+            states = states // units.number
         return rows
 
-    def base_log_partition(self, base: tuple[Float[Array, " _"], ...]) -> Float[Array, ""]:
-        if any(excludes(x) for x in self.tables):
+    def log_number(self) -> Float[Array, ""]:
+        model = self.model
+        if any(excludes(x) for x in model.tables):
             refuse(
-                self, "let all neighbours be in all states for annealing", "take `Exact` or `BP`"
+                model, "let all neighbours be in all states for annealing", "take `Exact` or `BP`"
             )
-        out = jnp.where(self.bias < EXCLUDED / 2, -jnp.inf, jnp.zeros_like(self.bias))
-        for emission in self.channel_tables:
+        out = jnp.where(model.bias < EXCLUDED / 2, -jnp.inf, jnp.zeros_like(model.bias))
+        for emission in model.channel_tables:
             out = out + jnp.log((emission >= EXCLUDED / 2).sum(1).astype(out.dtype))
-        return math.prod(self.shape) * jax.nn.logsumexp(out)
+        return math.prod(model.shape) * jax.nn.logsumexp(out)
 
     def no_chains(self) -> str | None:
-        if any(excludes(x) for x in self.tables):
+        if any(excludes(x) for x in self.model.tables):
             return (
                 "its tables exclude pairs of states, so that pixels may not come past each other;"
                 " take `PMP`"
@@ -348,7 +351,7 @@ class GridMRF(AbstractFactorModel):
         return None
 
     def no_moves(self) -> str | None:
-        if any(excludes(x) for x in self.log_potentials):
+        if any(excludes(x) for x in self.model.log_potentials):
             return (
                 "it excludes pairs of states; take `Gibbs`, which draws a pixel with its channels"
             )
@@ -358,8 +361,9 @@ class GridMRF(AbstractFactorModel):
         """Where the variables of a group at some pixels stand among all; beyond the last for pixels
         beyond the last.
         """
-        pixels = math.prod(self.shape)
-        return jnp.where(members < pixels, members + group * pixels, len(self.sizes) * pixels)
+        pixels = math.prod(self.model.shape)
+        beyond = len(self.model.names) * pixels
+        return jnp.where(members < pixels, members + group * pixels, beyond)
 
     def _unless_held(
         self, scores: Float[Array, "rows width _"], rows: Any, members: Any, held: Any, group: int

@@ -9,14 +9,16 @@ from jaxtyping import Array, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
+from ..factors import AbstractFactor, Dense
 from ..units import AbstractUnits
 from ._arrays import gaussian, symmetrised
-from ._block import Block
-from ._layered_base import AbstractLayeredModel
+from ._base import AbstractPlainModel, parameters_of
+from ._conditional import complete_energies, is_closed
 from ._names import by_layer, check_names
+from ._observed import seen_states
 
 
-class LayeredModel(AbstractLayeredModel):
+class LayeredModel(AbstractPlainModel):
     """Any layers of units, joined by any blocks of weights:
 
     $E(x) = \\sum_k E_0(x_k) - \\sum_k b_k \\cdot x_k - \\sum_{kl} x_k^\\top W_{kl} x_l$,
@@ -132,11 +134,12 @@ class LayeredModel(AbstractLayeredModel):
     def layers(self) -> tuple[AbstractUnits, ...]:
         return self.units_of
 
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(
-            Block(first, second, _inside(w, self.units_of[first]) if first == second else w)
-            for (first, second), w in zip(self.joined, self.weights, strict=True)
-        )
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        names, out = self.layer_names, []
+        for (first, second), w in zip(self.joined, self.weights, strict=True):
+            own = _inside(w, self.units_of[first]) if first == second else w
+            out.append(Dense(names[first], names[second], own))
+        return tuple(out)
 
     def inside(self) -> tuple[PyTree, ...]:
         pairs = zip(self.joined, self.weights, strict=True)
@@ -148,14 +151,14 @@ class LayeredModel(AbstractLayeredModel):
     def remade(
         self,
         layers: tuple[AbstractUnits, ...],
-        blocks: tuple[Float[Array, "_ _"], ...],
+        parameters: tuple[Float[Array, "_ _"], ...],
         unary: tuple[Float[Array, "... _"], ...],
     ) -> "LayeredModel":
-        parts = (layers, blocks, unary)
+        parts = (layers, parameters, unary)
         return eqx.tree_at(lambda m: (m.units_of, m.weights, m.biases), self, parts)
 
-    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
-        return tuple(blocks)
+    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
+        return tuple(values)
 
     def energy(self, states: PyTree) -> Float[Array, " rows"]:
         """The energy of configurations, named as samples are: `[rows, size]` for each layer."""
@@ -168,13 +171,13 @@ class LayeredModel(AbstractLayeredModel):
         """Minus the log-potential of visible units, with hidden units summed out. It needs exactly
         one visible layer, and no two hidden layers may be joined.
         """
-        if not self.is_closed:
+        if not is_closed(self):
             raise ValueError("`free_energy` needs hidden layers that are not joined, got others.")
-        return self.complete_energies(self.seen_states(visible, "visible"))
+        return complete_energies(self, seen_states(self, visible, "visible"))
 
     def project(self) -> "LayeredModel":
         """The model with its couplings inside layers made symmetric, and zero within each unit."""
-        return self.remade(self.layers, tuple(b.weights for b in self.blocks()), self.unary())
+        return self.remade(self.layers, parameters_of(self.factors()), self.unary())
 
 
 def _inside(weights: Float[Array, "n n"], units: AbstractUnits) -> Float[Array, "n n"]:

@@ -17,11 +17,9 @@ def stacks_of(model: Any, factors: Sequence[AbstractFactor] | None = None) -> St
     - `model`: a model of binary or categorical units.
     - `factors`: other factors between its units, by default its own.
     """
-    names = getattr(model, "group_names", None) or model.names
-    starts = np.cumsum([0, *(units.size for units in model.layers)])[:-1].tolist()
-    places = dict(zip(names, model.layers, strict=True)), dict(zip(names, starts, strict=True))
+    variables = model.variables
     own = model.factors() if factors is None else factors
-    found: Any = [factor.stacks(*places) for factor in own]
+    found: Any = [factor.stacks(variables.by_name, variables.starts) for factor in own]
     return None if any(x is None for x in found) else sum(found, ())
 
 

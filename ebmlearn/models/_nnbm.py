@@ -8,18 +8,18 @@ from jaxtyping import Array, Bool, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
+from ..factors import AbstractFactor, Dense
 from ..units import AbstractUnits, Nonnegative, TruncatedNormal
 from ._arrays import gaussian, instancewise, states, symmetrised
-from ._block import Block
+from ._base import AbstractPlainModel
 from ._copositive import copositivity
-from ._layered_base import AbstractLayeredModel
 
 
 # How far from singular `project` leaves the couplings, as a part of their mean diagonal.
 _FLOOR = 1e-3
 
 
-class NNBM(AbstractLayeredModel):
+class NNBM(AbstractPlainModel):
     """A nonnegative Boltzmann machine (Yasuda 2015, eq. (1)):
 
     $E(x) = \\tfrac12 x^\\top W x - b^\\top x$ with $x \\ge 0$,
@@ -209,8 +209,8 @@ class NNBM(AbstractLayeredModel):
     def layers(self) -> tuple[AbstractUnits, ...]:
         return (Nonnegative(self.num_units, self.diagonal),)
 
-    def blocks(self) -> tuple[Block, ...]:
-        return (Block(0, 0, -self.off_diagonal, self.edges),)
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        return (Dense("x", "x", -self.off_diagonal, self.edges),)
 
     def inside(self) -> tuple[PyTree, ...]:
         return (self.couplings,)
@@ -221,14 +221,14 @@ class NNBM(AbstractLayeredModel):
     def remade(
         self,
         layers: tuple[AbstractUnits, ...],
-        blocks: tuple[Float[Array, "_ _"], ...],
+        parameters: tuple[Float[Array, "_ _"], ...],
         unary: tuple[Float[Array, "... _"], ...],
     ) -> "NNBM":
-        couplings = jnp.diag(layers[0].precision) - blocks[0]  # pyright: ignore
+        couplings = jnp.diag(layers[0].precision) - parameters[0]  # pyright: ignore
         return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (couplings, *unary))
 
-    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
-        return blocks[0]
+    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
+        return values[0]
 
 
 def check_couplings(couplings: Array) -> None:

@@ -10,58 +10,43 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from .. import _checks
-from .._sentinels import CLAMPED, EXCLUDED
-from .._types import AnyArray, Evidence, Observed, Targets
-from ..units import Binary
+from .._sentinels import CLAMPED, EXCLUDED, LIMIT
+from .._types import AnyArray, Targets
+from ..units import AbstractUnits, Binary
 
 
 Posed = TypeVar("Posed", bound="AbstractProblem")
+# The number of a group, and that of a unit in it.
+Place = tuple[int, int]
 
 
-class Partial(NamedTuple):
-    """Rows, with zeros for what is missing, and which values are there."""
+class Evidence(NamedTuple):
+    """What is known of the units of a group, with any leading axes.
 
-    states: Num[AnyArray, "rows units"]
-    observed: Bool[AnyArray, "rows units"]
-
-
-def apart(x: Any) -> tuple[Any, Any]:
-    """Rows, and which of their values are there; None if all are. NaN is a missing value, where
-    values can be looked at.
+    - `states`: the states that are held, `[..., size]`; where `observed` is None, -1 for units that
+      are free. Of binary units, a number between 0 and 1 is the likelihood of 1 against 0.
+    - `observed`: which of the states count.
+    - `likelihood`: the likelihood of each state, `[..., size, states]`.
+    - `scores`: the same as logarithms.
     """
-    if isinstance(x, Partial):
-        return x
-    if not has_nan(x):
-        return x, None
-    there = ~np.isnan(x)
-    return np.where(there, x, np.zeros_like(x)), there
+
+    states: Num[AnyArray, "..."] | Bool[AnyArray, "..."] | None = None
+    observed: Bool[AnyArray, "..."] | None = None
+    likelihood: Float[AnyArray, "..."] | None = None
+    scores: Float[AnyArray, "..."] | None = None
 
 
-def marked(x: PyTree) -> PyTree:
-    """Rows as `Partial`, if some of their values are missing."""
-    states, observed = apart(x)
-    return x if observed is None else Partial(states, observed)
+class Held(NamedTuple):
+    """Evidence of a group for each instance: states, which of them are held, and the logarithms of
+    the likelihoods of all states; None for what there is none of.
+    """
 
-
-def observed_evidence(evidence: Evidence, observed: Observed) -> tuple[Any, Any]:
-    """Evidence in which NaN is a unit that is not observed."""
-    found, there = apart(evidence)
-    if there is None:
-        return evidence, observed
-    if observed is None:
-        return found, there
-    with jax.numpy_rank_promotion("allow"):
-        return found, jnp.asarray(observed) & there
-
-
-def has_nan(x: Any) -> bool:
-    """Whether an array, whose values can be looked at, holds NaN."""
-    if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.floating):
-        return False
-    return _checks.is_concrete(x) and bool(np.isnan(x).any())
+    states: Num[Array, "instances size"] | None
+    mask: Bool[Array, "instances size"] | None
+    scores: Float[Array, "instances size number"] | None
 
 
 class Instance(NamedTuple):
@@ -78,19 +63,11 @@ class Instance(NamedTuple):
     clamp: tuple[Any, ...]
 
 
-def held_at(units: Any, states: AnyArray, mask: AnyArray, dtype: Any) -> Array:
+def held_at(units: AbstractUnits, states: AnyArray, mask: AnyArray, dtype: Any) -> Array:
     """The `clamp` of units that are held at their states where a mask says so."""
     if isinstance(units, Binary):
         return jnp.where(mask, 2 * states.astype(dtype) - 1, jnp.zeros((), dtype))
     return jnp.where(mask, states.astype(jnp.int32), -1)
-
-
-class Chained(NamedTuple):
-    """A model with an instance for each chain, states to start from, and which of them are held."""
-
-    model: Any
-    start: PyTree
-    clamped: PyTree
 
 
 class AbstractProblem(eqx.Module):
@@ -104,133 +81,44 @@ class AbstractProblem(eqx.Module):
         """The batch shape."""
 
     @abc.abstractmethod
-    def place(self, target: Targets) -> PyTree:
-        """The place of a unit or a variable; raises an error if there is none."""
-
-    @abc.abstractmethod
-    def holds(self, places: list[PyTree]) -> bool:
-        """Whether some of these are known to be observed."""
-
-    @abc.abstractmethod
-    def with_states(self: Posed, places: list[PyTree], states: tuple[int, ...]) -> Posed:
+    def with_states(self: Posed, places: list[Place], states: tuple[int, ...]) -> Posed:
         """The same problem with the states of some units fixed too."""
 
-    @abc.abstractmethod
-    def distribution(self, means: PyTree, place: PyTree) -> Float[Array, "*batch states"]:
-        """The probabilities of the states of one of these."""
 
-    @abc.abstractmethod
-    def chosen(self, answer: PyTree, targets: Targets) -> PyTree:
-        """The answers for some of these."""
+class Problem(AbstractProblem):
+    """A model of groups with evidence, checked.
 
-
-class AbstractSampled(AbstractProblem):
-    """A problem whose model can be sampled."""
-
-    @abc.abstractmethod
-    def log_odds(self, means: PyTree) -> PyTree:
-        """The reverse of `means`, up to a constant for the states of a variable."""
-
-    @property
-    @abc.abstractmethod
-    def counts(self) -> tuple[int, ...]:
-        """The number of states of each variable."""
-
-    @abc.abstractmethod
-    def instances(self) -> Instance:
-        """All instances along one leading axis. Units known for sure are held, those known by a
-        likelihood have it added to their unary terms.
-        """
-
-    def scores(
-        self,
-    ) -> tuple[Float[Array, "instances variables most"], Bool[Array, "instances variables most"]]:
-        """What evidence and unary terms say of the states of each variable, and which states it has
-        and may have; the instances along one leading axis.
-        """
-        units, parts = self.model.layers, []
-        most = max(own.number for own in units)
-        for own, rows, clamp in zip(units, *self.instances(), strict=True):
-            rows = own.scores(rows.reshape(len(rows), own.width))
-            left = jnp.ones(rows.shape, bool)
-            if not isinstance(own, Binary):
-                left = rows > EXCLUDED / 2
-            elif clamp is not None:
-                clamp = jnp.where(clamp == 0, -1, (clamp > 0).astype(int))
-            if clamp is not None:
-                number = jnp.arange(own.number, dtype=clamp.dtype)
-                held = jnp.broadcast_to(clamp[..., None], rows.shape)
-                left = left & ((held < 0) | (held == jnp.broadcast_to(number, rows.shape)))
-            wide = ((0, 0), (0, 0), (0, most - own.number))
-            parts.append((jnp.pad(rows, wide), jnp.pad(left, wide)))
-        rows, there = zip(*parts, strict=True)
-        return jnp.concatenate(rows, 1), jnp.concatenate(there, 1)
-
-    @property
-    def offset(self) -> Float[Array, "*batch"]:
-        """What log Z has besides that of `instances`."""
-        return jnp.zeros(self.shape, self.model.dtype)
-
-    @abc.abstractmethod
-    def named(self, scores: Float[Array, "*batch variables most"]) -> PyTree:
-        """Log-odds, or log-probabilities of states, by name, from scores of all states."""
-
-    @abc.abstractmethod
-    def repeated(self, number: int, key: PRNGKeyArray) -> "Chained | None":
-        """What samplers need for so many chains of each instance, those of one instance `shape`
-        apart; None if evidence is of a form that they do not take.
-        """
-
-    @abc.abstractmethod
-    def given_others(self, model: Any, units: PyTree, clamped: PyTree) -> PyTree:
-        """The means of all units given the states of all others, by name; what is clamped keeps
-        its state.
-        """
-
-
-class Problem(AbstractSampled):
-    """A model of layers with evidence on its first layer, checked."""
+    - `evidence`: for each group, or None.
+    - `outputs`: which units mixed-product maximises over, if data tell; else it maximises over the
+      visible groups of a model that has such.
+    - `verified`: whether the values of evidence could be looked at, or need not be.
+    """
 
     model: Any
-    evidence: Num[AnyArray, "*#batch units"] | Bool[AnyArray, "*#batch units"] | None
-    observed: Bool[AnyArray, "*#batch units"] | None
+    evidence: tuple[Evidence | None, ...]
+    outputs: Bool[Array, "*#batch units"] | None
     verified: bool = eqx.field(static=True)
     ranks: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(
-        self, model: Any, evidence: Any = None, observed: Any = None, trusted: bool = False
+        self,
+        model: Any,
+        evidence: tuple[Evidence | None, ...] = (),
+        outputs: Bool[Array, "*#batch units"] | None = None,
+        trusted: bool = False,
     ):
         """**Arguments:**
 
-        - `model`, `evidence`, `observed`: as inferences take them.
+        - `model`: a plain model.
+        - `evidence`: for each group, or None; none at all by default.
+        - `outputs`: which units mixed-product maximises over.
         - `trusted`: that the values of the evidence need not be looked at.
         """
         self.model = model
-        self.evidence = evidence
-        self.observed = observed
-        # Whether values can be looked at before anything is traced, or need not be.
-        self.verified = trusted or _checks.is_concrete((evidence, observed))
+        self.evidence = evidence or (None,) * len(model.layers)
+        self.outputs = outputs
+        self.verified = trusted or _checks.is_concrete(evidence)
         self.ranks = tuple(jnp.ndim(x) for x in jax.tree.leaves(model))
-
-    def __check_init__(self):
-        evidence, observed, units = self.evidence, self.observed, self.model.layers[0]
-        check_evidence(evidence, observed, units.size)
-        if evidence is None or observed is None:
-            return
-        if units.evidence is None:
-            names = ", ".join(f"`{name}`" for name in self.model.names)
-            kind = _checks.article(type(self.model).__name__)
-            raise ValueError(
-                f"`evidence` must be None for {kind}: fix units {names} with"
-                " `sample(..., clamped=...)` instead."
-            )
-        shape = (*self.shape, units.size)
-        if _checks.is_concrete((evidence, observed)):
-            given = np.broadcast_to(evidence, shape)
-            wrong = np.broadcast_to(observed, shape) & ~_inside(given, units.evidence, np)
-            if wrong.any():
-                wanted = _wanted(units.evidence)
-                raise ValueError(f"`evidence` must {wanted} where observed, got {given[wrong][0]}.")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -241,150 +129,288 @@ class Problem(AbstractSampled):
                 " beliefs: outside, the model they belong to has gained an axis."
             )
         shapes = {"model": self.model.batch_shape}
-        if self.evidence is not None and self.observed is not None:
-            shapes |= {"evidence": self.evidence.shape[:-1], "observed": self.observed.shape[:-1]}
+        for k, said in enumerate(self.evidence):
+            if said is not None:
+                at = f"[{k}]" if self.model.grouped else ""
+                for name, x in zip(("evidence", "observed"), said[:2], strict=True):
+                    shapes |= {} if x is None else {f"{name}{at}": x.shape[:-1]}
+                for x in said[2:]:
+                    shapes |= {} if x is None else {f"likelihoods{at}": x.shape[:-2]}
+        if self.outputs is not None:
+            shapes["outputs"] = self.outputs.shape[:-1]
         return _checks.broadcastable(**shapes)
 
-    def maximised(self) -> tuple[int, ...]:
-        """The groups over which mixed-product maximises: the visible ones."""
-        return self.model.seen
+    def maximised(self) -> Bool[Array, "*#batch units"] | None:
+        """The units over which mixed-product maximises; None if these are not known."""
+        if self.outputs is not None or self.model.grouped:
+            return self.outputs
+        seen = self.model.variables.seen
+        parts = [jnp.full(u.size, k in seen) for k, u in enumerate(self.model.layers)]
+        return jnp.concatenate(parts)
 
-    def given(self) -> tuple[Float[Array, "*batch units"], Bool[Array, "*batch units"]] | None:
-        """Evidence and what of it counts, for each instance; it raises at run time what could not
-        be found before. None if there is none.
+    def with_outputs(self, outputs: Bool[Array, "*#batch units"]) -> "Problem":
+        """The same with the units over which mixed-product maximises."""
+        return Problem(self.model, self.evidence, outputs, trusted=self.verified)
+
+    def flat(self, x: Array, axes: int = 1) -> Array:
+        """An array with so many axes of its own, and one leading axis of instances."""
+        own = x.shape[x.ndim - axes :]
+        return jnp.broadcast_to(x, (*self.shape, *own)).reshape(math.prod(self.shape), *own)
+
+    def held(self) -> tuple[Held, ...]:
+        """Evidence for each instance, by group. It raises at run time what could not be found
+        before.
         """
-        if self.evidence is None or self.observed is None:
-            return None
-        units = self.model.layers[0]
-        shape = (*self.shape, units.size)
-        evidence = jnp.broadcast_to(jnp.asarray(self.evidence, self.model.dtype), shape)
-        observed = jnp.broadcast_to(self.observed, shape)
+        return tuple(
+            Held(None, None, None) if said is None else self._held(units, said)
+            for units, said in zip(self.model.layers, self.evidence, strict=True)
+        )
+
+    def _held(self, units: Any, said: Evidence) -> Held:
+        dtype, scores, states, mask = self.model.dtype, None, None, None
+        if said.likelihood is not None:
+            likelihood = jnp.asarray(said.likelihood, dtype)
+            if not self.verified:
+                wrong = ~(jnp.isfinite(likelihood) & (likelihood >= 0))
+                message = "`evidence` must hold finite likelihoods >= 0."
+                likelihood = eqx.error_if(likelihood, wrong, message)
+            scores = self.flat(jnp.maximum(jnp.log(likelihood), -LIMIT), 2)
+        if said.scores is not None:
+            scores = self.flat(jnp.asarray(said.scores, dtype), 2)
+        if said.states is None:
+            return Held(None, None, scores)
+        if said.observed is None:
+            states = jnp.asarray(said.states).astype(jnp.int32)
+            if not self.verified:
+                most = jnp.asarray(units.numbers, jnp.int32)
+                wrong = (states < -1) | (states >= jnp.broadcast_to(most, states.shape))
+                message = "`evidence` must hold states of its variables, or -1 where not known."
+                states = eqx.error_if(states, wrong, message)
+            states = self.flat(states)
+            return Held(states, states >= 0, scores)
+        states = self.flat(jnp.asarray(said.states, dtype))
+        mask = self.flat(jnp.asarray(said.observed))
         if not self.verified:
-            wrong = observed & ~_inside(evidence, units.evidence, jnp)
-            message = f"`evidence` must {_wanted(units.evidence)} where observed."
-            evidence = eqx.error_if(evidence, wrong, message)
-        return evidence, observed
+            wrong = mask & ~inside(states, units.evidence, jnp)
+            message = f"`evidence` must {wanted(units.evidence)} where observed."
+            states = eqx.error_if(states, wrong, message)
+        if isinstance(units, Binary):
+            sure = mask & ((states == 0) | (states == 1))
+            likely = jnp.where(mask & ~sure, states, jnp.full_like(states, 0.5))
+            soft = jax.scipy.special.logit(likely)
+            soft, mask = jnp.stack([jnp.zeros_like(soft), soft], -1), sure
+            scores = soft if scores is None else scores + soft
+        return Held(states, mask, scores)
 
     def instances(self) -> Instance:
-        model, given = self.model, self.given()
-        unary: list[Any] = list(model.unary())
-        clamp: list[Any] = [None] * len(model.layers)
-        if given is not None:
-            evidence, observed = given
-            if model.layers[0].finite:
-                sure = observed & ((evidence == 0) | (evidence == 1))
-                clamp[0] = self.flat(held_at(model.layers[0], evidence, sure, model.dtype))
-                likely = jnp.where(observed & ~sure, evidence, jnp.full_like(evidence, 0.5))
-                first = jnp.broadcast_to(unary[0], evidence.shape)
-                unary[0] = first + jax.scipy.special.logit(likely)
-            else:
-                clamp[0] = self.flat(evidence), self.flat(observed)
-        return Instance(model.by_group([self.flat(x) for x in unary]), tuple(clamp))
+        """All instances along one leading axis. Units known for sure are held, those known by a
+        likelihood have it added to their unary terms; `offset` has what log-odds do not tell.
+        """
+        terms, clamps = [], []
+        for units, bias, (states, mask, scores) in zip(
+            self.model.layers, self.model.unary(), self.held(), strict=True
+        ):
+            own: Any = units
+            field = self.flat(bias)
+            if not own.numbered:
+                terms.append(field)
+                clamps.append(None if states is None else (states, mask))
+                continue
+            clamp = None
+            if states is not None and mask is not None:
+                clamp = held_at(own, states, mask, self.model.dtype)
+            field = field.reshape(len(field), *own.shape)
+            if scores is not None and isinstance(own, Binary):
+                low, high = scores[..., 0], scores[..., 1]
+                sure = (low < EXCLUDED / 2) | (high < EXCLUDED / 2)
+                field = jnp.where(sure, jnp.zeros_like(field), field + (high - low))
+                only = jnp.where(sure, jnp.sign(high - low), jnp.zeros_like(field))
+                clamp = only if clamp is None else jnp.where(clamp == 0, only, clamp)
+            elif scores is not None:
+                field = field + scores
+            terms.append(field)
+            clamps.append(clamp)
+        return Instance(tuple(terms), tuple(clamps))
+
+    @property
+    def offset(self) -> Float[Array, "*batch"]:
+        """What log Z has besides that of `instances`."""
+        total = jnp.zeros(math.prod(self.shape), self.model.dtype)
+        for units, bias, (states, mask, scores) in zip(
+            self.model.layers, self.model.unary(), self.held(), strict=True
+        ):
+            if scores is None or not isinstance(units, Binary):
+                continue
+            low, high = scores[..., 0], scores[..., 1]
+            sure = (low < EXCLUDED / 2) | (high < EXCLUDED / 2)
+            one = self.flat(bias) + high
+            left = jnp.where(low < high, one, low)
+            if states is not None and mask is not None:
+                left = jnp.where(mask, jnp.where(states == 1, one, low), left)
+            # What is held and excluded, or excluded altogether, is impossible.
+            left = jnp.where(left < EXCLUDED / 2, -jnp.inf, left)
+            total = total + jnp.where(sure, left, low).sum(-1)
+        return total.reshape(self.shape)
+
+    def scores(
+        self,
+    ) -> tuple[Float[Array, "instances units most"], Bool[Array, "instances units most"]]:
+        """What evidence and unary terms say of the states of each unit, and which states it has
+        and may have; the instances along one leading axis.
+        """
+        parts, kinds = [], tuple[Any, ...](self.model.layers)
+        most = max(units.number for units in kinds)
+        for units, bias, (states, mask, scores) in zip(
+            kinds, self.model.unary(), self.held(), strict=True
+        ):
+            rows = units.scores(self.flat(bias))
+            rows = rows if scores is None else rows + scores
+            told = rows if scores is None or not isinstance(units, Binary) else scores
+            free = scores is None and isinstance(units, Binary)
+            left = jnp.ones(rows.shape, bool) if free else told > EXCLUDED / 2
+            if states is not None and mask is not None:
+                own = states.astype(jnp.int32)[..., None]
+                number = jnp.broadcast_to(jnp.arange(units.number, dtype=jnp.int32), rows.shape)
+                met = number == jnp.broadcast_to(own, rows.shape)
+                left = left & (met | ~jnp.broadcast_to(mask[..., None], rows.shape))
+            wide = ((0, 0), (0, 0), (0, most - units.number))
+            parts.append((jnp.pad(rows, wide), jnp.pad(left, wide)))
+        rows, there = zip(*parts, strict=True)
+        return jnp.concatenate(rows, 1), jnp.concatenate(there, 1)
 
     def told(self, beliefs: tuple[Any, ...]) -> PyTree:
         """Log-odds of units, or scores of their states, by name."""
-        return self.expected(beliefs)
+        return self._named(self.model.variables.shown(beliefs, self.shape))
 
     def expected(self, units: tuple[Any, ...]) -> PyTree:
-        """The means of units, by name."""
-        pairs = zip(self.model.layers, units, strict=True)
-        return self.model.units(
-            [x if x is None else x.reshape(*self.shape, own.width) for own, x in pairs]
-        )
+        """The means of units, or the probabilities of their states, by name."""
+        return self._named(self.model.variables.shown(units, self.shape, lambda p: 1 - p))
 
-    def flat(self, x: Array) -> Array:
-        """An array of the units of a layer, with one leading axis of instances."""
-        x = jnp.broadcast_to(x, (*self.shape, x.shape[-1]))
-        return x.reshape(math.prod(self.shape), x.shape[-1])
+    def named(self, scores: Float[Array, "*batch units most"]) -> PyTree:
+        """Log-odds, or log-probabilities of states, by name, from scores of all states."""
+        variables, out = self.model.variables, []
+        for units, shape, own in zip(
+            variables.units, variables.shapes, variables.cut(scores, -2), strict=True
+        ):
+            own = own[..., : units.number]
+            if isinstance(units, Binary) and not variables.grouped:
+                out.append(jnp.clip(own[..., 1] - own[..., 0], -CLAMPED, CLAMPED))
+                continue
+            sure = jax.nn.log_softmax(own, axis=-1)
+            tail = (*shape, units.number) if variables.grouped else (units.width,)
+            out.append(sure.reshape(*sure.shape[:-2], *tail))
+        return self._named(out)
 
     def means(self, log_odds: PyTree) -> PyTree:
         """Probabilities from log-odds, by name; of categorical units a row of them for each."""
-        layers = jax.tree.leaves(log_odds, is_leaf=lambda x: x is None)
-        pairs = zip(self.model.layers, layers, strict=True)
-        return self.model.units([x if x is None else _by_state(units, x) for units, x in pairs])
+        grouped = self.model.grouped
+        return self._each(
+            log_odds, lambda u, x: jax.nn.softmax(x) if grouped else _probabilities(u, x)
+        )
 
     def decode(self, log_odds: PyTree) -> PyTree:
         """The likeliest states from log-odds, by name, as users see them."""
-        layers = jax.tree.leaves(log_odds, is_leaf=lambda x: x is None)
-        pairs = zip(self.model.layers, layers, strict=True)
-        return self.model.units(
-            [x if x is None else units.decode(units.mode(x)) for units, x in pairs]
-        )
+        if self.model.grouped:
+            return self._each(log_odds, lambda _, x: x.argmax(-1).astype(jnp.int32))
+        return self._each(log_odds, lambda units, x: units.decode(units.mode(x)))
 
-    def weakened(self, strength: Float[Array, "2"] | None) -> tuple["Problem", PyTree]:
-        """The problem in which evidence is log-odds of this strength, and what of the log-odds was
-        told of the units themselves: likelihoods are no answers. Without a strength, evidence is
-        exact.
-        """
-        given = self.given()
-        if strength is None or given is None:
-            return self, None
-        evidence, observed = given
-        first, *others = self.model.unary()
-        told = jnp.where(observed, _log_odds(evidence, strength), jnp.zeros_like(evidence))
-        model = self.model.with_unary((jnp.broadcast_to(first, told.shape) + told, *others))
-        own = jnp.where((evidence > 0) & (evidence < 1), told, jnp.zeros_like(told))
-        return Problem(model), model.units([own] + [jnp.zeros((), own.dtype)] * len(others))
+    def _each(self, log_odds: PyTree, fn: Callable[[Any, Array], Array]) -> PyTree:
+        parts = self.model.variables.parts(log_odds)
+        pairs = zip(self.model.layers, parts, strict=True)
+        return self._named([x if x is None else fn(units, x) for units, x in pairs])
 
-    def known(self) -> tuple[Bool[Array, "*batch units"], Float[Array, "*batch units"]] | None:
-        """Which binary units of the first layer are known for sure, and their states as ±1."""
-        given = self.given()
-        if given is None or self.model.kind != "binary":
-            return None
-        evidence, observed = given
-        return observed & ((evidence == 0) | (evidence == 1)), jnp.sign(2 * evidence - 1)
+    def _named(self, values: list[Any]) -> PyTree:
+        return self.model.named(values)
 
     @property
     def is_answered(self) -> bool:
-        """Whether evidence is known to fix everything."""
-        if not _checks.is_concrete((self.evidence, self.observed)) or self.observed is None:
+        """Whether evidence is known to fix everything that is visible."""
+        if not _checks.is_concrete(self.evidence):
             return False
-        x, low = np.asarray(self.evidence), self.model.layers[0].evidence[0]
-        sure = (x == 0) | (x == 1) | (low == -math.inf)
-        return bool((np.asarray(self.observed) & sure).all())
+        held = self.held()
+        masks = [held[k].mask for k in self.model.variables.seen]
+        if not self.model.grouped:
+            masks = masks[:1]
+        return all(mask is not None and bool(mask.all()) for mask in masks)
 
-    def place(self, target: Targets) -> int:
-        """The number of a unit, counted from the first, or an error."""
-        units, unit = self.model.layers[0].size, whole(target)
-        if unit is None or not -units <= unit < units:
-            raise ValueError(f"`targets` must be indices below {units}, got {target!r}.")
-        return unit % units
+    def place(self, target: Targets) -> Place:
+        """The place of a unit that a user names: by its number among the first group, or by its
+        group and its index there.
+        """
+        variables = self.model.variables
+        if not variables.grouped:
+            units, unit = variables.units[0].size, whole(target)
+            if unit is None or not -units <= unit < units:
+                raise ValueError(f"`targets` must be indices below {units}, got {target!r}.")
+            return 0, unit % units
+        if not isinstance(target, (tuple, list)) or len(target) != 2:
+            raise ValueError(f"`targets` must be pairs of a group and an index, got {target!r}.")
+        group, index = target
+        places = places_of(self.model, group, "targets")
+        numbers = tuple(whole(i) for i in np.atleast_1d(index))
+        if len(numbers) != places.ndim or any(
+            i is None or not -n <= i < n for i, n in zip(numbers, places.shape, strict=True)
+        ):
+            raise ValueError(
+                "`targets` must hold indices of variables in a group of shape"
+                f" {places.shape}, got {index!r}."
+            )
+        unit = int(places[numbers])  # pyright: ignore
+        k = int(np.searchsorted(variables.ends, unit, "right"))
+        return k, unit - list(variables.starts.values())[k]
 
-    def holds(self, places: list[int]) -> bool:
+    def holds(self, places: list[Place]) -> bool:
         """Whether some of the units are known to be observed."""
-        if self.observed is None or not _checks.is_concrete(self.observed):
-            return False
-        return bool(np.asarray(self.observed)[..., np.array(places)].any())
+        for k, unit in places:
+            said = self.evidence[k]
+            if said is None or said.states is None or not _checks.is_concrete(said):
+                continue
+            there = np.asarray(said.states) >= 0 if said.observed is None else said.observed
+            if np.asarray(there)[..., unit].any():
+                return True
+        return False
 
-    def with_states(self, places: list[int], states: tuple[int, ...]) -> "Problem":
+    def with_states(self, places: list[Place], states: tuple[int, ...]) -> "Problem":
         """The same problem with the states of some units fixed too."""
-        units = self.model.layers[0]
-        given = self.given()
-        if units.evidence != (0.0, 1.0):
-            kind = _checks.article(type(self.model).__name__)
-            raise TypeError(f"`model` must be discrete, got {kind}.")
-        if given is None:
-            zeros = jnp.zeros((*self.shape, units.size), self.model.dtype)
-            given = zeros, zeros != 0
-        x, mask = given
-        at = np.array(places, int)
-        x = x.at[..., at].set(jnp.asarray(states, x.dtype))
-        return Problem(self.model, x, mask.at[..., at].set(True), trusted=True)
+        evidence, held, shape = list(self.evidence), self.held(), self.shape
+        for (k, unit), state in zip(places, states, strict=True):
+            size = self.model.layers[k].size
+            said = evidence[k]
+            if said is None or said.observed is not None or said.states is None:
+                x, mask, scores = held[k]
+                now = self.flat(jnp.full(size, -1))
+                if x is not None and mask is not None:
+                    now = jnp.where(mask, x.astype(now.dtype), now)
+                scores = None if scores is None else scores.reshape(*shape, *scores.shape[1:])
+                said = Evidence(now.reshape(*shape, size), scores=scores)
+            filled = jnp.asarray(said.states).at[..., unit].set(state)
+            evidence[k] = said._replace(states=filled)
+        return Problem(self.model, tuple(evidence), self.outputs, trusted=True)
 
-    def distribution(self, means: PyTree, place: int) -> Float[Array, "*batch 2"]:
+    def distribution(self, means: PyTree, place: Place) -> Float[Array, "*batch states"]:
         """The probabilities of the states of one unit."""
-        p = self.answer(means)[..., place]
-        return jnp.stack([1 - p, p], -1)
+        (k, unit), variables = place, self.model.variables
+        units, x = variables.units[k], variables.parts(means)[k]
+        if isinstance(units, Binary) and not variables.grouped:
+            return jnp.stack([1 - x[..., unit], x[..., unit]], -1)
+        rank = len(variables.shapes[k]) + 1
+        flat = x.reshape(*x.shape[: x.ndim - rank], units.size, x.shape[-1])
+        return flat[..., unit, : units.numbers[unit]]
 
-    def chosen(self, answer: PyTree, targets: Targets) -> PyTree:
-        """The answers for some units."""
+    def chosen(self, answer: Any, targets: Targets) -> PyTree:
+        """The answers for some units, or for one group."""
+        if self.model.grouped:
+            answer.take(targets, "`targets`")  # or an error that names the argument
+            return answer[targets]
         targets, units = np.asarray(targets), self.model.layers[0].size
         if not np.issubdtype(targets.dtype, np.integer) or (np.abs(targets + 0.5) > units).any():
             raise ValueError(f"`targets` must be indices below {units}, got {targets}.")
         return jax.tree.map(lambda x: x[..., targets], answer)
 
-    def take(self, named: Any, name: str) -> PyTree:
-        """What belongs to a name of the vocabulary, `visible` for instance."""
+    def take(self, named: Any, name: Any) -> PyTree:
+        """What belongs to a name of the vocabulary, `visible` for instance, or to a group."""
+        if self.model.grouped:
+            return named[name]
         if name not in named._fields:
             have = " and ".join(f"`{field}`" for field in named._fields)
             raise AttributeError(
@@ -392,78 +418,40 @@ class Problem(AbstractSampled):
             )
         return getattr(named, name)
 
-    def surprise(
-        self, log_odds: PyTree, rows: Float[Array, "rows units"], targets: Bool[Array, "rows units"]
-    ) -> Float[Array, " rows"]:
-        """Minus the log-probability of the states of targets, each by itself, in nats."""
-        value = jax.tree.leaves(log_odds)[0]
-        each = jax.nn.softplus(value) - rows * value
-        return jnp.where(targets, each, jnp.zeros_like(each)).sum(-1)
-
     def answer(self, means: PyTree) -> PyTree:
-        """The part of the means that a query asks for: those of the first layer."""
-        return jax.tree.leaves(means)[0]
-
-    def log_odds(self, means: PyTree) -> PyTree:
-        """The log-odds of binary units, by name."""
-        return jax.tree.map(lambda p: jnp.log(p) - jnp.log1p(-p), means)
+        """The part of the means that a query asks for: those of the first layer, or all groups."""
+        return means if self.model.grouped else jax.tree.leaves(means)[0]
 
     @property
     def counts(self) -> tuple[int, ...]:
-        return tuple(units.number for units in self.model.layers for _ in range(units.size))
-
-    def named(self, scores: Float[Array, "*batch variables most"]) -> PyTree:
-        ends = np.cumsum([units.size for units in self.model.layers])[:-1]
-        out = []
-        for units, own in zip(self.model.layers, jnp.split(scores, ends, axis=-2), strict=True):
-            if units.width == units.size:
-                out.append(jnp.clip(own[..., 1] - own[..., 0], -CLAMPED, CLAMPED))
-            else:
-                flat = jax.nn.log_softmax(own[..., : units.number], axis=-1)
-                out.append(flat.reshape(*flat.shape[:-2], units.width))
-        return self.model.units(out)
-
-    def repeated(self, number: int, key: PRNGKeyArray) -> Chained:
-        """The model with an instance for each chain. Evidence that is certain is held; likelihoods
-        are added to the biases.
-        """
-        given, known = self.given(), self.known()
-        first, *others = self.model.unary()
-        start = clamped = None
-        if given is not None and known is not None:
-            held, signs = known
-            soft = given[1] & ~held
-            inside = jnp.where(soft, given[0], jnp.full_like(given[0], 0.5))
-            first = jnp.broadcast_to(first, inside.shape) + jax.scipy.special.logit(inside)
-            none = [None] * len(others)
-            masks, states = self._tiled(held, number), self._tiled(signs > 0, number)
-            states = jnp.where(masks, states, jax.random.bernoulli(key, 0.5, states.shape))
-            start = self.model.units([states.astype(jnp.int32), *none])
-            clamped = self.model.units([masks, *none])
-        unary = tuple(self._tiled(x, number) for x in (first, *others))
-        return Chained(self.model.with_unary(unary), start, clamped)
-
-    def _tiled(self, x: Array, number: int) -> Array:
-        return jnp.tile(self.flat(x), (number, 1))
-
-    def given_others(self, model: Any, units: PyTree, clamped: PyTree) -> PyTree:
-        """The means of all units given the states of all others, by name."""
-        layers, held = model.encode(units), model.masks(clamped)
-        means = [own.mean(x) for own, x in zip(model.layers, model.fields(layers), strict=True)]
-        if held is not None:
-            means = [
-                p if mask is None else jnp.where(mask, x, p)
-                for p, x, mask in zip(means, layers, held, strict=True)
-            ]
-        return model.units(means)
+        """The number of states of each unit."""
+        return self.model.variables.counts
 
 
-def _by_state(units: Any, field: Float[Array, "... _"]) -> Float[Array, "..."]:
+def _probabilities(units: Any, field: Float[Array, "... _"]) -> Float[Array, "..."]:
     """Means in a field, of one-hot units with the states along the last axis."""
     p = units.mean(field)
     if units.width == units.size:
         return p
     return p.reshape(*p.shape[:-1], p.shape[-1] // units.number, units.number)
+
+
+def places_of(model: Any, group: Any, name: str) -> Int[np.ndarray, "..."]:
+    """The numbers of the variables of a group among all, in its shape; an error names the
+    argument.
+    """
+    if not model.grouped:
+        named = repr(group) if isinstance(group, str) else type(group).__name__
+        needed = "not be given" if name == "groups" else "be booleans, one per unit,"
+        raise TypeError(
+            f"`{name}` must {needed} for a model that is no graph, of type {type(model).__name__},"
+            f" got the group {named}."
+        )
+    variables = model.variables
+    parts = np.split(np.arange(variables.ends[-1]), variables.ends[:-1])
+    pairs = zip(parts, variables.shapes, strict=True)
+    numbers = model.named([x.reshape(shape) for x, shape in pairs])
+    return np.asarray(numbers.take(group, f"`{name}`"))
 
 
 def whole(x: Any) -> int | None:
@@ -474,51 +462,13 @@ def whole(x: Any) -> int | None:
         return None
 
 
-def check_evidence(evidence: Any, observed: Any, units: int) -> None:
-    """Raises unless there is no evidence, or some of the right form for so many units, whatever its
-    values.
-    """
-    if evidence is None and observed is None:
-        return
-    if evidence is None or observed is None:
-        missing = "evidence" if evidence is None else "observed"
-        raise ValueError(f"`evidence` and `observed` go together, got no `{missing}`.")
-    for name, x in (("evidence", evidence), ("observed", observed)):
-        if not hasattr(x, "shape"):
-            raise TypeError(f"`{name}` must be an array, got {_checks.describe(x)}.")
-        _checks.trailing(name, x, (units,), "one value a unit")
-    _checks.real_numbers("evidence", evidence)
-    if observed.dtype != jnp.bool_:
-        got = _checks.describe(observed)
-        raise TypeError(f"`observed` must be a mask of booleans, got {got}.")
-
-
-def check_inside(name: str, x: Any, interval: tuple[float, float] | None) -> None:
-    """Raises `ValueError` if values that are known lie outside an interval."""
-    if interval is not None and _checks.is_concrete(x):
-        values = np.asarray(x)
-        wrong = ~_inside(values, interval, np)
-        if wrong.any():
-            got = values[wrong].flat[0]
-            raise ValueError(f"`{name}` must {_wanted(interval)}, got {got}.")
-
-
-def _log_odds(
-    evidence: Float[Array, "*shape"], strength: Float[Array, "2"]
-) -> Float[Array, "*shape"]:
-    """Of what is observed, at most as strong as evidence is taken to be."""
-    low, high = strength
-    sure = (evidence <= 0) | (evidence >= 1)
-    inside = jnp.where(sure, jnp.full_like(evidence, 0.5), evidence)
-    soft = jnp.clip(jax.scipy.special.logit(inside), -low, high)
-    return jnp.where(evidence <= 0, -low, jnp.where(evidence >= 1, high, soft))
-
-
-def _inside(x: Any, interval: tuple[float, float], np: Any) -> Any:
+def inside(x: Any, interval: tuple[float, float], np: Any) -> Any:
+    """Which values are finite and lie in an interval."""
     return np.isfinite(x) & (x >= interval[0]) & (x <= interval[1])
 
 
-def _wanted(interval: tuple[float, float]) -> str:
+def wanted(interval: tuple[float, float]) -> str:
+    """What values must do to lie in an interval, for errors."""
     low, high = interval
     return "be finite" if low == -math.inf else f"lie in [{low:g}, {high:g}]"
 

@@ -1,19 +1,22 @@
 import math
-from collections.abc import Callable, Hashable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from .. import _checks
-from .._types import AnyArray, Batch, Evidence, Observed, Targets
+from .._types import AnyArray, Batch, Evidence as Told, Observed
 from ._base import AbstractModel, AbstractPlainModel
-from ._problem import AbstractProblem
+from ._observed import asked_rows
+from ._problem import AbstractProblem, Evidence, Held, Place, Problem
 from ._require import refuse
-from ._statistics import Statistics
+
+
+# How far evidence moves log-odds: of 0 and of 1, one number for both, or not at all.
+Strength = float | tuple[float, float] | None
 
 
 class QueryModel(AbstractModel):
@@ -77,7 +80,8 @@ class QueryModel(AbstractModel):
         if not isinstance(model, AbstractPlainModel):
             got = _checks.describe(model)
             raise TypeError(f"`model` must be a model such as an RBM, got {got}.")
-        if model.query_defaults is None:
+        defaults = query_defaults(model)
+        if defaults is None:
             refuse(model, "have messages to be sent for a QueryModel")
         if model.batch_shape != ():
             raise ValueError(
@@ -89,12 +93,12 @@ class QueryModel(AbstractModel):
         for name, x in (("temperature", temperature), ("scale", scale)):
             if x is not None:
                 _positive(name, x, dtype)
-        usual, weak = model.query_defaults
+        usual, weak = defaults
         if weak is None and (temperature not in (None, 1) or strength is not None):
             name = "strength" if strength is not None else "temperature"
             kind = _checks.article(type(model).__name__)
             raise ValueError(f"`{name}` must not be given for {kind}, got {locals()[name]}.")
-        self.centred = model.centred_form()
+        self.centred = centred_form(model)
         fixed = weak is None or temperature is None
         self.log_temperature = None if fixed else jnp.log(jnp.asarray(temperature, dtype))
         self.log_scale = jnp.log(jnp.asarray(usual if scale is None else scale, dtype))
@@ -123,7 +127,7 @@ class QueryModel(AbstractModel):
         the data worse than a model trained by maximum likelihood, and other inferences answer worse
         with it than the QueryModel does.
         """
-        return self.centred.plain_form()
+        return plain_form(self.centred)
 
     @property
     def kind(self) -> str:
@@ -131,35 +135,17 @@ class QueryModel(AbstractModel):
         return "query"
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """A QueryModel is always a single one."""
-        return ()
-
-    @property
     def dtype(self) -> np.dtype:
         """The dtype of the parameters."""
         return self.log_scale.dtype
 
-    @property
-    def num_asked(self) -> int:
-        """The number of units that queries are about."""
-        return self.centred.num_asked
-
-    def places(self, group: Hashable, name: str) -> Int[np.ndarray, "..."]:
-        """The indices of the variables of a group of a graph."""
-        return self.centred.places(group, name)
-
     def observe(self, batch: Batch, name: str = "batch") -> tuple["QueryModel", Array, None]:
         """Checks a batch of data. Numbers between 0 and 1 are shares."""
-        return self, self.centred.asked_rows(batch, name), None
+        return self, asked_rows(self.centred, batch, name), None
 
     def check(self, batch: Batch, name: str = "batch") -> None:
         """Raises an error if a batch does not fit the plain model."""
-        self.centred.asked_rows(batch, name)
-
-    def asked_rows(self, data: Batch, name: str) -> Array:
-        """Checked rows of data that queries are about."""
-        return self.centred.asked_rows(data, name)
+        asked_rows(self.centred, batch, name)
 
     def as_batch(self, batch: Batch) -> PyTree:
         """A batch as arrays alone."""
@@ -169,35 +155,9 @@ class QueryModel(AbstractModel):
         """The model of which messages are sent, at its temperature."""
         return self.to_model().tempered(1 / self.temperature)
 
-    def problem(self, evidence: Evidence, observed: Observed) -> "QueryProblem":
+    def problem(self, evidence: Told, observed: Observed) -> "QueryProblem":
         """The model with checked evidence."""
         return QueryProblem(self, self.to_model().problem(evidence, observed))
-
-    def told_in(self, rows: Array) -> Bool[Array, "..."]:
-        """Which values of rows are not missing."""
-        return self.centred.told_in(rows)
-
-    def row_problem(self, rows: Array, observed: Array) -> "QueryProblem":
-        """The model with evidence that has been checked."""
-        return QueryProblem(self, self.to_model().row_problem(rows, observed))
-
-    def surprise_alone(self, train: Array, rows: Array) -> Float[Array, "rows units"]:
-        """That of the plain model, whose parameters do not matter."""
-        return self.centred.surprise_alone(train, rows)
-
-    def configuration(self, states: PyTree) -> PyTree:
-        """States as the plain model names them."""
-        return self.centred.configuration(states)
-
-    def if_complete(
-        self, seen: PyTree, observed: PyTree, formula: Callable, infer: Callable
-    ) -> NoReturn:
-        """Raises `TypeError`: `QueryTraining` trains it."""
-        return refuse(self, "be a plain one for this learner")
-
-    def expected_energy(self, statistics: Statistics) -> NoReturn:
-        """Raises `TypeError`: `QueryTraining` trains it."""
-        return refuse(self, "be a plain one for this learner")
 
     def trained(self) -> "QueryModel":
         """Booleans in the place of arrays: of those that the plain model does not want trained,
@@ -220,7 +180,7 @@ class QueryModel(AbstractModel):
         """Raises `TypeError`."""
         return refuse(self, "be a plain one for weight decay")
 
-    def uncentred(self, offsets: PyTree, batch: Batch) -> "QueryModel":
+    def uncentred(self, offsets: PyTree, batch: Batch | None = None) -> "QueryModel":
         """Raises `TypeError`: it is centred already."""
         return refuse(self, "be a plain one to be centred")
 
@@ -229,38 +189,111 @@ class QueryProblem(AbstractProblem):
     """A `QueryModel` with evidence, checked."""
 
     model: QueryModel
-    plain: Any
+    plain: Problem
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The batch shape."""
         return self.plain.shape
 
-    def place(self, target: Targets) -> PyTree:
-        """The place of a unit or a variable; raises an error if there is none."""
-        return self.plain.place(target)
-
-    def holds(self, places: list[PyTree]) -> bool:
-        """Whether some of these are known to be observed."""
-        return self.plain.holds(places)
-
-    def with_states(self, places: list[PyTree], states: tuple[int, ...]) -> "QueryProblem":
+    def with_states(self, places: list[Place], states: tuple[int, ...]) -> "QueryProblem":
         """The same problem with the states of some units fixed too."""
         return QueryProblem(self.model, self.plain.with_states(places, states))
 
-    def distribution(self, means: PyTree, place: PyTree) -> Float[Array, "*batch states"]:
-        """The probabilities of the states of one of these."""
-        return self.plain.distribution(means, place)
-
-    def chosen(self, answer: PyTree, targets: Targets) -> PyTree:
-        """The answers for some of these."""
-        return self.plain.chosen(answer, targets)
-
-    def posed(self) -> tuple[Any, PyTree]:
+    def posed(self) -> tuple[Problem, PyTree]:
         """The problem of the plain model in which evidence is as strong as was learned, and what
-        of the log-odds was told of the units themselves, by name, or None.
+        of the log-odds was told of the units themselves, by name, or None: likelihoods are no
+        answers.
         """
-        return self.plain.weakened(self.model.strength)
+        model, strength = self.plain.model, self.model.strength
+        if strength is None:
+            return self.plain, None
+        evidence, own, shape = [], [], self.plain.shape
+        for units, held in zip(model.layers, self.plain.held(), strict=True):
+            soft = jnp.zeros((), model.dtype)
+            if held == (None, None, None):
+                evidence.append(None)
+                own.append(soft)
+                continue
+            weak = _weak_group if model.grouped else _weak_layer
+            scores, soft = weak(units, held, strength, model.dtype)
+            scores = jnp.broadcast_to(scores, (math.prod(shape), *scores.shape[-2:]))
+            evidence.append(Evidence(scores=scores.reshape(*shape, *scores.shape[1:])))
+            own.append(soft if soft.ndim == 0 else soft.reshape(*shape, *soft.shape[1:]))
+        shown = [
+            x.reshape(*shape, *own_shape, x.shape[-1]) if model.grouped and x.ndim else x
+            for x, own_shape in zip(own, model.shapes, strict=True)
+        ]
+        return Problem(model, tuple(evidence), trusted=True), model.named(shown)
+
+
+def _weak_layer(units: Any, held: Held, strength: Array, dtype: Any) -> tuple[Array, Array]:
+    """The scores of both states of binary units, of which evidence has so much strength against 0
+    and against 1; and the log-odds of what is only likely.
+    """
+    low, high = strength
+    assert held.states is not None and held.mask is not None and held.scores is not None
+    soft = jnp.clip(held.scores[..., 1] - held.scores[..., 0], -low, high)
+    sure = jnp.where(held.states > 0, high, -low)
+    told = jnp.where(held.mask, sure, soft)
+    own = jnp.where(held.mask, jnp.zeros_like(soft), soft)
+    return jnp.stack([jnp.zeros_like(told), told], -1), own
+
+
+def _weak_group(units: Any, held: Held, strength: Array, dtype: Any) -> tuple[Array, Array]:
+    """The scores of all states of units, of which the states that are not observed lose so much;
+    and those of what is only likely.
+    """
+    soft = jnp.zeros((), dtype) if held.scores is None else held.scores
+    lost = jnp.zeros((1, units.size, units.number), dtype)
+    if held.states is not None and held.mask is not None:
+        shape = (*held.states.shape, units.number)
+        number = jnp.broadcast_to(jnp.arange(units.number, dtype=jnp.int32), shape)
+        other = number != jnp.broadcast_to(held.states[..., None], shape)
+        seen = jnp.broadcast_to(held.mask[..., None], shape)
+        lost = jnp.where(other & seen, -strength, jnp.zeros_like(strength))
+    return lost + soft, soft
+
+
+def query_defaults(model: AbstractPlainModel) -> tuple[float, Strength] | None:
+    """The initial scale and strength of a [`ebmlearn.QueryModel`][] of a model; None if there can
+    be none.
+    """
+    if model.grouped:
+        return 1.0, 1000.0
+    return {"binary": (5.0, (1000.0, 9.21)), "gaussian binary": (1.0, None)}.get(model.kind)
+
+
+def centred_form(model: AbstractPlainModel) -> AbstractPlainModel:
+    """The parameters for units ±1, in a model of the same class, if its units are binary."""
+    if model.kind != "binary":
+        return model
+    offsets = [jnp.full_like(bias, -0.5) for bias in model.unary()]
+    return _times_weights(model.uncentred(offsets), 0.5)
+
+
+def plain_form(model: AbstractPlainModel) -> AbstractPlainModel:
+    """The reverse of `centred_form`."""
+    if model.kind != "binary":
+        return model
+    plain = _times_weights(model, 2.0)
+    return plain.uncentred([jnp.full_like(b, 0.5) for b in plain.unary()])
+
+
+def _times_weights(model: AbstractPlainModel, factor: float) -> AbstractPlainModel:
+    """The model with its matrices times a number."""
+    return jax.tree.map(lambda x: x * jnp.asarray(factor, x.dtype) if x.ndim == 2 else x, model)
+
+
+def num_asked(model: AbstractModel) -> int:
+    """The number of units that queries are about: those of the first layer, or all of a graph."""
+    plain = structure_of(model)
+    return plain.variables.ends[-1] if plain.grouped else plain.layers[0].size
+
+
+def structure_of(model: AbstractModel) -> AbstractPlainModel:
+    """The plain model whose groups a model has: its own, unless it is a QueryModel."""
+    return model.centred if isinstance(model, QueryModel) else model  # pyright: ignore
 
 
 def _positive(name: str, x: Any, dtype: Any) -> None:

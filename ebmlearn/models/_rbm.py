@@ -8,18 +8,17 @@ from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Key, Observed
+from ..factors import AbstractFactor, Dense
 from ..units import AbstractUnits
 from ..units._binary import binary
 from ._arrays import gaussian, instancewise, parameter, states
-from ._base import AbstractModel, matrices_of
-from ._block import Block
-from ._layered_base import AbstractLayeredModel
-from ._named_base import rows_of
+from ._base import AbstractModel, AbstractPlainModel, matrices_of
 from ._names import Layers
+from ._observed import rows_of
 from ._require import refuse
 
 
-class RBM(AbstractLayeredModel):
+class RBM(AbstractPlainModel):
     """A restricted Boltzmann machine: binary visible units $v$ joined to binary hidden units $h$,
 
     $E(v, h) = -v^\\top W h - b^\\top v - c^\\top h$  (Ping & Ihler 2017, eq. (1)),
@@ -175,8 +174,8 @@ class RBM(AbstractLayeredModel):
 
         return conditional(self._hidden(hidden), self.visible_bias)
 
-    def blocks(self) -> tuple[Block, ...]:
-        return (Block(0, 1, self.weights),)
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        return (Dense("visible", "hidden", self.weights),)
 
     @property
     def names(self) -> tuple[str, str]:
@@ -192,14 +191,14 @@ class RBM(AbstractLayeredModel):
     def remade(
         self,
         layers: tuple[AbstractUnits, ...],
-        blocks: tuple[Float[Array, "_ _"], ...],
+        parameters: tuple[Float[Array, "_ _"], ...],
         unary: tuple[Float[Array, "... _"], ...],
     ) -> "RBM":
-        parts = (*blocks, *unary)
+        parts = (*parameters, *unary)
         return eqx.tree_at(lambda m: (m.weights, m.visible_bias, m.hidden_bias), self, parts)
 
-    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
-        return blocks[0]
+    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
+        return values[0]
 
     def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
         return states("visible", x, self.num_visible, self.weights.dtype)
@@ -313,11 +312,6 @@ class CRBM(AbstractModel):
         return "conditional"
 
     @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """A CRBM is always a single one."""
-        return ()
-
-    @property
     def dtype(self) -> np.dtype:
         """The dtype of the parameters."""
         return self.weights.dtype
@@ -343,11 +337,11 @@ class CRBM(AbstractModel):
 
     def observe(
         self, batch: Batch, name: str = "batch"
-    ) -> tuple[RBM, tuple[Float[Array, "rows visible"]], None]:
+    ) -> tuple[RBM, tuple[Float[Array, "rows visible"], None], None]:
         """Checks the pair (features, visible), and conditions on the features."""
         self.check(batch, name)
         features, visible = batch
-        return self.condition(features), (jnp.asarray(visible).astype(self.dtype),), None
+        return self.condition(features), (jnp.asarray(visible).astype(self.dtype), None), None
 
     def condition(self, features: Shaped[AnyArray, "*batch features"]) -> RBM:
         """The RBM of $p(v, h \\mid x)$, its biases with the leading axes of `features`."""
@@ -401,17 +395,9 @@ class CRBM(AbstractModel):
         """The parameters that weight decay shrinks: all weights."""
         return matrices_of(self)
 
-    def as_batch(self, batch: Batch) -> PyTree:
-        """The batch itself."""
-        return batch
-
     def problem(self, evidence: Evidence, observed: Observed) -> NoReturn:
         """Raises `TypeError`: inferences need the features."""
         return refuse(self, "be an RBM")
-
-    def blocks(self) -> tuple[Block, ...]:
-        """The weights between visible and hidden units."""
-        return (Block(0, 1, self.weights),)
 
     def bare(self) -> RBM:
         """The RBM for features that are all 0."""
@@ -423,12 +409,13 @@ class CRBM(AbstractModel):
             raise ValueError("`features` must be given for a CRBM, got None.")
         return self.condition(features)
 
-    def uncentred(self, offsets: Layers, batch: Batch) -> "CRBM":
+    def uncentred(self, offsets: Layers, batch: Batch | None = None) -> "CRBM":
         """The model whose energy is, up to a constant, this one's at $v - \\mu$, $h - \\lambda$ and
         $x - \\xi$, with `offsets` $(\\mu, \\lambda)$ and the mean $\\xi$ of the features of a
         batch.
         """
-        features = jnp.asarray(batch[0]).astype(self.dtype).mean(0)
+        assert batch is not None
+        features = jnp.asarray(batch[0]).astype(self.dtype).mean(0)  # pyright: ignore
         visible = self.weights @ offsets.hidden + self.visible_features @ features
         hidden = offsets.visible @ self.weights + self.hidden_features @ features
         biases = self.visible_bias - visible, self.hidden_bias - hidden

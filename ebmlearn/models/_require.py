@@ -4,8 +4,6 @@ from typing import Any, NoReturn
 
 from .. import _checks
 from ._base import AbstractModel, AbstractPlainModel
-from ._layered_base import AbstractLayeredModel
-from ._named_base import AbstractNamedModel
 
 
 class Refused(TypeError):
@@ -26,26 +24,34 @@ def require(model: Any, kinds: tuple[str, ...], what: str) -> Any:
     return model
 
 
-def require_layers(model: Any, what: str) -> AbstractNamedModel:
+def require_plain(model: Any, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless it is one of groups of units."""
+    require_model(model)
+    if not isinstance(model, AbstractPlainModel):
+        refuse(model, f"be one of layers of units, or a graph, for {what}")
+    return model
+
+
+def require_layers(model: Any, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless it is one of layers."""
     require_model(model)
-    if not isinstance(model, AbstractNamedModel):
+    if not isinstance(model, AbstractPlainModel) or model.grouped:
         refuse(model, f"be one of layers of units for {what}")
     return model
 
 
-def require_fields(model: Any, what: str) -> AbstractLayeredModel:
+def require_fields(model: Any, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless it is one of layers, each of which is in a field."""
     require_model(model)
-    if not isinstance(model, AbstractLayeredModel):
+    if not isinstance(model, AbstractPlainModel) or model.turns is not None:
         refuse(model, f"be one of layers of units joined by weights for {what}")
     return model
 
 
 def require_chains(model: Any, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless chains reach all its configurations."""
-    found = _require_plain(model, what)
-    reason = found.no_chains()
+    found = require_plain(model, what)
+    reason = None if found.turns is None else found.turns.no_chains()
     if reason is not None:
         refuse(model, f"be one of which {what} reaches all configurations", reason)
     return found
@@ -53,10 +59,10 @@ def require_chains(model: Any, what: str) -> AbstractPlainModel:
 
 def require_numbered(model: Any, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless chains that follow fields reach all its configurations."""
-    found = _require_plain(model, what)
+    found = require_plain(model, what)
     if not found.numbered:
         refuse(model, f"have binary or categorical units for {what}")
-    reason = found.no_moves()
+    reason = None if found.turns is None else found.turns.no_moves()
     if reason is not None:
         refuse(model, f"be one of which {what} reaches all configurations", reason)
     return found
@@ -64,29 +70,19 @@ def require_numbered(model: Any, what: str) -> AbstractPlainModel:
 
 def require_discrete(model: Any, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless its units are binary, or it is a graph of variables."""
-    found = _require_plain(model, what)
-    families = {units.family for units in found.layers}
-    if found.layerwise and families != {"binary"}:
+    found = require_plain(model, what)
+    if not found.grouped and found.kind != "binary":
         refuse(model, f"have binary units, or be a graph, for {what}")
-    if not found.exact:
-        refuse(model, f"have an energy that is linear in its parameters for {what}")
     return found
 
 
 def require_possible(model: Any, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless all configurations of its units are possible."""
-    found = _require_plain(model, what)
-    if found.no_moves() is not None:
+    found = require_plain(model, what)
+    if found.turns is not None and found.turns.no_moves() is not None:
         reason = "some of its factors exclude configurations; take `BP` or `Exact`"
         refuse(model, f"let all configurations be possible for {what}", reason)
     return found
-
-
-def _require_plain(model: Any, what: str) -> AbstractPlainModel:
-    require_model(model)
-    if not isinstance(model, AbstractPlainModel):
-        refuse(model, f"be one of layers of units, or a graph, for {what}")
-    return model
 
 
 def require_single(model: AbstractModel) -> None:

@@ -7,15 +7,15 @@ from jaxtyping import Array, DTypeLike, Float, Int, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
+from ..factors import AbstractFactor, Dense
 from ..units import AbstractUnits, Categorical
 from ..units._binary import binary
 from ._arrays import gaussian, instancewise, optional, parameter, states, symmetrised
-from ._block import Block
-from ._layered_base import AbstractLayeredModel
+from ._base import AbstractPlainModel
 from ._rbm import RBM
 
 
-class SemiRestrictedBM(AbstractLayeredModel):
+class SemiRestrictedBM(AbstractPlainModel):
     """A semi-restricted Boltzmann machine: an RBM with couplings between its visible units,
 
     $E(v, h) = -v^\\top W h - \\tfrac12 v^\\top L v - b^\\top v - c^\\top h$
@@ -217,11 +217,12 @@ class SemiRestrictedBM(AbstractLayeredModel):
         h = states("hidden", hidden, self.num_hidden, dtype)
         return conditional(v, h, self.visible_bias)
 
-    def blocks(self) -> tuple[Block, ...]:
-        blocks = Block(0, 1, self.weights), Block(0, 0, symmetrised(self.couplings))
+    def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
+        lateral = Dense("visible", "visible", symmetrised(self.couplings))
+        factors = Dense("visible", "hidden", self.weights), lateral
         if self.label_weights is None:
-            return blocks
-        return *blocks, Block(2, 1, self.label_weights)
+            return factors
+        return *factors, Dense("label", "hidden", self.label_weights)
 
     def inside(self) -> tuple[PyTree, ...]:
         return (self.couplings,)
@@ -242,7 +243,7 @@ class SemiRestrictedBM(AbstractLayeredModel):
     def remade(
         self,
         layers: tuple[AbstractUnits, ...],
-        blocks: tuple[Float[Array, "_ _"], ...],
+        parameters: tuple[Float[Array, "_ _"], ...],
         unary: tuple[Float[Array, "... _"], ...],
     ) -> "SemiRestrictedBM":
         def parts(model: SemiRestrictedBM) -> Any:
@@ -253,10 +254,10 @@ class SemiRestrictedBM(AbstractLayeredModel):
                 biases.append(model.label_bias)
             return [*weights, *biases]
 
-        return eqx.tree_at(parts, self, [*blocks, *unary])
+        return eqx.tree_at(parts, self, [*parameters, *unary])
 
-    def by_factor(self, blocks: tuple[PyTree, ...]) -> PyTree:
-        return tuple(blocks)
+    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
+        return tuple(values)
 
     def _weight_sums(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
         """The sum of all weights at each unit, shaped as the biases."""

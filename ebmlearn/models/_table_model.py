@@ -9,13 +9,16 @@ from jaxtyping import Array, Float, Int
 
 from .. import _checks
 from .._types import AnyArray
-from ..factors import scaled_potentials, Tables
-from ..units import Categorical
-from ._factor_base import AbstractFactorModel, colours_of
+from ..factors import Tables
+from ..units import AbstractUnits, Categorical
+from ..units._categorical import categorical
+from ._base import AbstractPlainModel
+from ._grouped import AbstractGrouped, where_there
 from ._problem import whole
+from ._turns import AbstractTurns, Alone, in_order
 
 
-class TableModel(AbstractFactorModel):
+class TableModel(AbstractGrouped, AbstractPlainModel):
     """A Markov network: variables of finitely many states, and tables of log-potentials of any few
     of them,
 
@@ -60,7 +63,7 @@ class TableModel(AbstractFactorModel):
         scopes, tables = _scoped(scopes, log_tables, self.counts)
         self.log_potentials, self.members, self.places_of_tables = _stacked(scopes, tables)
         stacks = tuple(zip(self.members, self.log_potentials, strict=True))
-        self.colours = colours_of(stacks, len(self.counts))
+        self.colours = in_order(stacks, len(self.counts))
 
     @property
     def scopes(self) -> tuple[tuple[int, ...], ...]:
@@ -88,27 +91,19 @@ class TableModel(AbstractFactorModel):
 
     @property
     def layers(self) -> tuple[Categorical, ...]:
-        """The variables, all with as many states as the one that has most."""
-        return (Categorical(len(self.counts), max(self.counts)),)
+        """The variables, padded to the largest number of states."""
+        return (categorical(len(self.counts), self.counts),)
 
     @property
-    def group_names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """All variables are one group, `x`."""
         return ("x",)
 
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the tables."""
-        return self.log_potentials[0].dtype if self.log_potentials else np.dtype(np.float32)
-
-    def tempered(self, beta: float | Float[Array, ""]) -> "TableModel":
-        """The model of $p(x)^\\beta$."""
-        scaled = tuple(scaled_potentials(x, beta) for x in self.log_potentials)
-        return eqx.tree_at(lambda m: m.log_potentials, self, scaled)
-
-    def unary(self) -> tuple[Float[Array, " states"]]:
+    def unary(self) -> tuple[Float[Array, " _"]]:
         """Zero: what a variable has of its own is a table of one axis."""
-        return (jnp.zeros(sum(self.counts), self.dtype),)
+        dtype = self.log_potentials[0].dtype if self.log_potentials else np.dtype(np.float32)
+        (units,) = self.layers
+        return (where_there(units, jnp.zeros(units.width, dtype)),)
 
     def factors(self, product: str = "sum") -> tuple[Tables, ...]:
         """The tables of each shape."""
@@ -118,9 +113,23 @@ class TableModel(AbstractFactorModel):
             for table, members in zip(self.log_potentials, self.members, strict=True)
         )
 
-    def by_factor(self, blocks: tuple[Float[Array, "..."], ...]) -> "ByTable":
+    def remade(
+        self,
+        layers: tuple[AbstractUnits, ...],
+        parameters: tuple[Float[Array, "..."], ...],
+        unary: tuple[Float[Array, " _"], ...],
+    ) -> "TableModel":
+        """The model with other tables; it has no biases."""
+        return eqx.tree_at(lambda m: m.log_potentials, self, tuple(parameters))
+
+    @property
+    def turns(self) -> AbstractTurns:
+        """Variables that share no table are drawn at once."""
+        return Alone(self, self.colours)
+
+    def by_factor(self, values: tuple[Float[Array, "..."], ...]) -> "ByTable":
         return ByTable(
-            tuple(blocks),
+            tuple(values),
             tuple(x.ndim for x in self.log_potentials),
             self.places_of_tables,
         )

@@ -1,37 +1,37 @@
-"""Models whose units are drawn in turns, by the scores of their states."""
+"""How the units of a model are drawn in turns, by the scores of their states."""
 
 import abc
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from .. import _checks
+from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
-from ._base import AbstractPlainModel
+from ..factors import Stacks
 
 
-class AbstractTurns(AbstractPlainModel):
-    """A model whose units are drawn in turns. What is drawn at once is a site: a unit, or several
-    units that move together, as one variable of a graph does with those that it determines.
+class AbstractTurns(eqx.Module):
+    """How the units of a model are drawn in turns. What is drawn at once is a site: a unit, or
+    several units that move together, as one variable of a graph does with those that it determines.
 
     Here, a configuration is one row of integers for all units, and a site has states of its own,
     numbered from 0 on.
     """
 
-    layerwise: ClassVar[bool] = False
+    model: eqx.AbstractVar[Any]
+    # Which sites are drawn in each turn: no two of one turn depend on each other. Short rows are
+    # filled up with the number of sites.
+    order: eqx.AbstractVar[Int[AnyArray, "turns width"]]
 
     @property
     @abc.abstractmethod
     def site_states(self) -> Int[np.ndarray, " sites"]:
         """The number of states of each site."""
-
-    @abc.abstractmethod
-    def turns(self) -> Int[AnyArray, "turns width"]:
-        """Which sites are drawn in each turn: no two of one turn depend on each other. Short rows
-        are filled up with the number of sites.
-        """
 
     @abc.abstractmethod
     def scores(
@@ -45,13 +45,12 @@ class AbstractTurns(AbstractPlainModel):
         that is held. Members beyond the last site may have any scores.
         """
 
-    @abc.abstractmethod
     def chosen(
         self, rows: Int[Array, "rows units"], members: Int[Array, " width"]
     ) -> Int[Array, "rows width"]:
         """The states of some sites."""
+        return taken(rows, members)
 
-    @abc.abstractmethod
     def placed(
         self,
         rows: Int[Array, "rows units"],
@@ -59,14 +58,115 @@ class AbstractTurns(AbstractPlainModel):
         states: Int[Array, "rows width"],
     ) -> Int[Array, "rows units"]:
         """Configurations with other states of some sites. Members beyond the last are left out."""
+        return put(rows, members, states)
 
-    @abc.abstractmethod
-    def to_rows(self, layers: Sequence[Float[Array, "rows _"]]) -> Int[Array, "rows units"]:
+    def completed(
+        self, rows: Int[Array, "rows units"], fixed: Bool[Array, "rows units"]
+    ) -> Int[Array, "rows units"]:
+        """Random configurations, in which units that others determine follow these."""
+        return rows
+
+    def conditionals(
+        self, rows: Int[Array, "rows units"]
+    ) -> tuple[Float[Array, "rows sites most"], Int[Array, "rows sites"]]:
+        """The log-potential at each state of what pseudo-likelihood takes in turn, all else as it
+        is, and which of these states it is in: by default of each unit.
+        """
+        return given(self.model, self.layers(rows)), rows
+
+    @property
+    def determined(self) -> Int[AnyArray, " _"]:
+        """The units that others determine."""
+        return np.zeros(0, np.int32)
+
+    def log_number(self) -> Float[Array, ""]:
+        """The logarithm of the number of configurations that are possible."""
+        return jnp.log(jnp.asarray(self.model.variables.counts, self.model.dtype)).sum()
+
+    def no_chains(self) -> str | None:
+        """Why chains that change a site at a time would not reach all configurations; None if they
+        do.
+        """
+        return None
+
+    def no_moves(self) -> str | None:
+        """The same of chains that follow fields."""
+        return self.no_chains()
+
+    def mended(self, states: tuple[Array, ...], clamp: tuple[Any, ...]) -> tuple[Array, ...]:
+        """States of one instance by group, in which units that others determine are computed from
+        these, unless they are held.
+        """
+        return states
+
+    def rows(self, layers: Sequence[Float[Array, "rows _"]]) -> Int[Array, "rows units"]:
         """Configurations as rows of integers, from states as they are inside."""
+        pairs = zip(self.model.layers, layers, strict=True)
+        return jnp.concatenate([u.decode(x) for u, x in pairs], -1)
 
-    @abc.abstractmethod
-    def from_rows(self, rows: Int[Array, "rows units"]) -> list[Float[Array, "rows _"]]:
-        """The reverse of `to_rows`."""
+    def layers(self, rows: Int[Array, "rows units"]) -> list[Float[Array, "rows _"]]:
+        """The reverse of `rows`."""
+        pairs = zip(self.model.layers, self.model.variables.cut(rows), strict=True)
+        return [u.encode(x, self.model.dtype) for u, x in pairs]
+
+
+class Alone(AbstractTurns):
+    """Each unit is a site, and units that share no factor are drawn at once."""
+
+    model: Any
+    order: Int[AnyArray, "turns width"]
+
+    @property
+    def site_states(self) -> Int[np.ndarray, " units"]:
+        return np.asarray(self.model.variables.counts)
+
+    def no_chains(self) -> str | None:
+        if any(excludes(x) for factor in self.model.factors() for x in factor.parameters):
+            return (
+                "its tables exclude configurations, so that variables may not come past each"
+                " other; take `Exact`, `BP` or `PMP`"
+            )
+        return None
+
+    def scores(
+        self,
+        rows: Int[Array, "rows units"],
+        members: Int[Array, " width"],
+        held: Bool[Array, "rows units"] | None,
+    ) -> Float[Array, "rows width most"]:
+        found = given(self.model, self.layers(rows)).at[:, members].get(mode="clip")
+        found = jnp.where(found < EXCLUDED / 2, -jnp.inf, found)
+        free = None if held is None else taken(held, members)
+        return unless_held(found, taken(rows, members), free)
+
+
+def excludes(x: Float[AnyArray, "..."]) -> bool:
+    """Whether log-potentials that are known exclude something."""
+    return _checks.is_concrete(x) and bool((np.asarray(x) < EXCLUDED / 2).any())
+
+
+def given(model: Any, layers: Sequence[Float[Array, "rows _"]]) -> Float[Array, "rows units most"]:
+    """The score of every state of every unit given all others; what a factor excludes has about
+    -1e6, what a unit does not have less.
+    """
+    parts, kinds = [], tuple[Any, ...](model.layers)
+    most = max(units.number for units in kinds)
+    for units, field in zip(kinds, model.fields(layers), strict=True):
+        wide = ((0, 0), (0, 0), (0, most - units.number))
+        parts.append(jnp.pad(units.scores(field), wide, constant_values=LEAST))
+    return jnp.concatenate(parts, 1)
+
+
+def in_order(stacks: Stacks, units: int) -> Int[np.ndarray, "colours width"]:
+    """Units in classes of which no two share a table."""
+    joined: list[list[tuple[int, int]]] = [[] for _ in range(units)]
+    side = 0
+    for members, _ in stacks:
+        for own in np.asarray(members).tolist():
+            for v in own:
+                joined[v].append((side, side))
+            side += 1
+    return coloured(joined)
 
 
 def taken(rows: Array, members: Int[Array, " width"]) -> Array:

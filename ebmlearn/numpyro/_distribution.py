@@ -15,7 +15,7 @@ from numpyro.distributions.util import validate_sample
 from .. import _checks
 from .._types import AnyArray
 from ..inference import Exact
-from ..models import AbstractNamedModel
+from ..models import AbstractPlainModel, batched
 from ..samplers import AbstractSampler, Gibbs, require_beta, require_sampler, sample
 from . import _events
 from ._exchange_kernel import require_exchange
@@ -57,7 +57,7 @@ class EnergyDistribution(Distribution):
 
     def __init__(
         self,
-        model: AbstractNamedModel,
+        model: AbstractPlainModel,
         log_partition: Literal["exact", "exchange"] | float | Float[AnyArray, "*batch"] | None,
         *,
         sampler: AbstractSampler | None = None,
@@ -152,10 +152,10 @@ class EnergyDistribution(Distribution):
         sampler = Gibbs() if self.sampler is None else self.sampler
         before = 0 if sampler.independent else self.steps - 1
 
-        def draw(model: AbstractNamedModel, _: Any, key: PRNGKeyArray) -> Num[Array, "..."]:
+        def draw(model: AbstractPlainModel, _: Any, key: PRNGKeyArray) -> Num[Array, "..."]:
             shape = (*sample_shape, *model.batch_shape)
             number = math.prod(shape)
-            model = model.batched(shape)
+            model = batched(model, shape)
             drawn = sample(model, sampler, number, key=key, num_chains=number, burn_in=before)
             return _events.event(model, drawn).reshape(*shape, *self.event_shape)
 
@@ -208,7 +208,7 @@ class EnergyDistribution(Distribution):
         return jnp.moveaxis(out, list(range(rank)), [after + k for k in range(rank)])
 
     def _log_prob(
-        self, model: AbstractNamedModel, log_z: Any, value: Num[Array, "..."]
+        self, model: AbstractPlainModel, log_z: Any, value: Num[Array, "..."]
     ) -> Float[Array, "..."]:
         potential = _events.log_potential(model, value)
         if self.how == "exchange":
@@ -240,7 +240,7 @@ _register: Any = promote_batch_shape.register
 _register(EnergyDistribution, _promoted)
 
 
-def _exact_log_z(model: AbstractNamedModel) -> Float[Array, "*batch"]:
+def _exact_log_z(model: AbstractPlainModel) -> Float[Array, "*batch"]:
     """The exact log Z: by listing the events, where `Exact` does not take the model."""
     if Exact().accepts(model):
         return Exact()(model).log_partition
@@ -248,7 +248,7 @@ def _exact_log_z(model: AbstractNamedModel) -> Float[Array, "*batch"]:
 
 
 def _exact_moments(
-    model: AbstractNamedModel,
+    model: AbstractPlainModel,
 ) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n"]]:
     """Means and variances of the units of an event, of categorical ones those of integers."""
     if Exact().accepts(model):
@@ -280,7 +280,7 @@ def _check_value(log_partition: Any, batch_shape: tuple[int, ...]) -> None:
 
 
 @jax.custom_jvp
-def _constant(model: AbstractNamedModel) -> AbstractNamedModel:
+def _constant(model: AbstractPlainModel) -> AbstractPlainModel:
     """The model, whose parameters cannot be differentiated by."""
     return model
 

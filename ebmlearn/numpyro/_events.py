@@ -13,10 +13,18 @@ from numpyro.distributions import constraints
 
 from .. import _checks
 from ..inference import Beliefs
-from ..models import AbstractNamedModel, refuse, require_layers
-from ..samplers import AbstractSampler, drawn
+from ..models import (
+    AbstractPlainModel,
+    batched,
+    is_closed,
+    refuse,
+    require_layers,
+    without,
+)
+from ..samplers import AbstractSampler, after_steps, drawn
 
 
+Events = Num[Array, "*chains n"]
 # How many events are listed at most.
 _MOST = 2**20
 
@@ -28,12 +36,6 @@ def typed(key: Array) -> Array:
     return jax.random.wrap_key_data(key)
 
 
-def check_function(name: str, x: Any, what: str = "") -> None:
-    """Raises `TypeError` unless `x` is a function."""
-    if not callable(x):
-        raise TypeError(f"`{name}` must be {what}a function, got {_checks.describe(x)}.")
-
-
 def check(model: object) -> None:
     """Raises `TypeError` unless `model` can be the distribution of a site."""
     model = require_layers(model, "a distribution")
@@ -43,7 +45,7 @@ def check(model: object) -> None:
         refuse(model, f"{wanted}, for a distribution")
 
 
-def support(model: AbstractNamedModel) -> Any:
+def support(model: AbstractPlainModel) -> Any:
     """The constraint of a site. Units of several kinds, such as labels beside binary ones, are
     integers from the first to the last state of each.
     """
@@ -55,12 +57,12 @@ def support(model: AbstractNamedModel) -> Any:
     return constraints.independent(one(*arguments) if arguments else one, 1)
 
 
-def is_finite(model: AbstractNamedModel) -> bool:
+def is_finite(model: AbstractPlainModel) -> bool:
     """Whether a site has finitely many states."""
     return all(model.layers[k].finite for k in _held(model))
 
 
-def _interval(model: AbstractNamedModel) -> Int[np.ndarray, "2 n"]:
+def _interval(model: AbstractPlainModel) -> Int[np.ndarray, "2 n"]:
     """The first and the last state of each unit of a site, where these are finitely many."""
     ends = []
     for k in _held(model):
@@ -71,7 +73,7 @@ def _interval(model: AbstractNamedModel) -> Int[np.ndarray, "2 n"]:
 
 
 def moments(
-    model: AbstractNamedModel, beliefs: Beliefs
+    model: AbstractPlainModel, beliefs: Beliefs
 ) -> tuple[Float[Array, "*batch n"], Float[Array, "*batch n"]]:
     """The means and the variances of the units of a site."""
     parts = []
@@ -90,24 +92,23 @@ def moments(
     return jnp.concatenate(means, -1), jnp.concatenate(variances, -1)
 
 
-def size(model: AbstractNamedModel) -> int:
+def size(model: AbstractPlainModel) -> int:
     """How many units a site holds."""
     return sum(model.layers[k].size for k in _held(model))
 
 
-def log_potential(model: AbstractNamedModel, event: Num[Array, "*batch n"]) -> Array:
+def log_potential(model: AbstractPlainModel, event: Num[Array, "*batch n"]) -> Array:
     """The log-probability of an event, up to log Z. Leading axes broadcast with the model's."""
     _checks.trailing("value", event, (size(model),), "one state a unit")
     shape = jnp.broadcast_shapes(event.shape[:-1], model.batch_shape)
-    rows = model.batched(shape)
+    rows = batched(model, shape)
     flat = jnp.broadcast_to(event, (*shape, event.shape[-1])).reshape(-1, event.shape[-1])
     layers = _layers(rows, flat)
-    seen = [layers[k] for k in _held(rows)]
-    energies = rows.complete_energies(seen) if model.is_closed else rows.energies(layers)
-    return -energies.reshape(shape)
+    hidden = [k for k in range(len(layers)) if k not in _held(rows)]
+    return -without(rows, hidden, layers).reshape(shape)
 
 
-def units(model: AbstractNamedModel, event: Num[Array, "chains n"], key: PRNGKeyArray) -> Any:
+def units(model: AbstractPlainModel, event: Num[Array, "chains n"], key: PRNGKeyArray) -> Any:
     """States of all units, the hidden ones drawn given the visible ones where these are all that
     the event tells.
     """
@@ -119,39 +120,31 @@ def units(model: AbstractNamedModel, event: Num[Array, "chains n"], key: PRNGKey
     return model.decode(layers)
 
 
-def event(model: AbstractNamedModel, units: Any) -> Num[Array, "chains n"]:
+def event(model: AbstractPlainModel, units: Any) -> Num[Array, "chains n"]:
     """What a site holds of a configuration."""
     leaves = jax.tree.leaves(units)
     return jnp.concatenate([leaves[k] for k in _held(model)], -1)
 
 
 def moved(
-    model: AbstractNamedModel,
-    sampler: AbstractSampler,
-    events: Num[Array, "*chains n"],
-    steps: int,
-    key: PRNGKeyArray,
-) -> Num[Array, "*chains n"]:
+    model: AbstractPlainModel, sampler: AbstractSampler, events: Events, steps: int, key: Array
+) -> Events:
     """Events after so many steps of chains that start from others."""
     rows = events.reshape(math.prod(events.shape[:-1]), events.shape[-1])
     rows = rows.astype(jnp.int32) if is_finite(model) else rows
     one, two, three = jax.random.split(key, 3)
     chain = sampler.init(model, len(rows), key=two, start=units(model, rows, one))
-
-    def again(k: Any, chain: Any) -> Any:
-        return sampler.step(model, chain, key=jax.random.fold_in(three, k))[0]
-
-    chain = jax.lax.fori_loop(0, steps, again, chain)
+    chain = after_steps(sampler, model, chain, three, steps)
     return event(model, chain.units).reshape(events.shape).astype(events.dtype)
 
 
-def _held(model: AbstractNamedModel) -> tuple[int, ...]:
+def _held(model: AbstractPlainModel) -> tuple[int, ...]:
     """The layers that a site holds."""
-    return model.seen if model.is_closed else tuple(range(len(model.names)))
+    return model.variables.seen if is_closed(model) else tuple(range(len(model.names)))
 
 
 def _layers(
-    model: AbstractNamedModel, event: Num[Array, "chains n"]
+    model: AbstractPlainModel, event: Num[Array, "chains n"]
 ) -> list[Float[Array, "chains _"]]:
     """States of all layers as they are inside, zero where the event does not tell them."""
     out, at = [], 0
@@ -164,7 +157,7 @@ def _layers(
     return out
 
 
-def listed(model: AbstractNamedModel) -> Int[Array, "..."]:
+def listed(model: AbstractPlainModel) -> Int[Array, "..."]:
     """All events, along an axis before those of the batch of the model, which are of length 1."""
     if not is_finite(model):
         raise NotImplementedError("events can be listed only if units have finitely many states.")

@@ -15,7 +15,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
 
 from .. import _checks
-from ..models import AbstractNamedModel
+from ..models import AbstractPlainModel, batched
 from ..samplers import AbstractSampler, require_chain
 from ..units import accept
 from . import _events
@@ -117,10 +117,7 @@ class ExchangeKernel(MCMCKernel):
     sample_field: str = "z"  # pyright: ignore
 
     def __init__(
-        self,
-        model: Callable[..., object],
-        sampler: AbstractSampler | None = None,
-        steps: int = 100,
+        self, model: Callable[..., object], sampler: AbstractSampler | None = None, steps: int = 100
     ):
         """**Arguments:**
 
@@ -129,7 +126,7 @@ class ExchangeKernel(MCMCKernel):
           are exact if it is not given.
         - `steps`: how many steps the sampler makes for one draw.
         """
-        _events.check_function("model", model, "a NumPyro model, ")
+        _checks.function("model", model, "a NumPyro model, a function")
         if sampler is not None:
             require_chain(sampler)
         _checks.count("steps", steps)
@@ -258,7 +255,7 @@ class ExchangeKernel(MCMCKernel):
         return out
 
     def _draw(
-        self, model: AbstractNamedModel, data: Num[Array, "*rows n"], key: PRNGKeyArray
+        self, model: AbstractPlainModel, data: Num[Array, "*rows n"], key: PRNGKeyArray
     ) -> Num[Array, "*rows n"]:
         """As many events as there are data."""
         shape = data.shape[:-1]
@@ -267,8 +264,8 @@ class ExchangeKernel(MCMCKernel):
             scores = jnp.moveaxis(_events.log_potential(model, events), 0, -1)
             chosen = jax.random.categorical(key, scores, shape=shape)
             return events.reshape(len(events), -1)[chosen].astype(data.dtype)
-        return _events.moved(model.batched(shape), self._sampler, data, self._steps, key)
+        return _events.moved(batched(model, shape), self._sampler, data, self._steps, key)
 
 
-def _total(model: AbstractNamedModel, events: Array) -> Float[Array, ""]:
+def _total(model: AbstractPlainModel, events: Array) -> Float[Array, ""]:
     return _events.log_potential(model, events).sum()

@@ -10,7 +10,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractNamedModel, by_layer, chain_states, require_layers, require_single
+from ..models import AbstractPlainModel, by_layer, chain_states, require_layers, require_single
 from ..samplers import (
     AbstractSampler,
     Gibbs,
@@ -79,7 +79,9 @@ class _NoBlock:
 
 class SamplerKernel(MCMCKernel):
     """Any sampler as a kernel of `numpyro.infer.MCMC`. The model is an argument of the run, and the
-    sites are its units: `visible` and `hidden` (`hidden_1`, `hidden_2`, ... for a DBM), or `x`.
+    sites are its units: `visible` and `hidden` (`hidden_1`, `hidden_2`, ... for a DBM), or `x`. The
+    sites of a graph are its groups of variables, `x`, or `x_0`, `x_1` and so on; its `clamped` is a
+    dictionary of masks by these names.
 
     !!! example
 
@@ -141,7 +143,7 @@ class SamplerKernel(MCMCKernel):
         model, clamped = _arguments(model_args, model_kwargs)
         rng_key = typed(rng_key)
         chains = rng_key.size
-        start = _first_units(model, init_params, clamped, chains)
+        start, clamped = _first_units(model, init_params, clamped, chains)
         one, after = _split(rng_key)
         chain = self.sampler.init(model, chains, key=one, start=start, clamped=clamped)
         nan = jnp.full(rng_key.shape, jnp.nan, model.dtype)
@@ -282,7 +284,7 @@ def TrajectoryTemperingKernel(trajectory: Trajectory) -> SamplerKernel:
     return SamplerKernel(TrajectoryTempering(trajectory))
 
 
-def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractNamedModel, Any]:
+def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractPlainModel, Any]:
     kwargs = dict(kwargs or {})
     clamped = kwargs.pop("clamped", None)
     if len(args) != 1 or kwargs:
@@ -291,7 +293,8 @@ def _arguments(args: tuple, kwargs: dict[str, Any] | None) -> tuple[AbstractName
             f" {len(args)} arguments and the keywords {sorted(kwargs)}."
         )
     (model,) = args
-    require_layers(model, "kernels")
+    if not getattr(model, "grouped", False):
+        require_layers(model, "kernels")
     require_single(model)
     return model, clamped
 
@@ -305,21 +308,25 @@ def _split(key: Array) -> tuple[Array, Array]:
     return keys[0, 0], keys[:, 1]
 
 
-def _sites(model: AbstractNamedModel, units: Any, shape: tuple[int, ...]) -> dict[str, Array]:
+def _sites(model: AbstractPlainModel, units: Any, shape: tuple[int, ...]) -> dict[str, Array]:
     """The units of chains, or of the only one, by the names of their sites."""
-    pairs = zip(model.names, jax.tree.leaves(units), strict=True)
+    pairs = zip(model.names, model.variables.parts(units), strict=True)
     return {name: x.reshape(*shape, x.shape[-1]) for name, x in pairs}
 
 
-def _first_units(model: AbstractNamedModel, sites: Any, clamped: Any, chains: int) -> Any:
-    """The units that `init_params` names, for each chain; those it does not are drawn."""
+def _first_units(
+    model: AbstractPlainModel, sites: Any, clamped: Any, chains: int
+) -> tuple[Any, Any]:
+    """The units that `init_params` names, for each chain, and which of them are held; those it does
+    not name are drawn.
+    """
     names = list(model.names)
-    sites = {} if sites is None else sites
-    if not isinstance(sites, dict) or set(sites) - set(names):
-        got = sorted(sites) if isinstance(sites, dict) else _checks.describe(sites)
-        raise ValueError(f"`init_params` must be a dictionary of some of {names}, got {got}.")
-    values = []
-    masks = by_layer("clamped", model.names, clamped)
+    sites, values = _by_name("init_params", sites, names), []
+    if model.grouped:
+        own = _by_name("clamped", clamped, names)
+        masks = [own.get(name) for name in names]
+    else:
+        masks = by_layer("clamped", model.names, clamped)
     for name, mask, layer in zip(names, masks, model.layers, strict=True):
         x = sites.get(name)
         if x is not None:
@@ -330,7 +337,25 @@ def _first_units(model: AbstractNamedModel, sites: Any, clamped: Any, chains: in
                 f"`init_params` must hold {name!r}, where units are clamped, got {sorted(sites)}."
             )
         values.append(x)
-    return model.units(values) if sites else None
+    if not sites:
+        return None, clamped
+    if not model.grouped:
+        return model.named(values), clamped
+    # A graph has one row of states for all groups.
+    sizes = [(chains, layer.size) for layer in model.layers]
+    pairs = [*zip(values, masks, sizes, strict=True)]
+    rows = [jnp.full(size, -1, jnp.int32) if x is None else x for x, _, size in pairs]
+    held = [jnp.broadcast_to(False if mask is None else mask, size) for _, mask, size in pairs]
+    return jnp.concatenate(rows, -1), None if clamped is None else jnp.concatenate(held, -1)
+
+
+def _by_name(argument: str, given: Any, names: list[str]) -> dict[str, Any]:
+    """A dictionary of some of these names, checked."""
+    given = {} if given is None else given
+    if not isinstance(given, dict) or set(given) - set(names):
+        got = sorted(given) if isinstance(given, dict) else _checks.describe(given)
+        raise ValueError(f"`{argument}` must be a dictionary of some of {names}, got {got}.")
+    return given
 
 
 def _as_states(name: str, x: Any, layer: AbstractUnits) -> Array:

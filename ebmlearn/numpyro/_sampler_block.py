@@ -11,7 +11,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import log_density
 
 from .. import _checks
-from ..models import AbstractNamedModel
+from ..models import AbstractPlainModel
 from ..samplers import AbstractSampler, require_chain
 from . import _events
 
@@ -69,7 +69,7 @@ class SamplerBlock(MCMCKernel):
     def __init__(
         self,
         sampler: AbstractSampler,
-        build: Callable[[dict[str, Array]], AbstractNamedModel],
+        build: Callable[[dict[str, Array]], AbstractPlainModel],
         model: Callable[..., object],
         steps: int = 1,
     ):
@@ -85,8 +85,8 @@ class SamplerBlock(MCMCKernel):
         - `steps`: how many steps of the sampler make one of the block.
         """
         require_chain(sampler)
-        _events.check_function("build", build)
-        _events.check_function("model", model, "a NumPyro model, ")
+        _checks.function("build", build)
+        _checks.function("model", model, "a NumPyro model, a function")
         _checks.count("steps", steps)
         self._sampler = sampler
         self._build = build
@@ -127,7 +127,7 @@ class SamplerBlock(MCMCKernel):
         new = _events.moved(model, self._sampler, old, self._steps, key)
         return BlockState({name: new}, after)
 
-    def _built(self, model_kwargs: dict[str, object] | None) -> AbstractNamedModel:
+    def _built(self, model_kwargs: dict[str, object] | None) -> AbstractPlainModel:
         """The model of the site, given all other sites."""
         from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
@@ -139,7 +139,7 @@ class SamplerBlock(MCMCKernel):
             raise TypeError(f"`build` must return a model of its site: {error}") from None
         return model
 
-    def _check_site(self, model: AbstractNamedModel, name: str, x: Array) -> None:
+    def _check_site(self, model: AbstractPlainModel, name: str, x: Array) -> None:
         """Raises `ValueError` unless a model is one of the units of the site."""
         if x.shape[-1:] != (_events.size(model),):
             raise ValueError(

@@ -10,6 +10,7 @@ _extras.need("ebmlearn.pgmax", "pgmax")
 
 from ._compat import (
     add_type as _add_type,
+    clear_caches as clear_caches,
     make_compatible as _make_compatible,
     make_energies_quiet as _make_energies_quiet,
 )
@@ -18,7 +19,6 @@ from ._compat import (
 _make_compatible()
 _make_energies_quiet()
 
-from ._caches import clear_caches as clear_caches
 from ._dense_group import (
     CRBMFactorGroup as CRBMFactorGroup,
     pass_rbm_fac_to_var_messages as _pass_rbm,
@@ -36,6 +36,7 @@ from ._grid import (
 )
 from ._identities import Ids as _Ids, Names as _Names
 from ._inferer import MatrixBP as MatrixBP
+from ._kinds import NORMALISERS as _NORMALISERS
 from ._layout import Constants as _Constants, Kind as _Kind, Layout as _Layout, Wires as _Wires
 from ._model import FactorGraphModel as FactorGraphModel
 from ._nnbm_group import (
@@ -44,7 +45,6 @@ from ._nnbm_group import (
     NNBMWiring as NNBMWiring,
     pass_nnbm_fac_to_var_messages as _pass_nnbm,
 )
-from ._normalisers import NORMALISERS as _NORMALISERS
 from ._sites import Sites as _Sites
 from ._split import Listed as _Listed, Listing as _Listing
 from ._wired import register as _register_messages

@@ -1,7 +1,10 @@
+import abc
 import collections
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,26 +19,41 @@ from ..messages import hard, soft
 from ..models import CRBM
 
 
-# The states of both ends of an edge, as PGMax lists them.
-_CONFIGURATIONS = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
-
-# A variable of PGMax: its hash and the number of its states.
-# Its number and how many states it has: PGMax says `int`, and keeps integers of NumPy.
+# A variable of PGMax, its number and how many states it has: PGMax says `int`, and keeps integers
+# of NumPy.
 Variable = tuple[Any, Any]
 
 
-@jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, eq=False)
-class RBMWiring(factor.Wiring):
-    """Where the messages of dense groups come from and go to. Those of a group are an array of
-    shape `[visible, hidden, 2, 2]`: the last axis the state, the one before it the end of the edge.
-    """
+class AbstractShaped(factor.Wiring):
+    """The wiring of groups that have shapes. What else the update needs are further fields."""
 
     shapes: np.ndarray
 
     def get_inference_arguments(self) -> dict[str, PyTree]:
-        """What the update needs besides messages: the sizes of each group."""
-        return {"shapes": tuple((int(v), int(h)) for v, h in np.asarray(self.shapes))}
+        """What the update needs besides messages: all fields but the table of edges."""
+        _, *own = (field.name for field in dataclasses.fields(self))
+        shapes = tuple(map(tuple, np.asarray(self.shapes).tolist()))
+        return {**{name: getattr(self, name) for name in own}, "shapes": shapes}
+
+    @classmethod
+    def joined(cls, wirings: Sequence[Any]) -> Any:
+        """The wirings of all groups of a graph as one."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        if not wirings:
+            return cls(
+                np.empty((0, 3), int), np.empty((0, 2), int), *[np.empty(0)] * len(names[2:])
+            )
+        first, *rest = ([np.asarray(getattr(w, name)) for w in wirings] for name in names)
+        return cls(factor.concatenate_var_states_for_edges(first), *map(np.concatenate, rest))
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True, eq=False)
+class RBMWiring(AbstractShaped):
+    """Where the messages of dense groups come from and go to. Those of a group are an array of
+    shape `[visible, hidden, 2, 2]`: the last axis the state, the one before it the end of the edge.
+    """
 
 
 class Explained(type):
@@ -57,23 +75,61 @@ def begins(
         raise ValueError(
             f"`{name}` must be variables of the graph, got {missing[0]}, which is not."
         )
-    return np.array([starts[v] for v in variables])
+    return np.array([starts[v] for v in variables], np.int32)
 
 
-def joined_wirings(wirings: Sequence[Any], none: Any) -> Any:
-    """The wirings of all groups of a graph as one: `none` if there are no groups."""
-    if not wirings:
-        return none
-    first, *rest = (field.name for field in dataclasses.fields(none))
-    arrays = {k: [np.asarray(getattr(w, k)) for w in wirings] for k in (first, *rest)}
-    table = factor.concatenate_var_states_for_edges(arrays[first])
-    return type(none)(table, *(np.concatenate(arrays[k]) for k in rest))
+@dataclasses.dataclass(frozen=True, eq=False)
+class AbstractWhole(fgroup.FactorGroup):
+    """A group of factors of all pairs of some variables, or of those between two sets of them. For
+    PGMax it is one factor that touches all its variables; what is inside is ours.
+    """
+
+    def _fill(self, joined: list[Variable], potentials: Any, **values: Any) -> None:
+        """Sets the fields of the group, which is frozen."""
+        values["variables_for_factors"] = [joined]
+        values["factor_configs"] = _configurations(2, int(joined[0][1]))
+        values["log_potentials"] = potentials
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @abc.abstractmethod
+    def _scopes(self) -> Iterator[tuple[int, ...]]:
+        """The places of the variables of each factor."""
+
+    @abc.abstractmethod
+    def _table(self, *scope: int) -> np.ndarray:
+        """The log-potentials of one factor."""
+
+    @property
+    def num_factors(self) -> int:  # pyright: ignore
+        """The number of pairs and units."""
+        return len(self.factor_sizes)
+
+    @property
+    def factor_edges_num_states(self) -> np.ndarray:  # pyright: ignore
+        """The number of states of each end of each factor."""
+        return np.full(self.factor_sizes.sum(), self.variables_for_factors[0][0][1])
+
+    def _factor(self, *scope: int) -> factor.EnumFactor:
+        variables, table = self.variables_for_factors[0], self._table(*scope)
+        return factor.EnumFactor(
+            variables=[variables[k] for k in scope],
+            factor_configs=_configurations(table.ndim, len(table)),
+            log_potentials=table.ravel().astype(self.log_potentials.dtype),
+        )
+
+    def compile_wiring(self, vars_to_starts: Mapping[Variable, Any]) -> Any:
+        """Where the variables of the group are in the graph."""
+        return self.factor_type.compile_wiring(self, vars_to_starts)
+
+    def _get_variables_to_factors(self) -> Any:
+        factors = (self._factor(*scope) for scope in self._scopes())
+        return collections.OrderedDict((frozenset(x.variables), x) for x in factors)
 
 
-def fill(group: Any, **values: Any) -> None:
-    """Sets the fields of a group, which is frozen."""
-    for name, value in values.items():
-        object.__setattr__(group, name, value)
+def _configurations(ends: int, states: int) -> np.ndarray:
+    """All states of one end or of two, the last changing fastest."""
+    return np.indices((states,) * ends).reshape(ends, -1).T
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,15 +139,10 @@ class RBMFactor(factor.Factor, metaclass=Explained):
     """
 
     @staticmethod
-    def compile_wiring(
-        visible_variables: Sequence[Variable],
-        hidden_variables: Sequence[Variable],
-        vars_to_starts: Mapping[Variable, Any],
-    ) -> RBMWiring:
+    def compile_wiring(group: Any, vars_to_starts: Mapping[Variable, Any]) -> RBMWiring:
         """The wiring of one group."""
-        one = begins("visible_variables", visible_variables, vars_to_starts)
-        two = begins("hidden_variables", hidden_variables, vars_to_starts)
-        visible, hidden = len(one), len(two)
+        one, two = group.begins(vars_to_starts)
+        visible, hidden = group.shape
         first = np.empty((visible, hidden, 2, 2), int)
         first[:, :, 0] = one[:, None, None]
         first[:, :, 1] = two[None, :, None]
@@ -104,7 +155,7 @@ class RBMFactor(factor.Factor, metaclass=Explained):
     @staticmethod
     def concatenate_wirings(wirings: Sequence[RBMWiring]) -> RBMWiring:  # pyright: ignore
         """The wiring of all groups of a graph."""
-        return joined_wirings(wirings, RBMWiring(np.empty((0, 3), int), np.empty((0, 2), int)))
+        return RBMWiring.joined(wirings)
 
     @staticmethod
     def compute_energy(  # pyright: ignore
@@ -154,10 +205,9 @@ def pass_rbm_fac_to_var_messages(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class AbstractDenseGroup(fgroup.FactorGroup):
+class AbstractDenseGroup(AbstractWhole):
     """All edges between visible and hidden variables, pairwise factors that are $W_{ij}$ where both
-    ends are 1, else 0. For PGMax it is one factor that touches all its variables; what is inside is
-    ours.
+    ends are 1, else 0.
     """
 
     visible_variables: Sequence[Variable]
@@ -165,7 +215,9 @@ class AbstractDenseGroup(fgroup.FactorGroup):
     weights: Any
     factor_type: Any = dataclasses.field(init=False, default=RBMFactor)
 
-    def _fill(self, visible_variables: Any, hidden_variables: Any, weights: Any) -> None:
+    def _fill_dense(
+        self, visible_variables: Any, hidden_variables: Any, weights: Any, **values: Any
+    ) -> None:
         """Checks the arguments that all dense groups have, and fills the fields from them."""
         visible = listed("visible_variables", visible_variables, 2)
         hidden = listed("hidden_variables", hidden_variables, 2)
@@ -179,16 +231,13 @@ class AbstractDenseGroup(fgroup.FactorGroup):
         shape = len(visible), len(hidden)
         _checks.exact_shape("weights", weights, shape, "as there are variables")
         _checks.finite(weights=weights)
-        fill(
-            self,
-            variables_for_factors=[[*visible, *hidden]],
-            visible_variables=visible,
-            hidden_variables=hidden,
-            weights=weights,
-            factor_configs=_CONFIGURATIONS,
-            log_potentials=np.asarray(weights).reshape(-1),
-            factor_type=RBMFactor,
-        )
+        values.update(visible_variables=visible, hidden_variables=hidden, weights=weights)
+        self._fill([*visible, *hidden], np.asarray(weights).reshape(-1), **values)
+
+    def begins(self, starts: Mapping[Variable, Any]) -> tuple[Int[np.ndarray, " _"], ...]:
+        """Where the states of the visible and of the hidden variables begin."""
+        names = "visible_variables", "hidden_variables"
+        return tuple(begins(name, getattr(self, name), starts) for name in names)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -196,20 +245,9 @@ class AbstractDenseGroup(fgroup.FactorGroup):
         return len(self.visible_variables), len(self.hidden_variables)
 
     @property
-    def num_factors(self) -> int:  # pyright: ignore
-        """The number of edges."""
-        visible, hidden = self.shape
-        return visible * hidden
-
-    @property
     def factor_sizes(self) -> np.ndarray:  # pyright: ignore
-        """Two ends each."""
-        return np.full(self.num_factors, 2)
-
-    @property
-    def factor_edges_num_states(self) -> np.ndarray:  # pyright: ignore
-        """Two states of each end of each edge."""
-        return np.full(2 * self.num_factors, 2)
+        """Two ends of each edge."""
+        return np.full(math.prod(self.shape), 2)
 
     def __getitem__(self, variables: Sequence[Variable]) -> factor.EnumFactor:
         """The factor of one edge, by its two variables in any order."""
@@ -221,27 +259,15 @@ class AbstractDenseGroup(fgroup.FactorGroup):
                 "`variables` must be a visible and a hidden variable of the group, got"
                 f" {list(variables)}."
             )
-        return self._edge(first[0], second[0])
+        return self._factor(first[0], self.shape[0] + second[0])
 
-    def _edge(self, i: int, j: int) -> factor.EnumFactor:
-        potentials = np.zeros(4, self.log_potentials.dtype)
-        potentials[3] = self.log_potentials[i * self.shape[1] + j]
-        return factor.EnumFactor(
-            variables=[self.visible_variables[i], self.hidden_variables[j]],
-            factor_configs=_CONFIGURATIONS.copy(),
-            log_potentials=potentials,
-        )
-
-    def _get_variables_to_factors(self) -> Any:
+    def _scopes(self) -> Iterator[tuple[int, ...]]:
         visible, hidden = self.shape
-        edges = (self._edge(i, j) for i in range(visible) for j in range(hidden))
-        return collections.OrderedDict((frozenset(edge.variables), edge) for edge in edges)
+        return itertools.product(range(visible), range(visible, visible + hidden))
 
-    def compile_wiring(self, vars_to_starts: Mapping[Variable, Any]) -> RBMWiring:
-        """Where the variables of the group are in the graph."""
-        return RBMFactor.compile_wiring(
-            self.visible_variables, self.hidden_variables, vars_to_starts
-        )
+    def _table(self, *scope: int) -> np.ndarray:
+        i, j = scope
+        return np.array([[0, 0], [0, self.weights[i, j - self.shape[0]]]])
 
     def flatten(self, data: PyTree) -> Array:
         """Weights `[visible, hidden]`, or messages `[visible, hidden, 2, 2]` (end, state), as
@@ -294,7 +320,7 @@ class RBMFactorGroup(AbstractDenseGroup):
         - `visible_variables`, `hidden_variables`: groups of binary variables, or lists of them.
         - `weights`: array of shape `[visible, hidden]`, in the order of the variables.
         """
-        self._fill(visible_variables, hidden_variables, weights)
+        self._fill_dense(visible_variables, hidden_variables, weights)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -335,8 +361,8 @@ class CRBMFactorGroup(AbstractDenseGroup):
                 raise TypeError(f"`{name}_variables` must be a group of variables, got {got}.")
         if not isinstance(model, CRBM):
             raise TypeError(f"`model` must be a CRBM, got {_checks.describe(model)}.")
-        self._fill(visible_variables, hidden_variables, model.weights)
-        fill(self, visible_group=visible_variables, hidden_group=hidden_variables, model=model)
+        own = {"visible_group": visible_variables, "hidden_group": hidden_variables, "model": model}
+        self._fill_dense(visible_variables, hidden_variables, model.weights, **own)
 
     def evidence(self, features: Shaped[AnyArray, " features"]) -> dict[vgroup.VarGroup, Array]:
         """The evidence for PGMax's `evidence_updates`, for one instance. Use `jax.vmap` for a

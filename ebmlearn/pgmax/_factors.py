@@ -16,12 +16,10 @@ from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray
 from ..factors import AbstractFactor, scaled_potentials, Stacks, States
 from ..messages import Start
-from ..models import as_flat, as_rows, cut_units
 from ..units import AbstractUnits
+from ._kinds import NORMALISERS, UPDATES
 from ._layout import Kind, Layout, Wires
-from ._normalisers import NORMALISERS
 from ._split import Listed
-from ._updates import UPDATES
 
 
 Own = TypeVar("Own", bound="AbstractGraphFactor")
@@ -52,21 +50,19 @@ class AbstractGraphFactor(AbstractFactor):
 
     def cut(self, fields: Float[Array, "... states"], group: str) -> Float[Array, "... _"]:
         """What belongs to a group, of values of all states."""
-        found = as_rows(fields, self.layout.every_count)
-        own = cut_units(found, self.layout.variables)[self.layout.names.index(group)]
-        return own.reshape(*found.shape[:-2], -1)
+        own = self.layout.by_group(fields)[self.layout.names.index(group)]
+        return own.reshape(*fields.shape[:-1], -1)
 
     def flat(self, states: States) -> Float[Array, "... states"]:
         """The probabilities of the states of all variables."""
-        layout, rows = self.layout, []
-        for name, (shape, number) in zip(layout.names, layout.variables, strict=True):
+        parts = []
+        for name, (shape, number) in zip(self.layout.names, self.layout.variables, strict=True):
             x = states[name]
             if jnp.issubdtype(x.dtype, jnp.integer):
-                x = jax.nn.one_hot(x, number, dtype=self.dtype)
+                parts.append(jax.nn.one_hot(x, number, dtype=self.dtype))
             else:
-                x = x.reshape(*x.shape[:-1], math.prod(shape), number)
-            rows.append(jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, layout.max_states - number)]))
-        return as_flat(jnp.concatenate(rows, -2), layout.every_count)
+                parts.append(x.reshape(*x.shape[:-1], math.prod(shape), number))
+        return self.layout.flat(parts)
 
 
 class DenseFactor(AbstractGraphFactor):
@@ -150,13 +146,16 @@ class KindFactor(AbstractGraphFactor):
 
     def by_group(self, flat: Float[Array, " configurations"]) -> tuple[Float[Array, "..."], ...]:
         """Values of all log-potentials in the shapes of their groups."""
-        shapes = [self.layout.groups[k][0] for k in self.layout.owned[self.number]]
+        shapes = [self.layout.groups[k][0] for k in self.kind.owned]
         ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
         parts = jnp.split(flat, ends) if shapes else ()
         return tuple(x.reshape(shape) for x, shape in zip(parts, shapes, strict=True))
 
     def energy(self, states: States) -> Float[Array, "..."]:
-        found = self._each(self._mean if self._is_mean(states) else self._met, self.flat(states))
+        def met(q: Float[Array, " states"]) -> Float[Array, " factors"]:
+            return self.normalisers(self._chosen(q))
+
+        found = self._each(self._mean if self._is_mean(states) else met, self.flat(states))
         return -jnp.where(found < EXCLUDED / 2, -jnp.inf, found).sum(-1)
 
     def given(self, states: States, group: str) -> Float[Array, "... _"]:
@@ -182,7 +181,13 @@ class KindFactor(AbstractGraphFactor):
         """
         if self.listed is None:
             return None
-        return tuple((x.members, x.stack(self.potentials)) for x in self.listed.listings)
+        members = (x.members for x in self.listed.listings)
+        return tuple(zip(members, self.stacked(self.potentials), strict=True))
+
+    def stacked(self, potentials: Float[Array, " configurations"]) -> list[Float[Array, "..."]]:
+        """The tables of these log-potentials, those of one shape together."""
+        assert self.listed is not None
+        return [x.stack(potentials) for x in self.listed.listings]
 
     @property
     def helpers(self) -> tuple[int, ...]:
@@ -193,20 +198,25 @@ class KindFactor(AbstractGraphFactor):
 
     def normalisers(self, vtof: Float[Array, " edge_states"]) -> Float[Array, " factors"]:
         """Log Z of each factor, or its maximum, given messages towards it."""
-        return self._log_z(vtof, self.potentials, self.product)
+        log_z = NORMALISERS[self.kind.type]
+        return log_z(vtof, self.potentials, self.product, **self._arguments)
 
     def expected(
         self, vtof: Float[Array, " edge_states"], scale: Float[Array, ""]
     ) -> tuple[Float[Array, "..."], ...]:
         """The belief of every configuration, given messages and log-potentials times `scale`."""
-        found = jax.grad(lambda p: self._log_z(vtof, p, self.product).sum())(
-            scale * self.potentials
-        )
-        return self.by_group(found)
+
+        def total(potentials: Float[Array, " configurations"]) -> Float[Array, ""]:
+            own = eqx.tree_at(lambda f: f.potentials, self, potentials)
+            return own.normalisers(vtof).sum()
+
+        return self.by_group(jax.grad(total)(scale * self.potentials))
 
     def messages(self, vtof: Float[Array, " edge_states"], product: str) -> Any:
         """New messages, given those towards the factors."""
         update = UPDATES.get(self.kind.type, factor.FAC_TO_VAR_UPDATES[self.kind.type])
+        arguments = self._arguments
+        arguments.pop("factors", None)
         # PGMax mixes dtypes and ranks, which a user may have forbidden.
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             return update(
@@ -214,21 +224,8 @@ class KindFactor(AbstractGraphFactor):
                 log_potentials=self.potentials,
                 temperature=0.0 if product == "max" else 1.0,
                 normalize=True,
-                **self._arguments,
+                **arguments,
             )
-
-    def widths(self) -> Float[Array, " edge_states"]:
-        """How many edges the factor of each edge has, at the states of the edge."""
-
-        def log_z(vtof: Array) -> Array:
-            return self._log_z(vtof, jnp.zeros_like(self.potentials), "sum")
-
-        # The derivatives of log Z are probabilities, which add up to 1 for each edge of a factor.
-        even = jnp.zeros(len(self.states), self.dtype)
-        _, number = jax.jvp(log_z, (even,), (jnp.ones_like(even),))
-        (shares,) = jax.vjp(log_z, even)[1](number)
-        edges = self.wires.edges[slice(*self.kind.messages)]
-        return jnp.round(jax.ops.segment_sum(shares, edges, self.layout.num_edges)[edges])
 
     @property
     def _arguments(self) -> dict[str, Any]:
@@ -254,17 +251,14 @@ class KindFactor(AbstractGraphFactor):
         zero = jnp.zeros((), q.dtype)
         return jnp.where(q > 0.5, zero, jnp.asarray(EXCLUDED, q.dtype))[self.states]
 
-    def _met(self, q: Float[Array, " states"]) -> Float[Array, " factors"]:
-        """The log-potentials that one configuration meets."""
-        return self.normalisers(self._chosen(q))
-
     def _mean(self, q: Float[Array, " states"]) -> Float[Array, " factors"]:
         """The mean log-potential of each factor that lists its configurations, of independent
         variables with these probabilities of states.
         """
         # Not quite zero, so that a derivative is the product of the other probabilities there too.
         log_q = jnp.log(q + jnp.asarray(1e-30, q.dtype))[self.states]
-        arguments, factors = self._arguments, jnp.asarray(self.wires.factors[self.number])
+        arguments = self._arguments
+        factors = arguments["factors"]
         of, size = arguments["factor_configs_indices"], self.potentials.shape[0]
         met = log_q[arguments["factor_configs_edge_states"]]
         met = jnp.exp(jax.ops.segment_sum(met, of, size))
@@ -285,11 +279,6 @@ class KindFactor(AbstractGraphFactor):
         met = jnp.where(elsewhere == 0, self.potentials[of], jnp.asarray(EXCLUDED, vtof.dtype))
         return jnp.full_like(vtof, EXCLUDED).at[at].max(met)
 
-    def _log_z(self, vtof: Array, potentials: Array, product: str) -> Array:
-        own = self.wires.factors[self.number]
-        more = {} if own is None else {"factors": own}
-        return NORMALISERS[self.kind.type](vtof, potentials, product, **self._arguments, **more)
-
 
 def factors_of(
     layout: Layout,
@@ -301,17 +290,14 @@ def factors_of(
     start: Start | None = None,
 ) -> tuple[DenseFactor | KindFactor, ...]:
     """The factors of a graph, in the order of their log-potentials."""
-    out: list[DenseFactor | KindFactor] = []
-    dense = list(enumerate(layout.dense))
-
-    def add_dense(before: int) -> None:
-        while dense and dense[0][1] < before:
-            i, k = dense.pop(0)
-            out.append(DenseFactor(layout, wires, i, log_potentials[k], start))
-
-    for i, own in enumerate(layout.owned):
-        add_dense(own[0] if own else 0)
-        parts = [jnp.zeros(0, dtype), *(log_potentials[k].reshape(-1) for k in own)]
-        out.append(KindFactor(layout, wires, i, jnp.concatenate(parts), product, listed[i]))
-    add_dense(len(layout.groups))
-    return tuple(out)
+    found: dict[tuple[int, int, int], DenseFactor | KindFactor] = {}
+    for i, k in enumerate(layout.dense):
+        found[k, 0, i] = DenseFactor(layout, wires, i, log_potentials[k], start)
+    place = 0
+    for i, kind in enumerate(layout.kinds):
+        parts = [jnp.zeros(0, dtype), *(log_potentials[k].reshape(-1) for k in kind.owned)]
+        own = KindFactor(layout, wires, i, jnp.concatenate(parts), product, listed[i])
+        # A kind without log-potentials follows the one before it.
+        place = (*kind.owned, place)[0]
+        found[place, 1, i] = own
+    return tuple(own for _, own in sorted(found.items(), key=lambda x: x[0]))

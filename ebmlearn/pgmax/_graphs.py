@@ -1,5 +1,6 @@
 """Models as PGMax graphs: units become variables, and factors become groups of factors."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -9,15 +10,9 @@ from pgmax import fgraph, fgroup, vgroup
 
 from .. import _checks
 from ..factors import AbstractFactor, Dense, Tables
-from ..messages import names_of
 from ..models import (
-    AbstractFactorModel,
-    AbstractLayeredModel,
     AbstractModel,
     AbstractPlainModel,
-    cut_states,
-    cut_units,
-    Groups,
     refuse,
     require_model,
 )
@@ -77,7 +72,7 @@ def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
     require_model(model)
     if not isinstance(model, AbstractPlainModel):
         refuse(model, "be one of layers of units, or a graph, for to_pgmax")
-    if model.kind == "nonnegative" and isinstance(model, AbstractLayeredModel):
+    if model.kind == "nonnegative":
         return _quantised(model, grid)
     if grid is not None:
         kind = _checks.article(type(model).__name__)
@@ -87,7 +82,7 @@ def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
     return _converted(model)
 
 
-def _quantised(model: AbstractLayeredModel, grid: Grid | None) -> PGMaxGraph:
+def _quantised(model: AbstractPlainModel, grid: Grid | None) -> PGMaxGraph:
     """Nonnegative units on a grid as a graph of one group."""
     grid = grid_for(model) if grid is None else grid
     check_grid(grid)
@@ -96,7 +91,7 @@ def _quantised(model: AbstractLayeredModel, grid: Grid | None) -> PGMaxGraph:
     x = vgroup.NDVarArray(num_states=shape[1], shape=shape[:1])
     graph = fgraph.FactorGraph([x])
     graph.add_factors(NNBMFactorGroup(x, couplings, grid, bias))
-    return PGMaxGraph(graph, model.units([x]), {x: jnp.zeros(shape)})
+    return PGMaxGraph(graph, model.named([x]), {x: jnp.zeros(shape)})
 
 
 def _converted(model: AbstractPlainModel) -> PGMaxGraph:
@@ -104,18 +99,16 @@ def _converted(model: AbstractPlainModel) -> PGMaxGraph:
     layers: Any = model.layers
     if not all(units.numbered for units in layers):
         refuse(model, "have binary, categorical or nonnegative units for to_pgmax")
-    names = names_of(model)
-    units = dict(zip(names, layers, strict=True))
-    starts = np.cumsum([0, *(own.size for own in layers)]).tolist()
-    dense, tables, alone = _sorted(model, units, dict(zip(names, starts, strict=False)))
+    names, variables = model.names, model.variables
+    dense, tables, alone = _sorted(model, variables.by_name, variables.starts)
     counts, evidence = _variables(model, alone)
     groups: list[Any] = [vgroup.NDVarArray(num_states=x, shape=x.shape) for x in counts]
     graph, named = fgraph.FactorGraph(groups), dict(zip(names, groups, strict=True))
-    variables = [v for group in groups for v in group.variables]
+    every = [v for group in groups for v in group.variables]
     for (first, second), weights in dense.items():
         graph.add_factors(RBMFactorGroup(named[first], named[second], weights))
     for factor, own in tables:
-        joined: Any = [[variables[v] for v in scope] for scope, _ in own]
+        joined: Any = [[every[v] for v in scope] for scope, _ in own]
         potentials = np.stack([table for _, table in own])
         if isinstance(factor, Tables):
             shape = potentials.shape[1:]
@@ -127,12 +120,12 @@ def _converted(model: AbstractPlainModel) -> PGMaxGraph:
         else:
             group = fgroup.PairwiseFactorGroup(joined, potentials)
         graph.add_factors(group)
-    told = model.units(groups) if model.layerwise else Groups(tuple(groups), names)
+    told = model.variables.named(groups)
     return PGMaxGraph(graph, told, dict(zip(groups, evidence, strict=True)))
 
 
 def _sorted(
-    model: AbstractPlainModel, units: dict[str, AbstractUnits], starts: dict[str, int]
+    model: AbstractPlainModel, units: Mapping[str, AbstractUnits], starts: Mapping[str, int]
 ) -> tuple[dict[tuple[str, str], Array], list[tuple[AbstractFactor, list[_Table]]], list[_Table]]:
     """The weights between groups of binary units; tables of several variables, by the factor that
     has them; and those of one variable. A graph has one factor of the same variables at most.
@@ -174,15 +167,19 @@ def _variables(
     model: AbstractPlainModel, alone: list[_Table]
 ) -> tuple[list[np.ndarray], list[Float[Array, "..."]]]:
     """The numbers of states of the variables of each group, and their evidence."""
-    if not isinstance(model, AbstractFactorModel):
-        layers: Any = model.layers
-        scores = [own.scores(bias) for own, bias in zip(layers, model.unary(), strict=True)]
-        return [np.full(own.size, own.number) for own in layers], scores
-    rows = model.padded(model.unary()[0])
+    kinds: Any = model.layers
+    scores = [own.scores(bias) for own, bias in zip(kinds, model.unary(), strict=True)]
+    ends = model.variables.ends
     for scope, table in alone:
         # A table of no variable adds to the first.
         at = scope[0] if scope else 0
-        own = jnp.broadcast_to(jnp.asarray(table), (model.num_states[at],))
-        rows = rows.at[at, : len(own)].add(own)
-    counts = cut_states(model.num_states, model.sizes)
-    return [np.asarray(x) for x in counts], list(cut_units(rows, model.sizes))
+        k = int(np.searchsorted(ends, at, "right"))
+        unit = at - (ends[k] - kinds[k].size)
+        own = jnp.broadcast_to(jnp.asarray(table), (kinds[k].numbers[unit],))
+        scores[k] = scores[k].at[unit, : len(own)].add(own)
+    counts = [
+        np.asarray(own.numbers).reshape(shape)
+        for own, shape in zip(kinds, model.shapes, strict=True)
+    ]
+    pairs = zip(scores, model.shapes, strict=True)
+    return counts, [x.reshape(*shape, x.shape[-1]) for x, shape in pairs]

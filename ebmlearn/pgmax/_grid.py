@@ -9,7 +9,8 @@ from jaxtyping import Array, Float, Float64
 from numpy.typing import ArrayLike
 
 from .. import _checks
-from ..models import AbstractLayeredModel, require, require_single
+from ..factors import inner
+from ..models import AbstractPlainModel, require, require_single
 
 
 # Of each unit, a part of at most exp(-12.5), that is 4e-6, may lie beyond the end of its grid.
@@ -100,7 +101,7 @@ def laguerre_grid(points: int, scale: float) -> Grid:
 
 
 def grid_for(
-    model: AbstractLayeredModel,
+    model: AbstractPlainModel,
     points: int = 32,
     kind: Literal["uniform", "geometric", "laguerre"] = "laguerre",
 ) -> Grid:
@@ -121,23 +122,22 @@ def grid_for(
     if kind == "uniform":
         return uniform_grid(points, upper)
     if kind == "geometric":
-        _checks.count("points", points, 3)
         # About the first step that a uniform grid for the narrowest unit would have.
-        return geometric_grid(points, upper, float(reach.min()) / points)
+        return geometric_grid(points, upper, float(reach.min()) / max(points, 1))
     unit = laguerre_grid(points, 1.0)
     return laguerre_grid(points, upper / unit.nodes[-1])
 
 
 def quadratic(
-    model: AbstractLayeredModel,
+    model: AbstractPlainModel,
 ) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
     """$W$ and $b$ of one layer of nonnegative units: $E = \\tfrac12 x^\\top W x - b^\\top x$."""
     require_single(model)
     (units,), (bias,) = model.layers, model.unary()
     precision = units.precision  # pyright: ignore[reportAttributeAccessIssue]
     couplings = jnp.diag(precision.astype(bias.dtype))
-    for block in model.blocks():
-        couplings = couplings - block.weights
+    for factor in inner(model.factors()):
+        couplings = couplings - factor.weights
     return couplings, bias
 
 

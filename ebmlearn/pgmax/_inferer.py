@@ -6,47 +6,49 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 from pgmax import infer
 from pgmax.infer import bp
 
 from .. import _checks
-from .._sentinels import LEAST, LIMIT
+from .._sentinels import LEAST
 from .._types import AnyArray
 from ..inference import in_form
 from ..messages import Engine, Form, MAKERS, ODDS_LIMIT, Scores, Site, State
-from ..models import as_rows, cut_units, Instance
+from ..models import Instance
 from ._dense_group import RBMFactor
 from ._factors import DenseFactor, factors_of
+from ._flat import as_rows, cut_units
 from ._layout import lay_out, Layout, Wires
 from ._wired import KindSent
 
 
 class _Slices(NamedTuple):
-    """Where the parts of PGMax's flat arrays are: the log-potentials of each group, and the
-    messages of dense groups and of other types.
+    """Where the parts of PGMax's flat arrays are: the log-potentials of each group, whose shapes
+    are those of `Layout.groups`, and the messages of dense groups and of other types.
     """
 
-    groups: tuple[tuple[int, tuple[int, ...], bool], ...]
+    starts: tuple[int, ...]
+    groups: tuple[tuple[tuple[int, ...], bool], ...]
     dense: tuple[int, int]
     rest: tuple[tuple[int, int], ...]
 
-    def values(self, log_potentials: Array) -> list[Float[Array, "..."]]:
-        """The log-potentials of each group."""
+    def values(self, log_potentials: Array, dense: bool) -> list[Float[Array, "..."]]:
+        """The log-potentials of the dense groups, or of all."""
         return [
             log_potentials[start : start + math.prod(shape)].reshape(shape)
-            for start, shape, _ in self.groups
+            for start, (shape, is_dense) in zip(self.starts, self.groups, strict=True)
+            if is_dense or not dense
         ]
 
     def pairs(self, messages: Array) -> list[tuple[Array, Array]]:
         """The log-odds of the messages of dense groups, towards both ends."""
-        out, at = [], self.dense[0]
-        for _, shape, is_dense in self.groups:
-            if is_dense:
-                both = messages[at : at + 4 * math.prod(shape)].reshape(*shape, 2, 2)
-                out.append(tuple(both[:, :, end, 1] - both[:, :, end, 0] for end in (0, 1)))
-                at += both.size
-        return out
+        shapes = [shape for shape, dense in self.groups if dense]
+        ends = self.dense[0] + np.cumsum([4 * math.prod(shape) for shape in shapes], dtype=int)
+        parts = jnp.split(messages, [self.dense[0], *ends])[1:]
+        both = [x.reshape(*shape, 2, 2) for x, shape in zip(parts, shapes, strict=False)]
+        return [(x[:, :, 0, 1] - x[:, :, 0, 0], x[:, :, 1, 1] - x[:, :, 1, 0]) for x in both]
 
 
 def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> bp.BeliefPropagation:
@@ -82,60 +84,52 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> bp.BeliefProp
     layout, wires, owners = lay_out(
         state.variable_groups, groups, state.vars_to_starts, state.wiring
     )
-    groups_of = zip(owners, layout.groups, strict=True)
     ranges = {k: (int(a), int(b)) for k, (a, b) in state.factor_type_to_msgs_range.items()}
     slices = _Slices(
-        tuple((int(starts[group]), *shape) for group, shape in groups_of),
+        tuple(int(starts[group]) for group in owners),
+        layout.groups,
         ranges[RBMFactor],
         tuple(ranges[kind.type] for kind in layout.kinds),
     )
     default = temperature
 
-    def passed_on(
-        bp_arrays: infer.BPArrays, num_iters: int, damping: Any, temperature: Any, diffs: bool
-    ) -> tuple[infer.BPArrays, Float[Array, " num_iters"] | None]:
-        _checks.count("num_iters", num_iters)
-        _checks.number("damping", damping, 0, 1, "[0, 1]")
-        _checks.number("temperature", temperature, 0, float("inf"), "[0, inf)")
-        hard = _checks.is_concrete(temperature) and float(temperature) == 0
-        undamped = _checks.is_concrete(damping) and float(damping) == 0
-        flat = bp_arrays.log_potentials, bp_arrays.ftov_msgs, bp_arrays.evidence
-        given = tuple(map(jnp.asarray, flat))
-        dtype = given[2].dtype
-        scale = jnp.asarray(1.0 if hard else temperature, dtype)
-        fits = None if undamped and not hard and layout.dense else False
-        if fits is None and _checks.is_concrete((given, scale)):
-            fits = bool(_fits(slices, given, scale))
-        kept = None if undamped else jnp.asarray(damping, dtype)
-        messages, changes = _run(
-            layout, wires, slices, given, scale, kept, num_iters, hard, fits, diffs
-        )
-        new = infer.BPArrays(bp_arrays.log_potentials, messages, bp_arrays.evidence)
-        return new, changes
+    def runner(diffs: bool) -> Any:
+        def run(
+            bp_arrays: infer.BPArrays,
+            num_iters: int,
+            damping: float | Float[Array, ""] = 0.5,
+            temperature: float | Float[Array, ""] = default,
+        ) -> Any:
+            _checks.count("num_iters", num_iters)
+            _checks.number("damping", damping, 0, 1, "[0, 1]")
+            _checks.number("temperature", temperature, 0, float("inf"), "[0, inf)")
+            hard = _checks.is_concrete(temperature) and float(temperature) == 0
+            undamped = _checks.is_concrete(damping) and float(damping) == 0
+            flat = bp_arrays.log_potentials, bp_arrays.ftov_msgs, bp_arrays.evidence
+            given = tuple(map(jnp.asarray, flat))
+            dtype = given[2].dtype
+            scale = jnp.asarray(1.0 if hard else temperature, dtype)
+            fits = None if undamped and not hard and layout.dense else False
+            if fits is None and _checks.is_concrete((given, scale)):
+                fits = bool(_fits(slices, given, scale))
+            kept = None if undamped else jnp.asarray(damping, dtype)
+            messages, changes = _run(
+                layout, wires, slices, given, scale, kept, num_iters, hard, fits, diffs
+            )
+            new = dataclasses.replace(bp_arrays, ftov_msgs=messages)
+            return (new, changes) if diffs else new
 
-    def run_with_diffs(
-        bp_arrays: infer.BPArrays,
-        num_iters: int,
-        damping: float | Float[Array, ""] = 0.5,
-        temperature: float | Float[Array, ""] = default,
-    ) -> Any:
-        return passed_on(bp_arrays, num_iters, damping, temperature, True)
+        return run
 
-    def run(
-        bp_arrays: infer.BPArrays,
-        num_iters: int,
-        damping: float | Float[Array, ""] = 0.5,
-        temperature: float | Float[Array, ""] = default,
-    ) -> infer.BPArrays:
-        return passed_on(bp_arrays, num_iters, damping, temperature, False)[0]
+    run = runner(False)
 
     def run_bp(
         bp_arrays: infer.BPArrays, num_iters: int, damping: float | Float[Array, ""] = 0.5
     ) -> infer.BPArrays:
         warnings.warn("`run_bp` is deprecated in PGMax: call `run`.", stacklevel=2)
-        return run(bp_arrays, num_iters, damping, default)
+        return run(bp_arrays, num_iters, damping)
 
-    own: Any = {"run": run, "run_bp": run_bp, "run_with_diffs": run_with_diffs}
+    own: Any = {"run": run, "run_bp": run_bp, "run_with_diffs": runner(True)}
     return dataclasses.replace(bp.BP(bp_state), **own)
 
 
@@ -145,8 +139,7 @@ def _fits(slices: _Slices, given: tuple, temperature: Float[AnyArray, ""]) -> Bo
     to start from.
     """
     peaks = [jnp.zeros((), given[0].dtype)]
-    values = zip(slices.values(given[0]), slices.groups, strict=True)
-    weights = [x for x, (_, _, dense) in values if dense]
+    weights = slices.values(given[0], dense=True)
     for w, pair in zip(weights, slices.pairs(given[1]), strict=True):
         peaks.append(jnp.abs(w).max())
         peaks += [2 * jnp.abs(m - w / 2).max() for m in pair]
@@ -171,11 +164,7 @@ def _run(
     """
     log_potentials, messages, evidence = given
     dtype = evidence.dtype
-    values = [x.astype(dtype) / temperature for x in slices.values(log_potentials)]
-    values = [
-        x if dense else jnp.clip(x, -LIMIT, LIMIT)
-        for x, (_, dense) in zip(values, layout.groups, strict=True)
-    ]
+    values = [x.astype(dtype) / temperature for x in slices.values(log_potentials, dense=False)]
     product = "max" if hard else "sum"
     factors = factors_of(layout, wires, (None,) * len(layout.kinds), values, product, dtype)
     rows = as_rows(evidence / temperature, layout.every_count, LEAST)
@@ -193,7 +182,7 @@ def _run(
             temperature=one,
             names=layout.names,
             sides=None,
-            maximised=(),
+            maximised=None,
             product=product,
             schedule="flooding",
         )

@@ -7,14 +7,22 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 from pgmax import factor, fgraph, fgroup, vgroup
 
 from .. import _checks
 from .._types import AnyArray
 from ._compat import all_groups
-from ._dense_group import AbstractDenseGroup, begins, RBMFactor
-from ._normalisers import NORMALISERS
+from ._dense_group import AbstractDenseGroup, RBMFactor
+from ._flat import as_flat, as_rows, cut_units
+from ._kinds import NORMALISERS
+
+
+# Factors of one shape: the variables of each, the states of its configurations, the numbers of
+# their log-potentials, and the numbers of states of the variables.
+Lists = tuple[
+    Int[np.ndarray, "_ _"], Int[np.ndarray, "_ _ _"], Int[np.ndarray, "_ _"], tuple[int, ...]
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +34,13 @@ class Constants:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """All factors of one type, but for dense groups: where their messages and log-potentials are,
-    and the numbers that their update takes besides arrays.
+    """All factors of one type, but for dense groups: where their messages are, which groups of
+    log-potentials they own, and the numbers that their update takes besides arrays.
     """
 
     type: type
     messages: tuple[int, int]
-    potentials: tuple[int, int]
+    owned: tuple[int, ...]
     numbers: tuple[tuple[str, Any], ...]
 
     def arguments(self) -> dict[str, Any]:
@@ -74,17 +82,15 @@ class Layout:
         """Which groups of log-potentials are the weights of dense groups."""
         return tuple(k for k, (_, dense) in enumerate(self.groups) if dense)
 
-    @property
-    def owned(self) -> tuple[tuple[int, ...], ...]:
-        """Which groups of log-potentials belong to each kind."""
-        rest, out = (k for k, (_, dense) in enumerate(self.groups) if not dense), []
-        for kind in self.kinds:
-            size, own = kind.potentials[1] - kind.potentials[0], []
-            while size:
-                own.append(next(rest))
-                size -= math.prod(self.groups[own[-1]][0])
-            out.append(tuple(own))
-        return tuple(out)
+    def flat(self, parts: Sequence[Shaped[Array, "... _ _"]]) -> Shaped[Array, "... states"]:
+        """Values of the states of the variables of each group, as those of all variables."""
+        pads = [((0, 0),) * (x.ndim - 1) + ((0, self.max_states - x.shape[-1]),) for x in parts]
+        rows = jnp.concatenate([jnp.pad(x, pad) for x, pad in zip(parts, pads, strict=True)], -2)
+        return as_flat(rows, self.every_count)
+
+    def by_group(self, flat: Shaped[Array, "... states"]) -> tuple[Shaped[Array, "..."], ...]:
+        """Values of the states of all variables by group, `[..., *shape, states]`."""
+        return cut_units(as_rows(flat, self.every_count), self.variables)
 
 
 class Wires(eqx.Module):
@@ -92,9 +98,9 @@ class Wires(eqx.Module):
 
     states: Int[AnyArray, " edge_states"]
     edges: Int[AnyArray, " edge_states"]
+    factors: Int[AnyArray, " edge_states"]
     ends: tuple[tuple[Int[AnyArray, " _"], Int[AnyArray, " _"]], ...]
     arguments: tuple[dict[str, AnyArray], ...]
-    factors: tuple[Int[AnyArray, " _"] | None, ...]
     variable: Int[AnyArray, " states"]
     local: Int[AnyArray, " states"]
 
@@ -111,20 +117,17 @@ def lay_out(
     sizes = [np.asarray(group.num_states) for group in variable_groups]
     counts = np.concatenate([size.reshape(-1) for size in sizes]).astype(np.int32)
     variable = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
-    local = np.arange(len(variable), dtype=np.int32) - first[variable]
+    local = np.arange(len(variable), dtype=np.int32) - (np.cumsum(counts) - counts)[variable]
     most = int(counts.max())
 
     kinds, owners, shapes, pairs = [], [], [], []
-    tables, arguments, factors = [], [], []
-    messages = potentials = edges = 0
+    tables, arguments, messages = [np.zeros((0, 3), np.int32)], [], 0
+    before = np.zeros(3, np.int32)
     for kind, groups in factor_groups.items():
         if kind is RBMFactor:
             for group in groups:
                 assert isinstance(group, AbstractDenseGroup)
-                one = begins("visible_variables", group.visible_variables, starts)
-                two = begins("hidden_variables", group.hidden_variables, starts)
-                pairs.append((one.astype(np.int32), two.astype(np.int32)))
+                pairs.append(group.begins(starts))
                 owners.append(group)
                 shapes.append((group.shape, True))
             continue
@@ -134,10 +137,9 @@ def lay_out(
             raise TypeError(
                 f"`graph` must be made of factors with a log Z of their own, got {kind.__name__}."
             )
-        own = [(group, _shape(group)) for group in groups if math.prod(_shape(group))]
-        owners += [group for group, _ in own]
-        shapes += [(shape, False) for _, shape in own]
-        size = sum(math.prod(shape) for _, shape in own)
+        first_owned = len(owners)
+        owners += [group for group in groups if math.prod(_shape(group))]
+        shapes += [(_shape(group), False) for group in owners[first_owned:]]
         if wirings is None:
             wiring = kind.concatenate_wirings([group.compile_wiring(starts) for group in groups])
         else:
@@ -151,14 +153,20 @@ def lay_out(
                 arrays[name] = np.asarray(x, np.int32)
             else:
                 numbers.append((name, int(x) if hasattr(x, "shape") else x))
-        last = messages + len(table), potentials + size
-        kinds.append(Kind(kind, (messages, last[0]), (potentials, last[1]), tuple(numbers)))
+        if kind is factor.EnumFactor:
+            # Which factor each listed configuration belongs to.
+            each = np.unique(arrays["factor_configs_indices"], return_index=True)[1]
+            arrays["factors"] = table[arrays["factor_configs_edge_states"][each], 2].astype(
+                np.int32
+            )
+        owned = tuple(range(first_owned, len(owners)))
+        kinds.append(Kind(kind, (messages, messages + len(table)), owned, tuple(numbers)))
         arguments.append(arrays)
-        factors.append(_factors(kind, table, arrays))
-        tables.append(np.stack([table[:, 0], table[:, 1] + edges], 1).astype(np.int32))
-        messages, potentials = last
-        edges += int(table[-1, 1]) + 1
-    table = np.concatenate([np.zeros((0, 2), np.int32), *tables])
+        tables.append((table + before).astype(np.int32))
+        messages += len(table)
+        # Edges and factors are numbered on.
+        before[1:] += table[-1, 1:] + 1
+    table = np.concatenate(tables)
     layout = Layout(
         variables=tuple((size.shape, int(size.max(initial=1))) for size in sizes),
         labels=tuple(getattr(group, "variable_names", None) for group in variable_groups),
@@ -166,16 +174,16 @@ def lay_out(
         kinds=tuple(kinds),
         counts=most if (counts == most).all() else tuple(counts.tolist()),
         max_states=most,
-        num_edges=edges,
+        num_edges=int(before[1]),
     )
     wires = Wires(
         states=table[:, 0],
         edges=table[:, 1],
+        factors=table[:, 2],
         ends=tuple(pairs),
         arguments=tuple(arguments),
-        factors=tuple(factors),
         variable=variable,
-        local=local,
+        local=local.astype(np.int32),
     )
     return layout, wires, owners
 
@@ -189,13 +197,28 @@ def configurations(
     kind, arguments, first = layout.kinds[k], wires.arguments[k], 0
     states = np.asarray(wires.states)[slice(*kind.messages)]
     states = states[np.asarray(arguments["factor_configs_edge_states"])]
-    for group in layout.owned[k]:
+    for group in kind.owned:
         shape, _ = layout.groups[group]
         last = first + math.prod(shape)
         own = slice(*np.searchsorted(arguments["factor_configs_indices"], [first, last]))
         number = 1 if len(shape) == 1 else shape[0]
         yield states[own].reshape(number, math.prod(shape) // number, -1)
         first = last
+
+
+def listings(layout: Layout, wires: Wires, k: int) -> Iterator[Lists]:
+    """The factors of a kind that list their configurations, those of a group whose variables have
+    the same numbers of states together. Wires must be known.
+    """
+    variable, local, first = np.asarray(wires.variable), np.asarray(wires.local), 0
+    for states in configurations(layout, wires, k):
+        scopes, (size, width, _) = variable[states[:, 0]], states.shape
+        numbers = np.arange(first, first + size * width).reshape(size, width)
+        first += numbers.size
+        sizes = np.asarray(layout.every_count)[scopes]
+        for shape in np.unique(sizes, axis=0):
+            same = (sizes == shape).all(-1)
+            yield scopes[same], local[states[same]], numbers[same], tuple(shape.tolist())
 
 
 def initial(group: fgroup.FactorGroup) -> Float[Array, "..."]:
@@ -216,15 +239,6 @@ def _shape(group: fgroup.FactorGroup) -> tuple[int, ...]:
     if isinstance(group, fgroup.SingleFactorGroup) and potentials.ndim == 2:
         return potentials.shape[1:]
     return potentials.shape
-
-
-def _factors(kind: Any, table: np.ndarray, arrays: dict[str, Any]) -> np.ndarray | None:
-    """Of listed configurations, which factor each belongs to."""
-    if kind is not factor.EnumFactor:
-        return None
-    indices = arrays["factor_configs_indices"]
-    each = np.unique(indices, return_index=True)[1]
-    return table[arrays["factor_configs_edge_states"][each], 2].astype(np.int32)
 
 
 def check_graph(graph: fgraph.FactorGraph) -> None:

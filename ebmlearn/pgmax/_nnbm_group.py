@@ -1,4 +1,3 @@
-import collections
 import dataclasses
 import functools
 import itertools
@@ -10,36 +9,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PyTree
-from pgmax import factor, fgroup, vgroup
+from pgmax import factor, vgroup
 
 from .. import _checks
 from .._types import AnyArray
 from ..models import check_couplings
-from ._dense_group import begins, Explained, fill, joined_wirings, listed, Variable
+from ._dense_group import AbstractShaped, AbstractWhole, begins, Explained, listed, Variable
 from ._grid import check_grid, Grid
 
 
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True, eq=False)
-class NNBMWiring(factor.Wiring):
+class NNBMWiring(AbstractShaped):
     """Where the messages of groups of quantised nonnegative units come from and go to. Those of a
     group of `n` units and `P` pairs are an array of shape `[P, 2, K]` (pair, end, state), then one
-    of shape `[n, K]`.
+    of shape `[n, K]`. Its `shapes` are `(n, K)`; the grids of all groups come one after the other.
     """
 
-    shapes: np.ndarray
     nodes: np.ndarray
     log_weights: np.ndarray
-
-    def get_inference_arguments(self) -> dict[str, PyTree]:
-        """What the update needs besides messages: the sizes `(n, K)` of each group, and the grids
-        of all groups one after the other.
-        """
-        return {
-            "shapes": tuple((int(n), int(k)) for n, k in np.asarray(self.shapes)),
-            "nodes": self.nodes,
-            "log_weights": self.log_weights,
-        }
 
 
 class _Section(NamedTuple):
@@ -97,11 +85,9 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
     """The type of the factors of a [`ebmlearn.pgmax.NNBMFactorGroup`][]."""
 
     @staticmethod
-    def compile_wiring(
-        variables: Sequence[Variable], grid: Grid, vars_to_starts: Mapping[Variable, Any]
-    ) -> NNBMWiring:
+    def compile_wiring(group: Any, vars_to_starts: Mapping[Variable, Any]) -> NNBMWiring:
         """The wiring of one group."""
-        starts = begins("variables", variables, vars_to_starts)
+        starts, grid = begins("variables", group.variables, vars_to_starts), group.grid
         n, k = len(starts), len(grid.nodes)
         ends = np.stack(np.triu_indices(n, 1), axis=1)
         first = np.append(starts[ends], starts)
@@ -118,8 +104,7 @@ class NNBMFactor(factor.Factor, metaclass=Explained):
     @staticmethod
     def concatenate_wirings(wirings: Sequence[NNBMWiring]) -> NNBMWiring:  # pyright: ignore
         """The wiring of all groups of a graph."""
-        none = np.empty((0, 3), int), np.empty((0, 2), int), np.empty(0), np.empty(0)
-        return joined_wirings(wirings, NNBMWiring(*none))
+        return NNBMWiring.joined(wirings)
 
     @staticmethod
     def compute_energy(  # pyright: ignore
@@ -205,7 +190,7 @@ def log_normalisers(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NNBMFactorGroup(fgroup.FactorGroup):
+class NNBMFactorGroup(AbstractWhole):
     """A nonnegative Boltzmann machine on a grid, as one group of a PGMax graph: factors
     $-W_{ij} x_i x_j$ of all pairs and $b_i x_i - \\tfrac12 W_{ii} x_i^2$ of all units, with $x$ the
     node of a variable's state. At a positive temperature, sums over states are integrals with the
@@ -256,18 +241,9 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         _checks.finite(couplings=couplings, bias=bias)
         check_couplings(couplings)
         w, b = np.asarray(couplings), np.asarray(bias)
-        # For PGMax the group is one factor that touches all its variables; what is inside is ours.
-        fill(
-            self,
-            variables_for_factors=[variables],
-            variables=variables,
-            couplings=couplings,
-            grid=grid,
-            bias=bias,
-            factor_configs=_configurations(2, len(grid.nodes)),
-            log_potentials=np.concatenate([w[np.triu_indices(n, 1)], np.diagonal(w), b]),
-            factor_type=NNBMFactor,
-        )
+        potentials = np.concatenate([w[np.triu_indices(n, 1)], np.diagonal(w), b])
+        own = {"variables": variables, "couplings": couplings, "grid": grid, "bias": bias}
+        self._fill(variables, potentials, **own)
 
     @property
     def num_units(self) -> int:
@@ -275,42 +251,20 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         return len(self.variables)
 
     @property
-    def num_factors(self) -> int:  # pyright: ignore
-        """The number of pairs and units."""
-        return self.num_units * (self.num_units + 1) // 2
-
-    @property
     def factor_sizes(self) -> np.ndarray:  # pyright: ignore
         """Two ends of each pair, then one of each unit."""
-        return np.repeat([2, 1], [self.num_factors - self.num_units, self.num_units])
+        n = self.num_units
+        return np.repeat([2, 1], [n * (n - 1) // 2, n])
 
-    @property
-    def factor_edges_num_states(self) -> np.ndarray:  # pyright: ignore
-        """As many states of each end as the grid has nodes."""
-        return np.full(self.factor_sizes.sum(), len(self.grid.nodes))
-
-    def _factor(self, i: int, j: int | None = None) -> factor.EnumFactor:
-        x, w = self.grid.nodes, np.asarray(self.couplings)
-        if j is None:
-            table = self.bias[i].item() * x - w[i, i] * x**2 / 2
-        else:
-            table = -w[i, j] * np.outer(x, x)
-        places = [i] if j is None else [i, j]
-        return factor.EnumFactor(
-            variables=[self.variables[k] for k in places],
-            factor_configs=_configurations(len(places), len(x)),
-            log_potentials=table.ravel().astype(w.dtype),
-        )
-
-    def _get_variables_to_factors(self) -> Any:
+    def _scopes(self) -> Iterator[tuple[int, ...]]:
         units = range(self.num_units)
-        places = itertools.chain(itertools.combinations(units, 2), ((i,) for i in units))
-        factors = (self._factor(*place) for place in places)
-        return collections.OrderedDict((frozenset(f.variables), f) for f in factors)
+        return itertools.chain(itertools.combinations(units, 2), ((i,) for i in units))
 
-    def compile_wiring(self, vars_to_starts: Mapping[Variable, Any]) -> NNBMWiring:
-        """Where the variables of the group are in the graph."""
-        return NNBMFactor.compile_wiring(self.variables, self.grid, vars_to_starts)
+    def _table(self, *scope: int) -> np.ndarray:
+        x, w, i = self.grid.nodes, np.asarray(self.couplings), scope[0]
+        if len(scope) == 2:
+            return -w[scope] * np.outer(x, x)
+        return self.bias[i].item() * x - w[i, i] * x**2 / 2
 
     def flatten(self, data: PyTree) -> Array:
         """Couplings beside the bias, `[n, n + 1]`, as PGMax keeps them."""
@@ -344,11 +298,6 @@ class NNBMFactorGroup(fgroup.FactorGroup):
         # In full precision also where products of float32 matrices are rounded by default.
         mean, second = (jnp.matmul(marginals, y, precision="highest") for y in (x, x**2))
         return mean, second
-
-
-def _configurations(ends: int, k: int) -> np.ndarray:
-    """All states of one end or of two, the last changing fastest."""
-    return np.indices((k,) * ends).reshape(ends, -1).T
 
 
 def from_flat(

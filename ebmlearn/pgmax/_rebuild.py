@@ -1,6 +1,6 @@
 """A model of a graph as a PGMax graph again, from its wires and parameters alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import PyTree
 from pgmax import factor, fgraph, fgroup, vgroup
 
-from ..models import cut_states
 from ._dense_group import RBMFactorGroup
+from ._flat import cut_states
 from ._grid import Grid
 from ._layout import configurations
 from ._model import FactorGraphModel
@@ -40,57 +40,45 @@ def rebuilt(model: FactorGraphModel) -> tuple[fgraph.FactorGraph, tuple[Any, ...
     variables = [v for group in groups for v in group.variables]
     values = [np.asarray(x) for x in model.log_potentials]
     for k, kind in enumerate(layout.kinds):
-        own = [values[i] for i in layout.owned[k]]
+        own = [values[i] for i in kind.owned]
         for group in _MAKERS[kind.type](model, k, own, variables):
             graph.add_factors(group)
+    owner = np.asarray(wires.variable)
     for k, ends in zip(layout.dense, wires.ends, strict=True):
-        owners = (np.asarray(wires.variable)[np.asarray(end)] for end in ends)
-        first, second = ([variables[v] for v in own] for own in owners)
+        first, second = ([variables[v] for v in owner[np.asarray(end)]] for end in ends)
         graph.add_factors(RBMFactorGroup(first, second, jnp.asarray(values[k])))
     return graph, tuple(groups), evidence
 
 
-def _enumerations(
-    model: FactorGraphModel, k: int, values: list[np.ndarray], variables: list
-) -> list[Any]:
+def _enumerations(model: FactorGraphModel, k: int, values: list, variables: list) -> Iterator[Any]:
     """Groups that list their configurations, one factor after the other."""
-    out, owner, local = [], np.asarray(model.wires.variable), np.asarray(model.wires.local)
+    owner, local = np.asarray(model.wires.variable), np.asarray(model.wires.local)
     every = configurations(model.layout, model.wires, k)
     for potentials, states in zip(values, every, strict=True):
         joined = [[variables[v] for v in row] for row in owner[states[:, 0]]]
         if potentials.ndim == 3:
-            group = fgroup.PairwiseFactorGroup(joined, potentials)
+            yield fgroup.PairwiseFactorGroup(joined, potentials)
         elif potentials.ndim == 1:
-            group = factor.EnumFactor(joined[0], potentials, local[states[0]])
+            yield factor.EnumFactor(joined[0], potentials, local[states[0]])
         else:
-            group = fgroup.EnumFactorGroup(joined, local[states[0]], potentials)
-        out.append(group)
-    return out
+            yield fgroup.EnumFactorGroup(joined, local[states[0]], potentials)
 
 
-def _with_child(make: Callable[[Any], Any]) -> Callable[..., list[Any]]:
-    """Groups of binary variables, of which the others determine the last of each factor."""
-
-    def made(
-        model: FactorGraphModel, k: int, values: list[np.ndarray], variables: list
-    ) -> list[Any]:
-        owner, above, below = related(model.layout, model.wires, k)
-        joined: list[list] = [[] for _ in below]
-        for f, v in zip((*owner, *range(len(below))), (*above, *below), strict=True):
-            joined[f].append(variables[v])
-        return [make(joined)]
-
-    return made
+def _with_child(model: FactorGraphModel, k: int, values: list, variables: list) -> Iterator[Any]:
+    """A group of binary variables, of which the others determine the last of each factor."""
+    owner, above, below = related(model.layout, model.wires, k)
+    ends = np.cumsum(np.bincount(owner, minlength=len(below)))[:-1]
+    parents = np.split(above[np.argsort(owner, kind="stable")], ends)
+    joined = [[variables[v] for v in (*x, y)] for x, y in zip(parents, below, strict=True)]
+    yield _LOGICAL[model.layout.kinds[k].type](joined)
 
 
-def _quantised(
-    model: FactorGraphModel, k: int, values: list[np.ndarray], variables: list
-) -> list[Any]:
+def _quantised(model: FactorGraphModel, k: int, values: list, variables: list) -> Iterator[Any]:
     """Groups of quantised units."""
     kind, wires = model.layout.kinds[k], model.wires
     own, states = kind.arguments(), np.asarray(wires.states)[slice(*kind.messages)]
     edges = np.asarray(wires.variable)[states]
-    out, at, node = [], 0, 0
+    at = node = 0
     for (n, size), flat in zip(own["shapes"], values, strict=True):
         at += n * (n - 1) * size
         joined = [variables[v] for v in edges[at : at + n * size : size]]
@@ -98,15 +86,17 @@ def _quantised(
         grid = Grid(own["nodes"][node : node + size], own["log_weights"][node : node + size])
         node += size
         couplings, bias = from_flat(flat, n)
-        out.append(NNBMFactorGroup(joined, couplings, grid, bias))
-    return out
+        yield NNBMFactorGroup(joined, couplings, grid, bias)
 
 
 # How the groups of each type of factors are made again.
-_MAKERS: dict[type, Callable[..., list[Any]]] = {
+_LOGICAL: dict[type, Callable[..., Any]] = {
+    factor.ORFactor: fgroup.ORFactorGroup,
+    factor.ANDFactor: fgroup.ANDFactorGroup,
+    factor.PoolFactor: fgroup.PoolFactorGroup,
+}
+_MAKERS: dict[type, Callable[..., Iterator[Any]]] = {
     factor.EnumFactor: _enumerations,
-    factor.ORFactor: _with_child(fgroup.ORFactorGroup),
-    factor.ANDFactor: _with_child(fgroup.ANDFactorGroup),
-    factor.PoolFactor: _with_child(fgroup.PoolFactorGroup),
     NNBMFactor: _quantised,
+    **dict.fromkeys(_LOGICAL, _with_child),
 }

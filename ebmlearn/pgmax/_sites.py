@@ -1,5 +1,9 @@
 """Which variables of a graph are drawn together, and which follow others."""
 
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,37 +13,40 @@ from pgmax import factor
 
 from .._types import AnyArray
 from ..models import coloured
-from ._layout import configurations, Layout, Wires
+from ._kinds import determined, DETERMINING
+from ._layout import Layout, listings, Wires
 
 
-# From the type of a factor with a variable that the others determine to the names of its arguments:
-# the factors and the messages of what determines it, and its own messages.
-_LOGICAL = ("parents_factor_indices", "parents_msg_indices", "children_edge_states")
-_POOL = (
-    "pool_choices_factor_indices",
-    "pool_choices_msg_indices",
-    "pool_indicators_edge_states",
-)
-_DETERMINING: dict[type, tuple[str, str, str]] = {
-    factor.ORFactor: _LOGICAL,
-    factor.ANDFactor: _LOGICAL,
-    factor.PoolFactor: _POOL,
-}
+class _Functions(NamedTuple):
+    """Variables that are functions of others. The state of a child is the entry of `table` at
+    `first`, plus the sum of `strides` times the states of its parents; `of` says whose a parent is.
+    `factor` is the number of the factor that says so.
+    """
+
+    factor: np.ndarray
+    children: np.ndarray
+    first: np.ndarray
+    of: np.ndarray
+    parents: np.ndarray
+    strides: np.ndarray
+    table: np.ndarray
 
 
 class Sites(eqx.Module):
     """How the variables of a graph are drawn.
 
-    Without OR, AND and pool factors, in `turns` of variables that share no factor. With them, the
-    variables that none of them determines are drawn one by one, and `children` follow: each is 1
-    where at least `needed` of its parents are.
+    If no factor excludes configurations, in `turns` of variables that share no factor. Otherwise,
+    one variable of each factor that does is a child, a function of the others (see `_Functions`).
+    All other variables are drawn one by one, and `children` follow.
     """
 
     turns: Int[AnyArray, "turns width"]
-    parents: Int[AnyArray, " parents"]
-    of: Int[AnyArray, " parents"]
     children: Int[AnyArray, " factors"]
-    needed: Int[AnyArray, " factors"]
+    first: Int[AnyArray, " factors"]
+    of: Int[AnyArray, " parents"]
+    parents: Int[AnyArray, " parents"]
+    strides: Int[AnyArray, " parents"]
+    table: Int[AnyArray, " entries"]
     choices: Int[AnyArray, " choices"]
     depth: int = eqx.field(static=True)
     pools: tuple[int, ...] = eqx.field(static=True)
@@ -49,11 +56,13 @@ class Sites(eqx.Module):
         self, rows: Int[Array, "rows variables"], held: Bool[Array, "rows variables"] | None = None
     ) -> Int[Array, "rows variables"]:
         """Configurations in which children that are not held have followed their parents."""
-        parents, children, of = (jnp.asarray(x) for x in (self.parents, self.children, self.of))
+        children, first, of, parents, strides, table = (
+            jnp.asarray(x, rows.dtype)
+            for x in (self.children, self.first, self.of, self.parents, self.strides, self.table)
+        )
         for _ in range(self.depth):
-            ones = jax.ops.segment_sum(rows[:, parents].T, of, children.shape[0]).T
-            on = ones >= jnp.broadcast_to(jnp.asarray(self.needed, ones.dtype), ones.shape)
-            new = on.astype(rows.dtype)
+            terms = strides[:, None] * rows[:, parents].T
+            new = table[first[:, None] + jax.ops.segment_sum(terms, of, children.shape[0])].T
             if held is not None:
                 new = jnp.where(held[:, children], rows[:, children], new)
             rows = rows.at[:, children].set(new)
@@ -62,34 +71,25 @@ class Sites(eqx.Module):
 
 def sites_of(layout: Layout, wires: Wires) -> Sites:
     """How the variables of a graph are drawn, found when a model is made of it."""
-    variable, number = np.asarray(wires.variable), layout.num_variables
-    found: dict[str, list[np.ndarray]] = {
-        name: [] for name in ("parents", "of", "children", "needed", "choices")
-    }
-    pools = []
-    for k, kind in enumerate(layout.kinds):
-        if kind.type not in _DETERMINING:
-            continue
-        owner, above, below = related(layout, wires, k)
-        counts = np.bincount(owner, minlength=len(below))
-        found["parents"].append(above)
-        found["of"].append(owner + sum(map(len, found["children"])))
-        found["children"].append(below)
-        found["needed"].append(counts if kind.type is factor.ANDFactor else np.ones_like(counts))
-        if kind.type is factor.PoolFactor:
-            found["choices"].append(above)
-            pools += counts.tolist()
-    flat = {
-        name: np.concatenate([np.zeros(0, np.int32), *parts]).astype(np.int32)
-        for name, parts in found.items()
-    }
-    depth, problem = _depth(flat["parents"], flat["of"], flat["children"], flat["choices"])
+    pools = [
+        related(layout, wires, k)
+        for k, kind in enumerate(layout.kinds)
+        if kind.type is factor.PoolFactor
+    ]
+    sizes = [np.bincount(owner, minlength=len(below)) for owner, _, below in pools]
+    none = np.zeros(0, np.int32)
+    choices = np.concatenate([none, *(above for _, above, _ in pools)]).astype(np.int32)
+    functions, problem = _functions(layout, wires)
+    functions, depth, reason = _ordered(functions, choices, layout.num_variables)
     if depth:
-        free = np.setdiff1d(np.arange(number, dtype=np.int32), flat["children"])
-        turns = free[:, None]
+        free = np.setdiff1d(np.arange(layout.num_variables), functions.children)
+        turns = free[:, None].astype(np.int32)
     else:
-        turns = _coloured(layout, wires, variable, number)
-    return Sites(turns=turns, depth=depth, pools=tuple(pools), problem=problem, **flat)
+        turns = _coloured(layout, wires)
+    arrays = {k: x.astype(np.int32) for k, x in functions._asdict().items() if k != "factor"}
+    counts = tuple(np.concatenate([none, *sizes]).tolist())
+    why = problem or reason
+    return Sites(turns=turns, choices=choices, depth=depth, pools=counts, problem=why, **arrays)
 
 
 def related(
@@ -98,47 +98,130 @@ def related(
     """The variables that determine others by factors of a kind, with the number of the factor of
     each, and those others.
     """
-    kind, variable = layout.kinds[k], np.asarray(wires.variable)
-    names = _DETERMINING[kind.type]
-    owner, first, last = (np.asarray(wires.arguments[k][name]) for name in names)
-    states = np.asarray(wires.states)[slice(*kind.messages)]
-    return owner, variable[states[first]], variable[states[last]]
+    kind = layout.kinds[k]
+    owner, *ends, _ = determined(kind.type, wires.arguments[k])
+    variable = np.asarray(wires.variable)[np.asarray(wires.states)[slice(*kind.messages)]]
+    above, below = (variable[np.asarray(end)] for end in ends)
+    return np.asarray(owner), above, below
 
 
-def _depth(
-    parents: np.ndarray, of: np.ndarray, children: np.ndarray, choices: np.ndarray
-) -> tuple[int, str | None]:
-    """After how many rounds all children have followed, and why chains would not do, if so."""
-    if not len(children):
-        return 0, None
-    if len(np.unique(children)) < len(children):
-        return 1, "a variable is determined by two factors, which chains cannot change together"
-    if np.isin(choices, children).any():
-        return (
-            1,
-            "a choice of a pool is determined by other variables, which pools exclude at times",
-        )
-    level = np.full(max(parents.max(), children.max()) + 1, -1)
-    level[children] = 0
-    for depth in range(1, len(children) + 1):
-        deepest = np.full(len(children), -1)
-        np.maximum.at(deepest, of, level[parents])
-        if (deepest + 1 == level[children]).all():
-            return depth, None
-        level[children] = deepest + 1
-    return 1, "variables determine each other in a circle"
+def _functions(layout: Layout, wires: Wires) -> tuple[_Functions, str | None]:
+    """All functions that single factors make of single variables, and why chains would not do, if
+    a factor that excludes configurations makes none.
+    """
+    parts, number, problem = [_Functions(*[np.zeros(0, int)] * 7)], 0, None
+    for k, kind in enumerate(layout.kinds):
+        if kind.type in DETERMINING:
+            owner, above, below = related(layout, wires, k)
+            widths = np.bincount(owner, minlength=len(below))
+            most, factors = widths.max(initial=0), number + np.arange(len(below))
+            # A sum is how many parents are 1. For AND, it is all of them at the last place.
+            every = kind.type is factor.ANDFactor
+            first, table = every * (most - widths), np.arange(most + 1) >= (most if every else 1)
+            own = factors, below, first, owner, above, np.ones_like(above), table
+            parts.append(_Functions(*own))
+            number += len(below)
+        elif kind.type is factor.EnumFactor:
+            for scopes, states, _, shape in listings(layout, wires, k):
+                if states.shape[1] == math.prod(shape):
+                    continue
+                own = [*_listed(scopes, states[0], shape, number)]
+                if not own:
+                    problem = (
+                        "its factors exclude configurations, and one of them lists some by which"
+                        " no variable is a function of the others, so that chains may not reach all"
+                    )
+                parts += own
+                number += len(scopes)
+    options = np.cumsum([0, *(len(x.children) for x in parts)])
+    entries = np.cumsum([0, *(len(x.table) for x in parts)])
+    moved = [
+        x._replace(of=x.of + before, first=x.first + start)
+        for x, before, start in zip(parts, options[:-1], entries[:-1], strict=True)
+    ]
+    return _Functions(*map(np.concatenate, zip(*moved, strict=True))), problem
 
 
-def _coloured(
-    layout: Layout, wires: Wires, variable: np.ndarray, number: int
-) -> Int[np.ndarray, "turns width"]:
+def _listed(
+    scopes: Int[np.ndarray, "factors _"],
+    rows: Int[np.ndarray, "configurations _"],
+    shape: tuple[int, ...],
+    number: int,
+) -> Iterator[_Functions]:
+    """The functions that factors make by the configurations that they list: all states of the
+    others occur, each once.
+    """
+    size = len(scopes)
+    for k in range(len(shape)):
+        others = shape[:k] + shape[k + 1 :]
+        if math.prod(others) != len(rows):
+            continue
+        strides = np.array([math.prod(others[i + 1 :]) for i in range(len(others))], int)
+        at = np.delete(rows, k, 1) @ strides
+        if np.array_equal(np.sort(at), np.arange(len(rows))):
+            yield _Functions(
+                factor=number + np.arange(size),
+                children=scopes[:, k],
+                first=np.zeros(size, int),
+                of=np.repeat(np.arange(size), len(others)),
+                parents=np.delete(scopes, k, 1).reshape(-1),
+                strides=np.tile(strides, size),
+                table=rows[np.argsort(at), k],
+            )
+
+
+def _selected(found: _Functions, kept: Int[np.ndarray, " _"]) -> _Functions:
+    """Some of these functions."""
+    place = np.full(len(found.children), -1)
+    place[kept] = np.arange(len(kept))
+    factors, children, first = (x[kept] for x in found[:3])
+    of, parents, strides = (x[place[found.of] >= 0] for x in found[3:6])
+    return _Functions(factors, children, first, place[of], parents, strides, found.table)
+
+
+def _ordered(
+    found: _Functions, choices: Int[np.ndarray, " _"], number: int
+) -> tuple[_Functions, int, str | None]:
+    """A function for each factor such that none is a function of itself, after how many rounds all
+    children have followed, and why chains would not do, if there are no such functions.
+
+    A variable of one factor alone can follow last, whatever the other factors do, so that this
+    factor can be set aside. Where factors are left, there is no order for these. Choices of pools
+    may not follow, since a pool may exclude what they would become.
+    """
+    usable = ~np.isin(found.children, choices)
+    left = np.zeros(found.factor.max(initial=-1) + 1, bool)
+    left[found.factor] = True
+    chosen, depth = np.full(len(left), -1), 0
+    one = _selected(found, np.unique(found.factor, return_index=True)[1])
+    user = np.concatenate([one.factor, one.factor[one.of]])
+    used = np.concatenate([one.children, one.parents])
+    while left.any():
+        uses = np.bincount(used[left[user]], minlength=number)
+        ready = np.flatnonzero(usable & left[found.factor] & (uses[found.children] == 1))
+        if not len(ready):
+            break
+        chosen[found.factor[ready]] = ready
+        left[found.factor[ready]] = False
+        depth += 1
+    reason = None
+    if not np.isin(np.flatnonzero(left), found.factor[usable]).all():
+        reason = "a choice of a pool is determined by other variables, which pools exclude at times"
+    elif len(np.unique(found.children[left[found.factor]])) < left.sum():
+        reason = "a variable is determined by two factors, which chains cannot change together"
+    elif left.any():
+        reason = "variables determine each other in a circle"
+    return _selected(found, chosen[chosen >= 0]), depth, reason
+
+
+def _coloured(layout: Layout, wires: Wires) -> Int[np.ndarray, "turns width"]:
     """Variables in classes of which no two share a factor."""
-    factors: list[list[tuple[int, int]]] = [[] for _ in range(number)]
+    variable = np.asarray(wires.variable)
+    factors: list[list[tuple[int, int]]] = [[] for _ in range(layout.num_variables)]
     size = 0
     for k, kind in enumerate(layout.kinds):
         if kind.type is factor.EnumFactor:
-            found = configurations(layout, wires, k)
-            scopes = [row for states in found for row in variable[states[:, 0]]]
+            scopes = [row for found, *_ in listings(layout, wires, k) for row in found]
         else:
             # Of other kinds, all variables may depend on each other.
             scopes = [np.unique(variable[np.asarray(wires.states)[slice(*kind.messages)]])]

@@ -12,7 +12,7 @@ from pgmax import factor
 
 from .._sentinels import EXCLUDED
 from .._types import AnyArray
-from ._layout import configurations, Layout, Wires
+from ._layout import Layout, listings, Wires
 from ._sites import related
 
 
@@ -53,11 +53,6 @@ class Listed(eqx.Module):
     listings: tuple[Listing, ...]
     helpers: tuple[int, ...] = eqx.field(static=True)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether tables exclude nothing."""
-        return all(x.entries.size == len(x.members) * math.prod(x.shape) for x in self.listings)
-
 
 def listed_in(layout: Layout, wires: Wires, wide: int = _WIDE) -> tuple[Listed | None, ...]:
     """The factors of each kind; None for a kind that has no tables. Wires must be known."""
@@ -76,7 +71,7 @@ def listed_in(layout: Layout, wires: Wires, wide: int = _WIDE) -> tuple[Listed |
         for batch in _BATCHES[kind.type](layout, wires, k, wide, new):
             shape = tuple(counts[v] for v in batch[0][0])
             shapes.setdefault(shape, []).append(batch)
-        size = kind.potentials[1] - kind.potentials[0]
+        size = sum(math.prod(layout.groups[i][0]) for i in kind.owned)
         found = tuple(_listing(shape, parts, size) for shape, parts in shapes.items())
         out.append(Listed(found, tuple(counts[before:])))
     return tuple(out)
@@ -99,24 +94,16 @@ def _enumerated(layout: Layout, wires: Wires, k: int, wide: int, new: _New) -> I
     """Factors that list their configurations. Of a wide one that lists few, the number of its
     configuration is a helper variable, which determines all others.
     """
-    variable, place, first = np.asarray(wires.variable), np.asarray(wires.local), 0
-    for states in configurations(layout, wires, k):
-        scopes, shape = variable[states[:, 0]], states.shape[:2]
-        numbers = np.arange(first, first + math.prod(shape)).reshape(shape)
-        first += numbers.size
-        sizes = np.asarray(layout.every_count)[scopes]
-        for size in np.unique(sizes, axis=0):
-            same = (sizes == size).all(-1)
-            joined, own, local = scopes[same], numbers[same], place[states[same]]
-            entries = math.prod(size.tolist())
-            if entries <= 2**wide or shape[1] * int(size.sum()) >= entries:
-                yield joined, local, own
-                continue
-            helpers, every = new(*own.shape), np.broadcast_to(np.arange(shape[1]), own.shape)
-            yield helpers[:, None], every[..., None], own
-            for variables, theirs in zip(joined.T, np.moveaxis(local, -1, 0), strict=True):
-                scope = np.stack([helpers, variables], 1)
-                yield scope, np.stack([every, theirs], -1), np.full_like(own, -1)
+    for joined, local, own, shape in listings(layout, wires, k):
+        entries = math.prod(shape)
+        if entries <= 2**wide or own.shape[1] * sum(shape) >= entries:
+            yield joined, local, own
+            continue
+        helpers, every = new(*own.shape), np.broadcast_to(np.arange(own.shape[1]), own.shape)
+        yield helpers[:, None], every[..., None], own
+        for variables, theirs in zip(joined.T, np.moveaxis(local, -1, 0), strict=True):
+            scope = np.stack([helpers, variables], 1)
+            yield scope, np.stack([every, theirs], -1), np.full_like(own, -1)
 
 
 def _determined(reduce: Any) -> Callable[..., Iterator[_Batch]]:

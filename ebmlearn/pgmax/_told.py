@@ -11,33 +11,12 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from .. import _checks
-from ..models import Sizes
+from ._flat import Sizes
 from ._identities import is_variable, Names
 
 
 # Values of whole groups, and of single variables: by group and place in it.
 Parts = tuple[dict[int, Any], dict[int, dict[int, Any]]]
-
-
-def is_soft(x: Any) -> bool:
-    """Whether this is a likelihood of each state rather than a state."""
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
-
-
-def apart(data: Mapping[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """Likelihoods, and states."""
-    soft, hard = {}, {}
-    for key, x in data.items():
-        if isinstance(x, Mapping):
-            own = apart(x)
-            for out, part in zip((soft, hard), own, strict=True):
-                if part:
-                    out[key] = part
-        elif hasattr(x, "dtype") or isinstance(x, (int, np.integer)):
-            (soft if is_soft(x) else hard)[key] = x
-        else:
-            raise TypeError(f"`evidence` must hold arrays, got {_checks.describe(x)}.")
-    return soft, hard
 
 
 def by_group(x: Any, name: str) -> Mapping[Any, Any]:

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import AbstractLayeredModel, CRBM
+from ..models import AbstractPlainModel, CRBM
 from ._axes import below, numbers, on
 
 
@@ -76,7 +76,7 @@ def images(
 
 
 def filters(
-    model: AbstractLayeredModel | CRBM,
+    model: AbstractPlainModel | CRBM,
     shape: tuple[int, int],
     *,
     layer: int = 0,
@@ -205,12 +205,7 @@ def _like(name: str, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _mosaic(
-    ax: Axes | None,
-    tiles: np.ndarray,
-    columns: int | None,
-    gap: int,
-    frame: float,
-    **style: Any,
+    ax: Axes | None, tiles: np.ndarray, columns: int | None, gap: int, frame: float, **style: Any
 ) -> Axes:
     """Draws tiles `[number, height, width, ...]` side by side, with frames between them."""
     number, height, width, *rest = tiles.shape

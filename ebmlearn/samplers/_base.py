@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..models import AbstractModel, AbstractPlainModel, require_chains
+from ..models import AbstractModel, AbstractPlainModel, chains, require_chains, told_of
 from ._sweep import sweep
 
 
@@ -163,8 +163,8 @@ def start_chains(
     """The start of chains, checked. Of a graph that excludes configurations, what is drawn at
     random is drawn from those that it allows.
     """
-    units, held = model.chains(num_chains, key, start, clamped)
-    told = model.told(num_chains, start, held)
+    units, held = chains(model, num_chains, key, start, clamped)
+    told = told_of(model, num_chains, start, held)
     if told is not None:
         units = _possible(model, units, told, jax.random.fold_in(key, 1))
     return ChainState(units, held)

@@ -51,7 +51,9 @@ def singular_values(model: AbstractModel) -> tuple[Float[Array, " _"], ...]:
     """The singular values of each block of weights, largest first. Values that grow in training
     show the directions that the model has learned.
     """
-    return tuple(jnp.linalg.svd(b.weights, compute_uv=False) for b in model.blocks())
+    plain: Any = model.bare()
+    found = [factor.weights for factor in plain.factors() if hasattr(factor, "weights")]
+    return tuple(jnp.linalg.svd(weights, compute_uv=False) for weights in found)
 
 
 def r_hat(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:

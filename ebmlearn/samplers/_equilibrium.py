@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Batch, Key
-from ..models import AbstractPlainModel, require_chains, require_single
+from ..models import AbstractPlainModel, held_states, require_chains, require_single
 from ._base import AbstractSampler, require_sampler
 from ._diagnostics import autocorrelation_time, r_hat
 from ._modes import ERRORS, gaps, MODES, on_modes
@@ -81,12 +81,12 @@ def equilibrium(
     require_sampler(sampler)
     pick, one, two = jax.random.split(_checks.as_key(key), 3)
     _, seen, observed = model.observe(_checks.as_data("data", data), "data")
-    if model.has_gaps(observed):
+    if observed is not None and not model.grouped:
         raise ValueError("`data` must hold no missing values for `equilibrium`, got NaN.")
-    units, _ = model.held_states(seen, observed)
+    units, _ = held_states(model, seen, observed)
     rows = jax.tree.leaves(units)[0].shape[0]
     chosen = jax.random.choice(pick, rows, (num_chains,), rows < num_chains)
-    start = jax.tree.map(lambda x: x[chosen], units)
+    start = model.named([x[chosen] for x in model.variables.unfolded(units)])
 
     def samples(begin: Any, key: PRNGKeyArray) -> PyTree:
         options = {"num_chains": num_chains, "burn_in": burn_in, "start": begin}

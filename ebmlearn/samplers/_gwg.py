@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
+from ..factors import inner
 from ..models import AbstractPlainModel
 from ..units import _random
 from ._base import AbstractSingle, ChainState, tree_where
@@ -55,8 +56,9 @@ class GibbsWithGradients(AbstractMoving, AbstractSingle):
             none = jnp.zeros(layers[0].shape[0], dtype)
             return none if model.exact else -beta * model.energies(layers)
 
-        blocks = model.blocks()
-        alone = len(layers) == len(blocks) == 1 and number == layers[0].shape[1]
+        factors = model.factors()
+        inside = inner(factors)
+        alone = len(layers) == len(factors) == len(inside) == 1 and number == layers[0].shape[1]
 
         def flip(carry: tuple[Any, ...], key: PRNGKeyArray) -> tuple[Any, Array]:
             old, fields, total, score = carry
@@ -67,7 +69,7 @@ class GibbsWithGradients(AbstractMoving, AbstractSingle):
             if alone:
                 # In one layer, a flip changes the fields by a row of the couplings.
                 change = (new[0] - old[0]).sum(-1, keepdims=True)
-                new_fields = [fields[0] + change * blocks[0].weights[move]]
+                new_fields = [fields[0] + change * inside[0].weights[move]]
             else:
                 new_fields = model.fields(new)
             new_total = jax.nn.logsumexp(moves.logits(new, new_fields), axis=-1)

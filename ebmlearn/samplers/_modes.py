@@ -5,6 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from ..factors import Dense
 from ..models import AbstractPlainModel
 
 
@@ -17,8 +18,8 @@ def _visible(
     model: AbstractPlainModel, samples: Any, num_chains: int
 ) -> Float[Array, "steps chains _"]:
     """The visible units of samples, or all of a model without layers, by step and chain."""
-    layers = model.encode(model.unnamed(samples))
-    x = layers[0] if model.layerwise else jnp.concatenate(layers, axis=-1)
+    layers = model.encode(model.variables.named(model.variables.folded(samples)))
+    x = layers[0] if model.turns is None else jnp.concatenate(layers, axis=-1)
     steps = x.shape[0] // num_chains
     return x[: steps * num_chains].reshape(steps, num_chains, -1)
 
@@ -33,10 +34,10 @@ def on_modes(
     weights of the visible units, or the principal components of the states if there are none.
     """
     one, other = (_visible(model, x, num_chains) for x in samples)
-    blocks = model.blocks() if model.layerwise else ()
-    blocks = [b for b in blocks if 0 in (b.first, b.second) and b.weights.size]
-    if blocks:
-        ends = [b.weights if b.first == 0 else b.weights.T for b in blocks]
+    own, first = model.factors() if model.turns is None else (), model.names[0]
+    dense = [f for f in own if isinstance(f, Dense) and first in f.groups and f.weights.size]
+    if dense:
+        ends = [f.weights if f.first == first else f.weights.T for f in dense]
         vectors = jnp.linalg.svd(jnp.concatenate(ends, axis=1), full_matrices=False)[0]
     else:
         rows = jnp.concatenate([one, other]).reshape(-1, one.shape[-1])

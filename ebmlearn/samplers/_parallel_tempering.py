@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
 from ..inference import NUMBER
-from ..models import AbstractPlainModel
+from ..models import AbstractPlainModel, batched
 from ._base import AbstractChains, ladder, no_improper
 from ._exchange import (
     AbstractTemperingState,
@@ -83,7 +83,7 @@ class ParallelTempering(AbstractChains):
         clamp = model.masks(state.clamped)
         if clamp is not None:
             clamp = [None if mask is None else jnp.tile(mask, (number, 1)) for mask in clamp]
-        rows = model if model.batch_shape == () else model.batched((number, chains))
+        rows = model if model.batch_shape == () else batched(model, (number, chains))
         layers = sweep(rows, layers, one, jnp.repeat(betas, chains)[:, None], clamp=clamp)
         energies = rows.energies(layers).reshape(number, chains)
 

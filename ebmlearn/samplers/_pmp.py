@@ -14,9 +14,11 @@ from ..inference import BP, is_off, NUMBER, settings_of
 from ..models import (
     AbstractModel,
     AbstractPlainModel,
+    chains,
     each,
     held_at,
     Instance,
+    places_of,
     refuse,
     require_model,
 )
@@ -47,9 +49,8 @@ def _as_groups(groups: Any) -> tuple[Hashable, ...] | None:
 
 
 class PMPState(eqx.Module):
-    """Samples: `units` as for other samplers; of a graph, one row of states for each, which
-    `model.configuration` sorts by groups. `clamped` says which of them are given. `noise` and
-    `messages` are kept where some of the noise stays.
+    """Samples: `units` and `clamped` as for other samplers. `noise` and `messages` are kept where
+    some of the noise stays.
     """
 
     units: PyTree
@@ -62,10 +63,10 @@ class PMPInfo(NamedTuple):
     """For each sample:
 
     - `energy`: its energy without the perturbation; infinite if it violates a factor, for instance
-      because clamped units contradict it. A variable that an OR, AND or pool factor determines is
-      computed from the others, so these factors hold even if max-product has not converged. There
-      are three exceptions: the variable is clamped, a pool has two choices, or two factors
-      determine the same variable.
+      because clamped units contradict it. A variable that an OR, AND or pool factor, or a list of
+      configurations, determines is computed from the others, so these factors hold even if
+      max-product has not converged. There are three exceptions: the variable is clamped, a pool
+      has two choices, or two factors determine the same variable.
     - `perturbed`: its log-potential in the perturbed model. If all samples are maxima, the mean is
       an upper bound of log Z: see [`ebmlearn.pmp_bound`][].
     - `peak`: whether no change of a single variable raises `perturbed`.
@@ -152,7 +153,7 @@ class PMP(AbstractSampler):
         self, model: AbstractPlainModel, units: PyTree, clamped: PyTree, *, key: PRNGKeyArray
     ) -> PMPState:
         """Samples in which some units are held at states that were checked before."""
-        return self._begun(model, model.chains_of(units, clamped), key)
+        return self._begun(model, (units, clamped), key)
 
     def _start(
         self,
@@ -163,7 +164,7 @@ class PMP(AbstractSampler):
         clamped: Any,
     ) -> PMPState:
         one, two = jax.random.split(key)
-        return self._begun(model, model.chains(num_chains, one, start, clamped), two)
+        return self._begun(model, chains(model, num_chains, one, start, clamped), two)
 
     def _begun(
         self, model: AbstractPlainModel, chains: tuple[Any, Any], key: PRNGKeyArray
@@ -189,11 +190,9 @@ class PMP(AbstractSampler):
 
 
 def _terms(model: AbstractPlainModel) -> tuple[tuple[Int[np.ndarray, " _"], bool], ...]:
-    """For each unary term of a model, the unit that each number belongs to; and whether these are
+    """For each group, the unit that each number of its unary term belongs to; and whether these are
     log-odds, one for each unit, or the scores of all its states.
     """
-    if not model.layerwise:
-        return ((model.owners, False),)  # pyright: ignore
     steps = [max(units.width // max(units.size, 1), 1) for units in model.layers]
     pairs = zip(model.layers, steps, strict=True)
     return tuple((np.arange(u.width) // step, isinstance(u, Binary)) for u, step in pairs)
@@ -252,20 +251,22 @@ def _chosen(
     groups: tuple[Hashable, ...],
 ) -> tuple[Float[Array, "samples _"], ...]:
     """The noise of some groups alone: zero for all others."""
-    own: Any = model
-    if own.layerwise:
-        for group in groups:
-            if group not in own.names:
-                wanted = ", ".join(repr(name) for name in own.names)
-                raise ValueError(f"`perturb` must hold some of {wanted}, got {group!r}.")
-        pairs = zip(own.names, noise, strict=True)
-        return tuple(x if name in groups else jnp.zeros_like(x) for name, x in pairs)
-    (flat,) = noise
-    chosen = np.zeros(len(own.num_states), bool)
-    for group in groups:
-        chosen[own.places(group, "perturb").reshape(-1)] = True
-    mask = jnp.broadcast_to(chosen[own.owners], flat.shape)
-    return (jnp.where(mask, flat, jnp.zeros_like(flat)),)
+    chosen = np.zeros(len(model.variables.counts), bool)
+    name: Any
+    for name in groups:
+        if model.grouped:
+            chosen[places_of(model, name, "perturb").reshape(-1)] = True
+        elif name not in model.names:
+            wanted = ", ".join(map(repr, model.names))
+            raise ValueError(f"`perturb` must hold some of {wanted}, got {name!r}.")
+        else:
+            first = model.variables.starts[name]
+            chosen[first : first + model.variables.by_name[name].size] = True
+    parts = np.split(chosen, model.variables.ends[:-1])
+    return tuple(
+        jnp.where(jnp.broadcast_to(own[owner], x.shape), x, jnp.zeros_like(x))
+        for own, x, (owner, _) in zip(parts, noise, _terms(model), strict=True)
+    )
 
 
 def _instances(
@@ -275,9 +276,12 @@ def _instances(
     by group.
     """
     unary = tuple(jnp.broadcast_to(u, n.shape) for u, n in zip(model.unary(), noise, strict=True))
-    by_group = model.by_group  # pyright: ignore
-    terms, own = by_group(unary), by_group(noise, 0.0)
-    masks = model.masks(state.clamped) or [None] * len(model.layers)
+    kinds: Any = model.layers
+    terms, own = (
+        [x.reshape(len(x), *units.shape) for units, x in zip(kinds, parts, strict=True)]
+        for parts in (unary, noise)
+    )
+    masks = model.masks(state.clamped) or [None] * len(kinds)
     states = model.encode(state.units)
     clamp, free = [], []
     for units, x, inside, mask in zip(model.layers, own, states, masks, strict=True):
@@ -311,7 +315,8 @@ def perturbed(
         instance, noise, begin = problem
         end, _, residual = settings.run(engine, instance, settings.rows(size), begin)
         states = engine.decode(engine.beliefs(end, instance))
-        states = model.mended(states, instance.clamp)
+        if model.turns is not None:
+            states = model.turns.mended(states, instance.clamp)
         score = engine.score(states, instance)
         centre = [x.sum() / 2 for x, alone in zip(noise, log_odds, strict=True) if alone]
         info = PMPInfo(
@@ -324,4 +329,4 @@ def perturbed(
 
     states, info, messages_ = each(one, (batch, free, state.messages), size, settings.chunk)
     kept = None if is_off(sampler.renewal, 1) else noise
-    return PMPState(model.from_view(states), state.clamped, kept, messages_), info
+    return PMPState(model.variables.named(states), state.clamped, kept, messages_), info

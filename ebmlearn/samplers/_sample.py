@@ -10,7 +10,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Key
-from ..models import AbstractModel, AbstractPlainModel
+from ..models import AbstractModel, AbstractPlainModel, structure_of
 from ._base import AbstractSampler, require_sampler
 from ._modes import ERRORS, gaps, on_modes
 
@@ -85,7 +85,8 @@ def sample(
     units = jax.tree.map(
         lambda x: x.reshape(math.prod(x.shape[:2]), x.shape[-1])[:num_samples], units
     )
-    units = model.configuration(units)
+    plain: Any = structure_of(model)
+    units = plain.named(plain.variables.unfolded(units))
     if check:
         own = jax.random.fold_in(_checks.as_key(key), 2)
         options = {"key": own, "num_chains": num_chains, "burn_in": burn_in, "thin": thin}

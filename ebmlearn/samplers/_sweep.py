@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..models import AbstractLayeredModel, AbstractPlainModel, AbstractTurns
+from ..factors import inner as inner_of
+from ..models import AbstractPlainModel, AbstractTurns, in_order, summed
 from ..units import AbstractUnits, Categorical
-from ._colours import classes
 
 
 # Units of a layer with couplings inside are drawn in blocks: what the other units send to a block
@@ -39,22 +39,20 @@ def sweep(
     reversal with respect to the distribution of the model at inverse temperature `beta`. With
     `metropolised`, units that are drawn in turns are drawn by Metropolised Gibbs.
     """
-    # A model is one of layers, or its units take turns.
-    own: Any = model
-    if not own.layerwise:
-        return _in_turns(own, layers, key, beta, reverse, clamp, metropolised)
+    if model.turns is not None:
+        return _in_turns(model.turns, layers, key, beta, reverse, clamp, metropolised)
     layers = list(layers)
     keys = jax.random.split(key, len(layers))
-    first = own.summed
+    first = summed(model)
     order = [*first, *(k for k in range(len(layers)) if k not in first)]
     for layer in reversed(order) if reverse else order:
         held = None if clamp is None else clamp[layer]
-        layers[layer] = drawn(own, layers, layer, keys[layer], beta, reverse, held, metropolised)
+        layers[layer] = drawn(model, layers, layer, keys[layer], beta, reverse, held, metropolised)
     return layers
 
 
 def _in_turns(
-    model: AbstractTurns,
+    turns: AbstractTurns,
     layers: Layers,
     key: PRNGKeyArray,
     beta: Beta,
@@ -63,17 +61,17 @@ def _in_turns(
     metropolised: bool,
 ) -> list[Float[Array, "chains _"]]:
     """Draws the sites of a model in its turns."""
-    rows, turns = model.to_rows(layers), jnp.asarray(model.turns())
-    number, width = turns.shape
-    counts = model.site_states
+    rows, order = turns.rows(layers), jnp.asarray(turns.order)
+    number, width = order.shape
+    counts = turns.site_states
     size, most = len(counts), int(max(counts, default=1))
     units = Categorical(width, most)
-    held = joined(model, clamp, rows.shape[0])
+    held = joined(turns.model, clamp, rows.shape[0])
 
     def one(k: Array | int, rows: Array) -> Array:
         turn = number - 1 - k if reverse else k
-        members = turns[turn]
-        scores = model.scores(rows, members, held)
+        members = order[turn]
+        scores = turns.scores(rows, members, held)
         scale = beta if isinstance(beta, (int, float)) else beta[..., None]
         scale = jnp.broadcast_to(scale, scores.shape)
         # What is impossible stays so at all temperatures.
@@ -86,14 +84,14 @@ def _in_turns(
         field = scores.reshape(rows.shape[0], width * most)
         noise = units.noise(jax.random.fold_in(key, turn), field.shape, field.dtype)
         if metropolised:
-            old = model.chosen(rows, members)
+            old = turns.chosen(rows, members)
             old = jnp.where(jnp.broadcast_to(over, old.shape), 0, old)
             new = units.redraw(units.encode(old, field.dtype), field, noise)
         else:
             new = units.draw(field, noise)
-        return model.placed(rows, members, units.decode(new).astype(rows.dtype))
+        return turns.placed(rows, members, units.decode(new).astype(rows.dtype))
 
-    return model.from_rows(jax.lax.fori_loop(0, number, one, rows))
+    return turns.layers(jax.lax.fori_loop(0, number, one, rows))
 
 
 def joined(
@@ -110,7 +108,7 @@ def joined(
 
 
 def drawn(
-    model: AbstractLayeredModel,
+    model: AbstractPlainModel,
     layers: Layers,
     layer: int,
     key: PRNGKeyArray,
@@ -124,7 +122,7 @@ def drawn(
     outside = model.field(layers, layer, inside=False)
     if not (isinstance(beta, float) and beta == 1.0):
         units = units.tempered(beta)
-    inner = [block for block in model.blocks() if block.first == block.second == layer]
+    inner = [f for f in inner_of(model.factors()) if f.first == model.names[layer]]
     step = old.shape[-1] // max(units.size, 1)
     if held is not None and step > 1:
         held = jnp.repeat(held, step, axis=-1)
@@ -132,7 +130,7 @@ def drawn(
         new = units.sample(_times(beta, outside), key)
         return new if held is None else jnp.where(held, old, new)
     noise = units.noise(key, old.shape, old.dtype)
-    _, _, couplings, edges = inner[0]
+    couplings, edges = inner[0].weights, inner[0].edges
     redrawn = metropolised and units.numbered
     fixed = jnp.zeros(old.shape, bool) if held is None else held
 
@@ -211,7 +209,7 @@ def _by_colour(
 ) -> Float[Array, "chains n"]:
     """Draws all units of one colour at once. Units are one column each."""
     n = x.shape[-1]
-    colours = classes(n, edges)
+    colours = in_order(((np.array(edges).reshape(-1, 2), jnp.zeros(0)),), n)
     number, width = colours.shape
     # Units of one colour side by side, and a chain in each column: a colour is then a slice. Places
     # that are left over hold a copy of unit 0 that is joined to nobody.

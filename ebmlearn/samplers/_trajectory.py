@@ -8,7 +8,14 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch
-from ..models import AbstractModel, AbstractPlainModel, require_chains, require_model
+from ..models import (
+    AbstractModel,
+    AbstractPlainModel,
+    Masks,
+    require_chains,
+    require_model,
+    Told,
+)
 
 
 class Trajectory(eqx.Module):
@@ -81,7 +88,7 @@ class Trajectory(eqx.Module):
         require_chains(model, "a trajectory")
         _checks.count("capacity", capacity, 2)
         _, seen, observed = model.observe(_checks.as_data("data", data), "data")
-        return cls([model.independent(seen, observed), model], capacity)
+        return cls([_independent(model, seen, observed), model], capacity)
 
     @property
     def capacity(self) -> int:
@@ -195,3 +202,23 @@ def require_shape(name: str, one: Any, other: Any) -> None:
 def _described(model: AbstractModel) -> str:
     shapes = ", ".join(str(x.shape) for x in jax.tree.leaves(parameters(model))[:4])
     return f"{_checks.article(type(model).__name__)} with parameters of shape {shapes}"
+
+
+def _independent(model: AbstractPlainModel, seen: Told, masks: Masks) -> AbstractPlainModel:
+    """A model of the same shape that is easy to sample: without factors between units, and with
+    visible units that have the means of the data, to which two rows at the mean of units in no
+    field are added.
+    """
+    if model.turns is not None:
+        return model.tempered(0.0) if model.grouped else model
+    biases, there = list(model.unary()), masks or (None,) * len(seen)
+    for k, (x, mask, units) in enumerate(zip(seen, there, model.layers, strict=True)):
+        if x is None:
+            continue
+        known = jnp.ones(x.shape, bool)
+        if mask is not None:
+            known = jnp.repeat(mask, x.shape[-1] // units.size, axis=-1)
+        total = jnp.where(known, x, jnp.zeros_like(x)).sum(0)
+        biases[k] = units.natural_of(total, known.sum(0).astype(x.dtype))
+    none = tuple(jnp.zeros_like(x) for factor in model.factors() for x in factor.parameters)
+    return model.remade(model.layers, none, tuple(biases))

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
 from .._types import Key
-from ..models import AbstractModel, AbstractPlainModel
+from ..models import AbstractModel, AbstractPlainModel, marginal_energies
 from ._base import after_steps
 from ._trajectory import on_each, parameters, Trajectory
 from ._trajectory_tempering import RATE, TrajectoryTempering
@@ -120,7 +120,7 @@ def _rates(
         """Those of the replicas of a place, the first axis, under the models of all places."""
 
         def of_place(units: PyTree) -> Float[Array, "places chains"]:
-            return on_each(lambda own: own.marginal_energies(own.encode(units)), models, model)
+            return on_each(lambda own: marginal_energies(own, own.encode(units)), models, model)
 
         return jax.lax.map(of_place, replicas)
 

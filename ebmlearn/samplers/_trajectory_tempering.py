@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks
-from ..models import AbstractModel, AbstractPlainModel
+from ..models import AbstractModel, AbstractPlainModel, marginal_energies, summed as summed_in
 from ._base import AbstractSampler, ChainState, require_chain
 from ._exchange import (
     AbstractTemperingState,
@@ -118,8 +118,10 @@ class TrajectoryTempering(AbstractSampler):
         tried = is_tried(number - 1, state.steps) & used
 
         def gain(model: AbstractPlainModel, own: PyTree, other: PyTree) -> Float[Array, " chains"]:
-            energies = model.energies if summed is None else model.marginal_energies
-            return energies(model.encode(own)) - energies(model.encode(other))
+            if summed is None:
+                return model.energies(model.encode(own)) - model.energies(model.encode(other))
+            one, two = (marginal_energies(model, model.encode(x)) for x in (own, other))
+            return one - two
 
         # Each replica has one partner in a step, itself if none: each model is evaluated twice.
         places = jnp.arange(number, dtype=jnp.int32)
@@ -152,7 +154,7 @@ class TrajectoryTempering(AbstractSampler):
 
 def _summed(model: AbstractPlainModel, clamp: Any) -> tuple[int, ...] | None:
     """The layers that an exchange sums out: those that can be; None if some of them are held."""
-    summed = model.summed if model.layerwise else ()  # pyright: ignore
+    summed = summed_in(model)
     held = clamp is not None and any(clamp[k] is not None for k in summed)
     return None if held else summed
 

@@ -114,7 +114,7 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
         """
         check_is_fitted(self)
         rows = self._rows(X, reset=False)
-        return np.asarray(_pseudo_log_likelihood(self.model_, (jnp.asarray(rows),)))
+        return np.asarray(_pseudo_log_likelihood(self.model_, (jnp.asarray(rows), None)))
 
     def gibbs(self, v: MatrixLike) -> Bool[np.ndarray, "rows visible"]:
         """Visible units after one step of Gibbs sampling from the visible units `v`."""

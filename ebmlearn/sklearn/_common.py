@@ -68,9 +68,7 @@ class Estimator(BaseEstimator):
 
 def checked(learner: AbstractLearner) -> AbstractLearner:
     """The learner, or `TypeError` if it is none."""
-    if not isinstance(learner, AbstractLearner):
-        got = _checks.describe(learner)
-        raise TypeError(f"`learner` must be a learner such as `CD(1)`, got {got}.")
+    _checks.instance("learner", learner, AbstractLearner, "a learner such as `CD(1)`")
     return learner
 
 

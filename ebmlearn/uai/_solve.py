@@ -129,11 +129,7 @@ def _eliminated(
     of the order.
     """
     order = find_order(
-        network.counts,
-        network.scopes,
-        last=maximised,
-        most=HOPELESS * memory,
-        seconds=seconds / 10,
+        network.counts, network.scopes, last=maximised, most=HOPELESS * memory, seconds=seconds / 10
     )
     width, work = order.width, order.work
     if width > memory or work > memory + 3 or 2.0**work * _PER_NUMBER > seconds:

@@ -171,6 +171,11 @@ class AbstractNumberedUnits(AbstractLinearUnits):
         """How many states a unit has."""
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """How many states each unit has: `number`, or fewer."""
+        return (self.number,) * self.size
+
+    @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
         """The shape of a state inside, for energies that users write: units, and numbers of each

@@ -1,8 +1,10 @@
+import functools
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Shaped
 
 from .. import _checks
@@ -20,15 +22,24 @@ class Categorical(AbstractNumberedUnits):
         ```python
         ebmlearn.Categorical(53, states=21)  # the sites of a protein
         ```
+
+    Units that have fewer `states` than others say so in `counts`, one number a unit. The model must
+    then exclude the rest of their states by its biases.
     """
 
     size: int = eqx.field(static=True)
     states: int = eqx.field(static=True)
+    counts: tuple[int, ...] | None = eqx.field(static=True, default=None)
     family: ClassVar[str] = "categorical"
 
     def __check_init__(self):
         _checks.count("size", self.size, 0)
         _checks.count("states", self.states)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """`counts`, or `states` for each unit."""
+        return (self.states,) * self.size if self.counts is None else self.counts
 
     @property
     def width(self) -> int:
@@ -53,6 +64,11 @@ class Categorical(AbstractNumberedUnits):
     def check(self, name: str, states: AnyArray) -> None:
         """Raises `ValueError` unless all are integers of the right range, as far as known."""
         _checks.labels(name, states, self.states)
+        if self.counts is not None and _checks.is_concrete(states):
+            wrong = np.asarray(states) >= np.asarray(self.counts)
+            if wrong.any():
+                got = np.asarray(states)[wrong][0]
+                raise ValueError(f"`{name}` must hold states that its units have, got {got}.")
 
     def encode(self, states: Shaped[AnyArray, "... n"], dtype: DTypeLike) -> Float[Array, "... _"]:
         """One-hot."""
@@ -114,7 +130,8 @@ class Categorical(AbstractNumberedUnits):
     def at_random(self, field: Float[Array, "rows _"], key: PRNGKeyArray) -> Float[Array, "rows _"]:
         """Each state as likely as another."""
         shape = (field.shape[0], field.shape[1] // self.states)
-        return self.encode(jax.random.randint(key, shape, 0, self.states), field.dtype)
+        most = self.states if self.counts is None else jnp.asarray(self.counts)[None]
+        return self.encode(jax.random.randint(key, shape, 0, most), field.dtype)
 
     def mean(self, field: Float[Array, "..."]) -> Float[Array, "..."]:
         """The probability of each state."""
@@ -143,3 +160,12 @@ class Categorical(AbstractNumberedUnits):
 
 def _flat(x: Float[Array, "... n states"]) -> Float[Array, "... _"]:
     return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
+
+
+@functools.lru_cache(maxsize=256)
+def categorical(size: int, counts: tuple[int, ...]) -> Categorical:
+    """Units of these numbers of states, made once: models are asked for them several times in each
+    call, and Equinox looks at each number.
+    """
+    most = max(counts)
+    return Categorical(size, most, None if min(counts) == most else counts)

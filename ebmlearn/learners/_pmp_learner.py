@@ -9,7 +9,18 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import Key
 from ..inference import AbstractInference, is_off, NUMBER
-from ..models import AbstractModel, AbstractPlainModel, require_single, Statistics
+from ..models import (
+    AbstractModel,
+    AbstractPlainModel,
+    complete,
+    complete_energies,
+    held_states,
+    if_complete,
+    require_single,
+    Statistics,
+    statistics,
+    summed,
+)
 from ..samplers import PMP, PMPInfo, PMPState
 from ._base import AbstractContrastive, Phases, Told
 
@@ -56,9 +67,7 @@ class PMPLearner(AbstractContrastive):
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)
 
     def __check_init__(self):
-        if not isinstance(self.sampler, PMP):
-            got = _checks.describe(self.sampler)
-            raise TypeError(f"`sampler` must be a `PMP`, got {got}: use `SAP` for other samplers.")
+        _checks.instance("sampler", self.sampler, PMP, "a `PMP`", ": use `SAP` for other samplers")
         if self.num_chains is not None:
             _checks.count("num_chains", self.num_chains)
         elif not is_off(self.sampler.renewal, 1):
@@ -97,22 +106,23 @@ class PMPLearner(AbstractContrastive):
         model, seen, observed = told
 
         def formula() -> tuple[Statistics, Float[Array, ""]]:
-            return model.complete(seen), -model.complete_energies(seen).mean()
+            return complete(model, seen), -complete_energies(model, seen).mean()
 
         def sampled() -> tuple[Statistics, Float[Array, ""]]:
             one, two = jax.random.split(key)
-            start, clamped = model.held_states(seen, observed)
+            start, clamped = held_states(model, seen, observed)
             begin = self.sampler.holding(model, start, clamped, key=one)
             end, info = self.sampler.step(model, begin, key=two)
             return self._statistics(model, end.units, info), info.perturbed.mean()
 
-        if self.hidden == "sampled" and not model.is_seen:
+        if self.hidden == "sampled" and model.variables.unseen:
             return sampled()
-        return model.if_complete(seen, observed, formula, sampled)
+        return if_complete(model, observed, formula, sampled)
 
     def _statistics(self, model: AbstractPlainModel, units: PyTree, info: PMPInfo) -> Statistics:
         """The statistics of samples. Those that break a factor have not converged."""
-        out = model.sampled_statistics(units, self.hidden == "exact")
+        free = summed(model) if self.hidden == "exact" else ()
+        out = statistics(model, model.encode(units), free)
         settled = (info.residual <= _SETTLED) & jnp.isfinite(info.energy)
         iterations = jnp.full(settled.shape, self.sampler.iterations, jnp.int32)
         return eqx.tree_at(

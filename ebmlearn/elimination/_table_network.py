@@ -7,6 +7,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 
+# Of all variables: states, numbers such as weights, and a number for each of their states.
+States = Int[np.ndarray, " variables"]
+Numbers = Float[np.ndarray, " variables"]
+Marginals = Sequence[Float[np.ndarray, " _"]]
+Table = Float[np.ndarray, "..."]
+
+
 class Impossible(ValueError):
     """Tables and evidence exclude all configurations."""
 
@@ -21,7 +28,7 @@ class Network(NamedTuple):
 
     counts: tuple[int, ...]
     scopes: tuple[tuple[int, ...], ...]
-    tables: tuple[Float[np.ndarray, "..."], ...]
+    tables: tuple[Table, ...]
 
     def score(self, states: Int[np.ndarray, "*rows variables"]) -> Float[np.ndarray, "*rows"]:
         """The log-potential of configurations."""
@@ -44,9 +51,7 @@ class Reduced(NamedTuple):
         parts = [own[states[..., v]] for v, own in enumerate(self.states)]
         return np.stack(parts, -1).astype(np.int64)
 
-    def whole(
-        self, marginals: Sequence[Float[np.ndarray, " _"]], counts: Sequence[int]
-    ) -> list[Float[np.ndarray, " _"]]:
+    def whole(self, marginals: Marginals, counts: Sequence[int]) -> list[Float[np.ndarray, " _"]]:
         """Probabilities of all states, from those of the states that are possible."""
         out = []
         for p, states, number in zip(marginals, self.states, counts, strict=True):
@@ -55,7 +60,7 @@ class Reduced(NamedTuple):
         return out
 
 
-def reduced(network: Network, evidence: Int[np.ndarray, " variables"] | None = None) -> Reduced:
+def reduced(network: Network, evidence: States | None = None) -> Reduced:
     """The network without states that evidence or tables exclude. What a state needs of its
     neighbours is looked for until nothing changes.
 
@@ -107,9 +112,7 @@ def _along(x: np.ndarray, axis: int, rank: int) -> np.ndarray:
     return x.reshape([-1 if a == axis else 1 for a in range(rank)])
 
 
-def aligned(
-    table: Float[np.ndarray, "..."], scope: Sequence[int], target: Sequence[int]
-) -> Float[np.ndarray, "..."]:
+def aligned(table: Table, scope: Sequence[int], target: Sequence[int]) -> Table:
     """A table with the axes of `target`, of length 1 where its scope has no such variable."""
     place = {v: a for a, v in enumerate(scope)}
     axes = [place[v] for v in target if v in place]

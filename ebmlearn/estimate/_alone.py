@@ -4,12 +4,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ..models import AbstractPlainModel
+
 
 # So many rows of each state are added to the data, so that no state is impossible.
 _ADDED = 0.5
 
 
-def by_frequency(
+def surprise_alone(
+    model: AbstractPlainModel, train: Array, rows: Array
+) -> Float[Array, "rows units"]:
+    """Minus the log-probability of each value of rows, in nats, if units were independent and
+    distributed as in the rows of `train`. The number for a missing value means nothing.
+    """
+    if model.grouped:
+        return _by_state(train, rows, np.asarray(model.variables.counts)).astype(model.dtype)
+    return (_by_frequency if model.layers[0].finite else _by_normal)(train, rows)
+
+
+def _by_frequency(
     train: Float[Array, "_ units"], rows: Float[Array, "rows units"]
 ) -> Float[Array, "rows units"]:
     """Minus the log-probability of binary values, or its mean where they are shares."""
@@ -20,7 +33,7 @@ def by_frequency(
     return -rows * jnp.log(ones / both)[None] - (1 - rows) * jnp.log(zeros / both)[None]
 
 
-def by_normal(
+def _by_normal(
     train: Float[Array, "_ units"], rows: Float[Array, "rows units"]
 ) -> Float[Array, "rows units"]:
     """Minus the log-density of real values."""
@@ -29,7 +42,7 @@ def by_normal(
     return ((rows - mean[None]) ** 2 / variance[None] + jnp.log(2 * jnp.pi * variance)[None]) / 2
 
 
-def by_state(
+def _by_state(
     train: Int[Array, "_ variables"],
     rows: Int[Array, "rows variables"],
     num_states: Int[np.ndarray, " variables"],

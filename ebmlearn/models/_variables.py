@@ -1,0 +1,175 @@
+"""The groups of units of a model, and the ways between them, all units, and what users see."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, DTypeLike, Float, Num, PyTree, Shaped
+
+from .._types import AnyArray
+from ..units import AbstractUnits, Binary
+from ._names import HIDDEN, named, TUPLES
+
+
+class Groups(eqx.Module):
+    """An array for each group, which `groups[name]` gives."""
+
+    values: tuple[PyTree, ...]
+    names: tuple[Hashable, ...] = eqx.field(static=True)
+
+    def __getitem__(self, name: Hashable) -> Any:
+        return self.take(name, "the index")
+
+    def take(self, name: Any, what: str) -> Any:
+        """What belongs to a name, or an error that names the argument."""
+        return self.values[place(self.names, name, what)]
+
+
+def place(names: tuple[Hashable, ...], name: Any, what: str) -> int:
+    """The place of a name, or an error that names the argument."""
+    if name not in names:
+        wanted = ", ".join(repr(n) for n in names)
+        raise KeyError(f"{what} must be one of {wanted}, got {name!r}.")
+    return names.index(name)
+
+
+class Variables(NamedTuple):
+    """The groups of units of a model, in order: their names, their units, and the shapes in which
+    users see them. Where they are `grouped`, users name them in dictionaries.
+    """
+
+    names: tuple[str, ...]
+    units: tuple[AbstractUnits, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    grouped: bool
+
+    @property
+    def by_name(self) -> Mapping[str, AbstractUnits]:
+        """The units of each group."""
+        return dict(zip(self.names, self.units, strict=True))
+
+    @property
+    def ends(self) -> list[int]:
+        """How many units the groups up to each have, all together."""
+        return np.cumsum([units.size for units in self.units]).tolist()
+
+    @property
+    def starts(self) -> Mapping[str, int]:
+        """The number of the first unit of each group among all."""
+        return dict(zip(self.names, [0, *self.ends[:-1]], strict=True))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of states of each unit."""
+        numbered: Any = self.units
+        return tuple(n for units in numbered for n in units.numbers)
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The groups that data tell: all of a model whose groups are named, else those that are not
+        named `hidden`, or `hidden_1`, `hidden_2` and so on.
+        """
+        hidden = [not self.grouped and HIDDEN.fullmatch(name) for name in self.names]
+        return tuple(k for k, is_hidden in enumerate(hidden) if not is_hidden)
+
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """The hidden groups."""
+        return tuple(k for k in range(len(self.names)) if k not in self.seen)
+
+    def place(self, name: Any, what: str) -> int:
+        """The number of a group, or an error that names the argument."""
+        return place(self.names, name, what)
+
+    def cut(self, x: Shaped[AnyArray, "..."], axis: int = -1) -> list[Array]:
+        """The parts of an array of all units that belong to each group."""
+        return jnp.split(jnp.asarray(x), self.ends[:-1], axis=axis)
+
+    def named(self, values: Sequence[PyTree]) -> PyTree:
+        """Names the values of groups: [`ebmlearn.Layers`][], [`ebmlearn.Units`][], a tuple like
+        them, or what `groups[name]` reads.
+        """
+        if self.grouped:
+            return Groups(tuple(values), self.names)
+        usual = TUPLES.get(self.names)
+        return named(self.names, values) if usual is None else usual(*values)
+
+    def states(self, layers: Sequence[Num[Array, "... _"]]) -> dict[str, Num[Array, "... _"]]:
+        """Internal states by name, as factors take them: where users name groups, these have few
+        states, and integers are faster.
+        """
+        if not self.grouped:
+            return dict(zip(self.names, layers, strict=True))
+        pairs = zip(self.names, self.units, layers, strict=True)
+        return {name: units.decode(x) for name, units, x in pairs}
+
+    def shown(
+        self,
+        values: Sequence[Any],
+        lead: tuple[int, ...],
+        other: Callable[[Array], Array] = jnp.zeros_like,
+    ) -> list[Any]:
+        """One value for each internal state of groups, with leading axes `lead`, as users see it:
+        beside each other, or, where groups are named, along a last axis of all states. `other`
+        makes the value of 0 of a binary unit from that of 1.
+        """
+        out = []
+        for units, shape, x in zip(self.units, self.shapes, values, strict=True):
+            if x is None or not self.grouped:
+                wanted = (*lead, units.width)
+                out.append(x if x is None or x.shape == wanted else x.reshape(wanted))
+                continue
+            own: Any = units
+            both = jnp.stack([other(x), x], -1) if isinstance(units, Binary) else x
+            out.append(both.reshape(*lead, *shape, own.number))
+        return out
+
+    def hidden_in(self, shown: PyTree) -> list[Any]:
+        """The reverse of `shown`: one value for each internal state of groups, from what users
+        see by name.
+        """
+        if not self.grouped:
+            return jax.tree.leaves(shown, is_leaf=lambda x: x is None)
+        out = []
+        for units, shape, x in zip(self.units, self.shapes, shown.values, strict=True):
+            lead = x.shape[: x.ndim - len(shape) - 1]
+            own = x[..., 1] if isinstance(units, Binary) else x
+            out.append(own.reshape(*lead, units.width))
+        return out
+
+    def parts(self, states: PyTree) -> list[Any]:
+        """The states of chains, or booleans, of each group, from what is named so; None where there
+        are none.
+        """
+        if isinstance(states, tuple):
+            return jax.tree.leaves(states, is_leaf=lambda x: x is None)
+        return list(states.values)
+
+    def unfolded(self, states: PyTree) -> list[Any]:
+        """The states of chains in the shapes that users see."""
+        pairs = zip(self.shapes, self.parts(states), strict=True)
+        return [x.reshape(*x.shape[:-1], *shape) for shape, x in pairs]
+
+    def folded(self, states: PyTree) -> list[Any]:
+        """The reverse of `unfolded`; states of chains stay as they are."""
+        out = []
+        for shape, x in zip(self.shapes, self.parts(states), strict=True):
+            lead = x.shape[: x.ndim - len(shape)]
+            is_flat = x.shape[len(lead) :] != shape
+            out.append(x if is_flat else x.reshape(*lead, _size(shape)))
+        return out
+
+    def filled(
+        self, seen: Sequence[Float[Array, "rows _"] | None], dtype: DTypeLike
+    ) -> list[Float[Array, "rows _"]]:
+        """States of all groups, with zeros for hidden ones."""
+        rows = next(x.shape[0] for x in seen if x is not None)
+        pairs = zip(self.units, seen, strict=True)
+        return [jnp.zeros((rows, u.width), dtype) if x is None else x for u, x in pairs]
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=int))

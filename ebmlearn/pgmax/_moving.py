@@ -1,0 +1,166 @@
+"""How the variables of a graph are drawn in turns."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from .. import _checks
+from .._sentinels import EXCLUDED
+from .._types import AnyArray
+from ..models import AbstractTurns, excludes, given, put, refuse, taken, unless_held
+from ._nnbm_group import NNBMFactor
+
+
+class Following(AbstractTurns):
+    """Variables that no others determine are drawn, and those that they determine follow them. If
+    there are none of these, variables that share no factor are drawn at once.
+    """
+
+    model: Any
+
+    @property
+    def order(self) -> Int[AnyArray, "turns width"]:  # pyright: ignore
+        return self.model.sites.turns
+
+    @property
+    def site_states(self) -> Int[np.ndarray, " variables"]:
+        return np.asarray(self.model.variables.counts)
+
+    def scores(
+        self,
+        rows: Int[Array, "rows variables"],
+        members: Int[Array, " width"],
+        held: Bool[Array, "rows variables"] | None,
+    ) -> Float[Array, "rows width most"]:
+        own = taken(rows, members)
+        if self.model.sites.depth:
+            states = jnp.arange(self.model.layout.max_states, dtype=rows.dtype)
+
+            def of_member(member: Int[Array, ""]) -> Float[Array, "most rows"]:
+                def with_state(state: Int[Array, ""]) -> Float[Array, " rows"]:
+                    placed = jnp.broadcast_to(state, (rows.shape[0], 1))
+                    new = self.placed(rows, member[None], placed)
+                    return -self.model.energies(self.layers(new))
+
+                return jax.vmap(with_state)(states)
+
+            found = jnp.moveaxis(jax.lax.map(of_member, members), -1, 0)
+            number = jnp.asarray(self.site_states, rows.dtype).at[members].get(mode="clip")
+            there = jnp.broadcast_to(states, found.shape) < jnp.broadcast_to(
+                number[:, None], found.shape
+            )
+            found = jnp.where(there, found, -jnp.inf)
+        else:
+            found = given(self.model, self.layers(rows)).at[:, members].get(mode="clip")
+        found = jnp.where(found < EXCLUDED / 2, -jnp.inf, found)
+        return unless_held(found, own, None if held is None else taken(held, members))
+
+    def conditionals(
+        self, rows: Int[Array, "rows variables"]
+    ) -> tuple[Float[Array, "rows sites most"], Int[Array, "rows sites"]]:
+        """Of each variable that others do not determine; those that they do follow it. A row in
+        which these did not follow has no likelihood.
+        """
+        sites = self.model.sites
+        if not sites.depth:
+            return given(self.model, self.layers(rows)), rows
+        members = jnp.asarray(sites.turns)[:, 0]
+        scores, own = self.scores(rows, members, None), taken(rows, members)
+        broken = (sites.followed(rows) != rows).any(-1)[:, None, None]
+        here = jax.nn.one_hot(own, scores.shape[-1], dtype=bool)
+        return jnp.where(jnp.broadcast_to(broken, here.shape) & here, -jnp.inf, scores), own
+
+    def placed(
+        self,
+        rows: Int[Array, "rows variables"],
+        members: Int[Array, " width"],
+        states: Int[Array, "rows width"],
+    ) -> Int[Array, "rows variables"]:
+        return self.model.sites.followed(put(rows, members, states))
+
+    def completed(
+        self, rows: Int[Array, "rows variables"], fixed: Bool[Array, "rows variables"]
+    ) -> Int[Array, "rows variables"]:
+        """Choices of pools begin at 0, states that evidence excludes are left for the best ones,
+        and what others determine follows.
+        """
+        sites = self.model.sites
+        at = jnp.asarray(sites.choices)
+        kept = jnp.where(fixed[:, at], rows[:, at], jnp.zeros_like(rows[:, at]))
+        rows, out = rows.at[:, at].set(kept), []
+        for units, bias, x in zip(
+            self.model.layers, self.model.unary(), self.model.variables.cut(rows), strict=True
+        ):
+            scores = jnp.broadcast_to(units.scores(bias), (*x.shape, units.number))
+            own = jnp.take_along_axis(scores, x[..., None], axis=-1)[..., 0]
+            out.append(jnp.where(own < EXCLUDED / 2, scores.argmax(-1).astype(x.dtype), x))
+        return sites.followed(jnp.where(fixed, rows, jnp.concatenate(out, -1)))
+
+    @property
+    def determined(self) -> Int[AnyArray, " _"]:
+        return self.model.sites.children
+
+    def log_number(self) -> Float[Array, ""]:
+        model, sites = self.model, self.model.sites
+        if len(set(np.asarray(sites.choices).tolist())) < sum(sites.pools):
+            refuse(model, "have no choices that two pools share for annealing", "take `BP`")
+        if sites.depth and any(map(excludes, model.evidence)):
+            refuse(model, "exclude no states of variables by evidence for annealing", "take `BP`")
+        pairs = zip(model.layers, model.unary(), strict=True)
+        possible = [(units.scores(bias) >= EXCLUDED / 2).sum(-1) for units, bias in pairs]
+        counts = jnp.concatenate(possible).astype(model.dtype)
+        counts = counts.at[np.asarray(sites.children)].set(1.0)
+        counts = counts.at[np.asarray(sites.choices)].set(1.0)
+        # A pool has one choice, or none.
+        pools = jnp.asarray([n + 1 for n in sites.pools], model.dtype)
+        return jnp.log(counts).sum() + jnp.log(pools).sum()
+
+    def no_chains(self) -> str | None:
+        model, sites = self.model, self.model.sites
+        if any(kind.type is NNBMFactor for kind in model.layout.kinds):
+            return "the states of its quantised units have weights, which chains ignore; take `BP`"
+        if sites.problem is not None:
+            return f"{sites.problem}; take `PMP`"
+        if any(excludes(x) for x in model.log_potentials):
+            return (
+                "its log-potentials exclude configurations, so that variables may not come past"
+                " each other; take `PMP`, or factors that list possible configurations alone"
+            )
+        if len(sites.children) and self._is_held_back():
+            return (
+                "its evidence excludes states of variables that others determine, so that these may"
+                " not come past each other; take `PMP`"
+            )
+        return None
+
+    def _is_held_back(self) -> bool:
+        """Whether evidence that is known excludes a state of a variable that others determine."""
+        if not _checks.is_concrete((self.model.evidence, self.determined)):
+            return False
+        excluded = [
+            (np.asarray(x).reshape(-1, x.shape[-1]) < EXCLUDED / 2).any(-1)
+            for x in self.model.evidence
+        ]
+        return bool(np.concatenate(excluded)[np.asarray(self.determined)].any())
+
+    def no_moves(self) -> str | None:
+        reason = self.no_chains()
+        if reason is None and self.model.sites.depth:
+            return (
+                "some of its factors let no variable change alone; take `Gibbs`, which moves what"
+                " they determine with what determines it"
+            )
+        return reason
+
+    def mended(self, states: tuple[Array, ...], clamp: tuple[Any, ...]) -> tuple[Array, ...]:
+        """Variables that others determine follow, unless factors contend for one of them."""
+        held = None
+        if any(x is not None for x in clamp):
+            pairs = zip(states, clamp, strict=True)
+            held = [jnp.zeros(x.shape, bool) if own is None else own >= 0 for x, own in pairs]
+            held = jnp.concatenate(held)[None]
+        rows = self.model.sites.followed(jnp.concatenate(states)[None], held)[0]
+        return tuple(self.model.variables.cut(rows))
