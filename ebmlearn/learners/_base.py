@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Batch, Key
@@ -219,18 +219,25 @@ class Told(NamedTuple):
         """The problem in which all units that are observed are fixed, over which mixed-product
         maximises.
         """
-        evidence, masks = [], self.observed or (None,) * len(self.seen)
-        for units, x, mask in zip(self.model.layers, self.seen, masks, strict=True):
-            if x is None:
-                evidence.append(None)
-                continue
-            states = units.decode(x)
-            mask = jnp.ones(states.shape, bool) if mask is None else mask
-            if units.numbered:
-                evidence.append(Evidence(jnp.where(mask, states, -1)))
+        masks, evidence = self.observed or (None,) * len(self.seen), []
+        for units, x, mask in zip(self.model.layers, self.states(), masks, strict=True):
+            if x is None or units.numbered:
+                evidence.append(None if x is None else Evidence(x))
             else:
-                evidence.append(Evidence(states, mask))
+                evidence.append(Evidence(x, jnp.ones(x.shape, bool) if mask is None else mask))
         return Problem(self.model, tuple(evidence), self.outputs(), trusted=True)
+
+    def states(self) -> list[Num[Array, "rows _"] | None]:
+        """The states of each visible group as users see them, -1 for units of finitely many states
+        that are not observed; None for hidden groups.
+        """
+        out, masks = [], self.observed or (None,) * len(self.seen)
+        for units, x, mask in zip(self.model.layers, self.seen, masks, strict=True):
+            found: Any = None if x is None else units.decode(x)
+            if found is not None and mask is not None and units.numbered:
+                found = jnp.where(mask, found, -1)
+            out.append(found)
+        return out
 
     def outputs(self) -> Bool[Array, "rows units"] | None:
         """Which units data tell, where that is not the same in all rows."""

@@ -170,12 +170,7 @@ def violation(
 
 def _truth(told: Told) -> Num[Array, "rows units"]:
     """The states of all visible units beside each other, -1 where data do not tell them."""
-    parts, masks = [], told.observed or (None,) * len(told.seen)
-    for units, x, mask in zip(told.model.layers, told.seen, masks, strict=True):
-        if x is not None:
-            states = units.decode(x)
-            parts.append(states if mask is None else jnp.where(mask, states, -1))
-    return jnp.concatenate(parts, -1)
+    return jnp.concatenate([x for x in told.states() if x is not None], -1)
 
 
 def _costs(

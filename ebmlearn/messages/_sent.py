@@ -134,7 +134,8 @@ class TablesSent(AbstractListed):
 
     def _tops(self, messages: PyTree) -> Float[Array, ""]:
         pairs = zip(self.forms, messages, strict=True)
-        return jnp.stack([form.rows(x).max(-1).sum() for form, x in pairs]).sum()
+        tops = [form.rows(x).max(-1).sum() for form, x in pairs]
+        return jnp.stack([jnp.zeros((), self.tables.dtype), *tops]).sum()
 
     def _singles(self, singles: Singles) -> Float[Array, ""]:
         met = [singles[end][self.members[:, axis]].sum() for axis, end in enumerate(self.ends)]

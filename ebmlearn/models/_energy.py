@@ -236,10 +236,6 @@ class _OneByOne(AbstractTurns):
     model: EnergyModel
     order: Int[AnyArray, "units 1"]
 
-    @property
-    def site_states(self) -> Int[np.ndarray, " units"]:
-        return np.asarray(self.model.variables.counts)
-
     def scores(
         self,
         rows: Int[Array, "rows units"],

@@ -89,8 +89,8 @@ class Problem(AbstractProblem):
     """A model of groups with evidence, checked.
 
     - `evidence`: for each group, or None.
-    - `outputs`: which units mixed-product maximises over, if data tell; else it maximises over the
-      visible groups of a model that has such.
+    - `outputs`: the units over which mixed-product maximises. If None, it maximises over the
+      visible layers; named groups need it.
     - `verified`: whether the values of evidence could be looked at, or need not be.
     """
 

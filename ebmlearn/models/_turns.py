@@ -29,9 +29,9 @@ class AbstractTurns(eqx.Module):
     order: eqx.AbstractVar[Int[AnyArray, "turns width"]]
 
     @property
-    @abc.abstractmethod
     def site_states(self) -> Int[np.ndarray, " sites"]:
-        """The number of states of each site."""
+        """The number of states of each site: by default of each unit."""
+        return np.asarray(self.model.variables.counts)
 
     @abc.abstractmethod
     def scores(
@@ -69,8 +69,8 @@ class AbstractTurns(eqx.Module):
     def conditionals(
         self, rows: Int[Array, "rows units"]
     ) -> tuple[Float[Array, "rows sites most"], Int[Array, "rows sites"]]:
-        """The log-potential at each state of what pseudo-likelihood takes in turn, all else as it
-        is, and which of these states it is in: by default of each unit.
+        """The scores of the states of each term of the pseudo-likelihood, all else held, and the
+        present state of that term. By default a term is a unit.
         """
         return given(self.model, self.layers(rows)), rows
 
@@ -115,10 +115,6 @@ class Alone(AbstractTurns):
 
     model: Any
     order: Int[AnyArray, "turns width"]
-
-    @property
-    def site_states(self) -> Int[np.ndarray, " units"]:
-        return np.asarray(self.model.variables.counts)
 
     def no_chains(self) -> str | None:
         if any(excludes(x) for factor in self.model.factors() for x in factor.parameters):

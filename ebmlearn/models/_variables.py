@@ -112,9 +112,9 @@ class Variables(NamedTuple):
         lead: tuple[int, ...],
         other: Callable[[Array], Array] = jnp.zeros_like,
     ) -> list[Any]:
-        """One value for each internal state of groups, with leading axes `lead`, as users see it:
-        beside each other, or, where groups are named, along a last axis of all states. `other`
-        makes the value of 0 of a binary unit from that of 1.
+        """Reshapes values of internal states, one array a group with leading axes `lead`, to what
+        users see: one axis for a layer; for a named group its shape and a last axis of states.
+        Binary units hold the value of state 1, and `other` computes that of state 0 from it.
         """
         out = []
         for units, shape, x in zip(self.units, self.shapes, values, strict=True):
@@ -128,9 +128,7 @@ class Variables(NamedTuple):
         return out
 
     def hidden_in(self, shown: PyTree) -> list[Any]:
-        """The reverse of `shown`: one value for each internal state of groups, from what users
-        see by name.
-        """
+        """The reverse of `shown`, from the arrays that users see by name."""
         if not self.grouped:
             return jax.tree.leaves(shown, is_leaf=lambda x: x is None)
         out = []

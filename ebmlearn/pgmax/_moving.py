@@ -25,10 +25,6 @@ class Following(AbstractTurns):
     def order(self) -> Int[AnyArray, "turns width"]:  # pyright: ignore
         return self.model.sites.turns
 
-    @property
-    def site_states(self) -> Int[np.ndarray, " variables"]:
-        return np.asarray(self.model.variables.counts)
-
     def scores(
         self,
         rows: Int[Array, "rows variables"],
