@@ -380,26 +380,43 @@ def test_likelihoods_of_binary_groups_count_in_log_z(rare):
     assert ebm.TRBP()(model, given).log_partition > np.log(np.sum(scores)) - 1e-4
 
 
-def test_messages_of_tables_that_exclude_states_of_binary_units(in_float64):
-    """On a chain, and of single units, against enumeration."""
+@pytest.mark.parametrize("dtype, atol", [(np.float32, 1e-5), (np.float64, 1e-8)])
+def test_messages_of_tables_that_exclude_states_of_binary_units(in_float64, dtype, atol):
+    """On a chain with a product at its end, and of single units, against enumeration."""
     rng = np.random.default_rng(0)
     pairs = np.stack([np.arange(4), np.arange(1, 5)], 1)
+    rows = np.array(list(itertools.product((0, 1), repeat=6)))
     for _ in range(4):
-        tables = rng.normal(size=(4, 2, 2))
+        tables = rng.normal(size=(4, 2, 2)).astype(dtype)
         tables[rng.random(tables.shape) < 0.2] = -np.inf
-        alone = np.array([[-np.inf, 0.3], [0.2, -0.1]])
+        alone = np.array([[-np.inf, 0.3], [0.2, -0.1]], dtype)
+        weights = np.zeros((5, 1), dtype)
+        weights[4] = rng.normal()
         factors = [
             ebm.Tables(("a", "a"), tables, pairs),
             ebm.Tables(("a",), alone, np.array([[1], [3]])),
+            ebm.Dense("a", "b", weights),
         ]
-        model = ebm.FactorModel({"a": ebm.Binary(5)}, factors)
-        rows = np.array(list(itertools.product((0, 1), repeat=5)))
-        scores = sum(tables[k][rows[:, k], rows[:, k + 1]] for k in range(4))
+        bias = {"a": rng.normal(size=5).astype(dtype)}
+        model = ebm.FactorModel({"a": ebm.Binary(5), "b": ebm.Binary(1)}, factors, bias)
+        scores = sum(tables[k][rows[:, k], rows[:, k + 1]] for k in range(4)) + 0.0
         scores = scores + alone[0][rows[:, 1]] + alone[1][rows[:, 3]]
-        beliefs = ebm.BP(20)(model)
-        np.testing.assert_allclose(beliefs.log_partition, np.logaddexp.reduce(scores), atol=1e-6)
-        p = np.exp(scores - np.logaddexp.reduce(scores))
-        np.testing.assert_allclose(beliefs["a"][:, 1], p @ rows, atol=1e-8)
+        scores = scores + weights[4, 0] * rows[:, 4] * rows[:, 5] + rows[:, :5] @ bias["a"]
+        held = np.where(rows[:, 0] == 0, scores, -np.inf)
+        if np.isneginf(held).all():
+            held = scores
+        evidence = None if held is scores else {"a": np.array([0, -1, -1, -1, -1])}
+        beliefs = ebm.BP(20)(model, evidence)
+        log_z = np.logaddexp.reduce(held)
+        np.testing.assert_allclose(beliefs.log_partition, log_z, atol=atol)
+        p = np.exp(held - log_z)
+        np.testing.assert_allclose(beliefs["a"][:, 1], p @ rows[:, :5], atol=atol)
+        both = (p * rows[:, 4]) @ rows[:, 5]
+        np.testing.assert_allclose(beliefs.pairwise[2][4, 0], both, atol=atol)
+        best = ebm.BP(20, product="max")(model, evidence)
+        np.testing.assert_allclose(best.log_partition, held.max(), atol=atol)
+        np.testing.assert_array_equal(best.decode()["a"], rows[held.argmax(), :5])
+        np.testing.assert_array_equal(ebm.MPLP()(model, evidence).decode()["a"], best.decode()["a"])
 
 
 def test_tables_of_one_unit_are_heard():

@@ -177,6 +177,7 @@ def _solved(limits: Limits, problem: Problem) -> tuple[Any, Float[Array, "*batch
     engine = _engine(problem.model)
 
     def one(instance: Instance) -> tuple[Any, Float[Array, ""], Went]:
+        instance = engine.posed(instance)
         state, bound, went = _ended(limits, engine, instance)
         return engine.beliefs(state, instance), bound, went
 
@@ -207,6 +208,7 @@ def _decoded(limits: Limits, model: AbstractModel) -> Callable[[Instance], tuple
     engine = _engine(model)
 
     def one(instance: Instance) -> tuple[tuple[Any, Went], PyTree]:
+        instance = engine.posed(instance)
         state, _, went = _ended(limits, engine, instance)
         found = engine.statistics(state, instance)
         return (found.units, went), found.pairs

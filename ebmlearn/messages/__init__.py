@@ -8,7 +8,6 @@ from ._assembly import (
     assuming as assuming,
     engine as engine,
     FAST as FAST,
-    form_of as form_of,
     MAKERS as MAKERS,
     moderate as moderate,
     Outline as Outline,
@@ -31,10 +30,13 @@ from ._expectation import Given as Given, Moments as Moments
 from ._forms import (
     AbstractSent as AbstractSent,
     Damp as Damp,
+    Form as Form,
     Heard as Heard,
+    Product as Product,
+    Schedule as Schedule,
     Scores as Scores,
+    Start as Start,
     Sums as Sums,
 )
 from ._odds import OddsSent as OddsSent
 from ._sent import TablesSent as TablesSent
-from ._types import Form as Form, Product as Product, Schedule as Schedule, Start as Start

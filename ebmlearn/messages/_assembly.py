@@ -21,11 +21,21 @@ from ..units import AbstractUnits, Binary
 from ._edge import odds_serve
 from ._engine import Engine
 from ._expectation import Gaussians, GaussianSent
-from ._forms import AbstractForm, AbstractNumbered, AbstractSent, LogOdds, Maximised, Scores
+from ._forms import (
+    AbstractForm,
+    AbstractNumbered,
+    AbstractSent,
+    Form,
+    LogOdds,
+    Maximised,
+    Pairs,
+    Product,
+    Schedule,
+    Scores,
+)
 from ._neighbours import is_narrow, LatticeSent
 from ._odds import OddsSent
 from ._sent import DenseSent, TablesSent
-from ._types import Form, Product, Schedule
 
 
 class Site(NamedTuple):
@@ -81,7 +91,7 @@ def _dense(factor: Dense, site: Site) -> AbstractSent:
     ends = site.ends(factor)
     units: list[Any] = [site.units[group] for group in factor.groups]
     families = [u.family for u in units]
-    if families == ["binary", "binary"]:
+    if all(isinstance(site.forms[end], LogOdds) for end in ends):
         in_place = site.schedule == "layers" and not site.is_damped
         leader = site.sides[ends[0]] if in_place and site.sides is not None else None
         # Odds that are damped are not.
@@ -298,17 +308,18 @@ def engine(
 
 
 def _form(name: str, units: Mapping[str, Any], factors: tuple[AbstractFactor, ...]) -> AbstractForm:
-    own = units[name]
+    own, joined = units[name], [f for f in factors if name in f.groups]
     if own.numbered:
-        return form_of(own)
-    joined = [f for f in factors if name in f.groups]
+        return form_of(own, all(isinstance(f, Dense) for f in joined))
     weights: Any = [f.weights.T if f.first != name else f.weights for f in joined]  # pyright: ignore
     return Gaussians(jnp.exp(own.log_scale), weights)
 
 
-def form_of(units: AbstractUnits) -> AbstractNumbered:
-    """The form of what is known of binary or categorical units."""
-    return LogOdds() if isinstance(units, Binary) else Scores()
+def form_of(units: AbstractUnits, products: bool = True) -> AbstractNumbered:
+    """The form of what is known of binary or categorical units, if `products` alone join them."""
+    if not isinstance(units, Binary):
+        return Scores()
+    return LogOdds() if products else Pairs()
 
 
 def _fast_dense(

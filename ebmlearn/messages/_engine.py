@@ -12,9 +12,18 @@ from .._sentinels import EXCLUDED
 from .._types import AnyArray
 from ..factors import AbstractFactor
 from ..models import Instance
-from ._forms import AbstractForm, AbstractNumbered, AbstractSent, Heard, reduced, Sums
+from ._forms import (
+    AbstractForm,
+    AbstractNumbered,
+    AbstractSent,
+    Heard,
+    Product,
+    reduced,
+    Schedule,
+    Start,
+    Sums,
+)
 from ._odds import OddsSent, several_sweeps
-from ._types import Product, Schedule, Start
 
 
 class State(NamedTuple):
@@ -174,8 +183,9 @@ class Engine(eqx.Module):
         """The gradient of `log_partition` at a fixed point; what is maximised is 0 or 1."""
         if self.product == "max":
             found = self.beliefs(state, instance)
-            units = [form.p(form.decided(x)) for form, x in zip(self.numbered, found, strict=True)]
-            return Expected(tuple(units), self._met(self.decode(found)), (None,) * len(units))
+            pairs = zip(self.numbered, found, strict=True)
+            units = tuple(form.expected(form.decided(x))[0] for form, x in pairs)
+            return Expected(units, self._met(self.decode(found)), (None,) * len(units))
         plugged = self._plugged(state, instance)
         if self._in_place and self.parts and all(isinstance(p, OddsSent) for p in self.parts):
             inward, fields = self._inward(state, instance), list(state.fields)
@@ -253,7 +263,7 @@ class Engine(eqx.Module):
                 if name in factor.groups:
                     with jax.default_matmul_precision("highest"):
                         found = factor.given(own, name)
-                    rows = rows + form.rows(found.reshape(instance.unary[k].shape))
+                    rows = rows + form.scores(found, rows)
             met = jnp.take_along_axis(rows, states[k][:, None], axis=-1)[:, 0]
             # A configuration that is excluded is no peak, though all its neighbours may be too.
             peak = (rows.max(-1) <= met) & (met > EXCLUDED / 2)

@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from ._forms import AbstractForm, AbstractSent, Damp, Heard, Sums
-from ._types import Start
+from ._forms import AbstractForm, AbstractSent, Damp, Heard, Start, Sums
 
 
 # A precision is called guarded if it lies below what is possible by more than rounding explains.
@@ -229,10 +228,6 @@ class GaussianSent(AbstractSent):
         hidden = jax.nn.sigmoid(heard[self.ends[1]].field)
         both = self.sigma[:, None] * (shifted + at.origin[:, None]) * hidden[None, :]
         return (both.T if self.is_turned else both,)
-
-    def left(self, messages: PyTree, group: int, possible: Any) -> Any:
-        """All of them."""
-        return possible
 
     def counts(self, group: int, size: int) -> NoReturn:
         raise NotImplementedError("Gaussian messages do not maximise.")

@@ -4,7 +4,7 @@ unit, a row of scores for a categorical one. And what all messages of factors ha
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,7 +14,21 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from .._sentinels import CLAMPED, EXCLUDED, LIMIT, NOTHING
 from .._types import AnyArray
 from ._edge import split
-from ._types import Product, Start
+
+
+# What messages do with the states of their sender: sum over them, or take the best; or the best of
+# some units and the sum over the others.
+Product = Literal["sum", "max", "mixed"]
+# How messages are kept. Odds are faster, log-odds always exact; see `_edge.py`.
+Form = Literal["odds", "log-odds"]
+# Who sends in a sweep: the even layers, then the odd ones; or all at once.
+Schedule = Literal["layers", "flooding"]
+# The first messages: none in ±1 form, or none in {0, 1} form.
+Start = Literal["centred", "plain"]
+# How one end of a factor sends: it sums over its states, takes the best, or sends as if it were
+# held at its likeliest state (the visible units of mixed-product to the hidden ones, Ping & Ihler
+# 2017, eq. (15)); or each of its units in one of these ways.
+Rule = Literal["sum", "max", "plug", "mixed"]
 
 
 # How much a random message may say, in log-odds or scores. Odds stay inside their range.
@@ -124,12 +138,12 @@ class AbstractNumbered(AbstractForm):
         """The probabilities that a field means."""
 
     @abc.abstractmethod
-    def mode(self, field: Any) -> Int[Array, " n"]:
+    def mode(self, belief: Any) -> Int[Array, " n"]:
         """The likeliest states."""
 
     @abc.abstractmethod
-    def mixture(self, fields: Any, log_weights: Float[Array, " parts"]) -> Any:
-        """The field if each of several is right with its probability."""
+    def mixture(self, beliefs: Any, log_weights: Float[Array, " parts"]) -> Any:
+        """The belief if each of several is right with its probability."""
 
     @abc.abstractmethod
     def linear(self, states: Int[Array, " n"], unary: Any) -> Float[Array, ""]:
@@ -139,9 +153,15 @@ class AbstractNumbered(AbstractForm):
         """Which units are not held."""
         return clamp == self.unheld
 
-    def decided(self, field: Any) -> Any:
-        """The field of units that are held at their likeliest states."""
-        return self.held(field, self.chosen(field))
+    def decided(self, belief: Any) -> Any:
+        """The belief of units that are held at their likeliest states."""
+        return self.held(belief, self.chosen(belief))
+
+    def scores(
+        self, field: Float[Array, " _"], like: Float[Array, "n states"]
+    ) -> Float[Array, "n states"]:
+        """The field of units as scores of their states."""
+        return field.reshape(like.shape)
 
     def leaning(self, like: Float[Array, "..."], key: PRNGKeyArray) -> Float[Array, "..."]:
         """A random field."""
@@ -211,14 +231,14 @@ class LogOdds(AbstractNumbered):
     def p(self, field: Float[Array, " n"]) -> Float[Array, " n"]:
         return jax.nn.sigmoid(field)
 
-    def mode(self, field: Float[Array, " n"]) -> Int[Array, " n"]:
-        return (field > 0).astype(jnp.int32)
+    def mode(self, belief: Float[Array, " n"]) -> Int[Array, " n"]:
+        return (belief > 0).astype(jnp.int32)
 
     def mixture(
-        self, fields: Float[Array, "parts n"], log_weights: Float[Array, " parts"]
+        self, beliefs: Float[Array, "parts n"], log_weights: Float[Array, " parts"]
     ) -> Float[Array, " n"]:
         own = log_weights[:, None]
-        one, zero = jax.nn.log_sigmoid(fields), jax.nn.log_sigmoid(-fields)
+        one, zero = jax.nn.log_sigmoid(beliefs), jax.nn.log_sigmoid(-beliefs)
         return jax.nn.logsumexp(own + one, axis=0) - jax.nn.logsumexp(own + zero, axis=0)
 
     def linear(self, states: Int[Array, " n"], unary: Float[Array, " n"]) -> Float[Array, ""]:
@@ -226,6 +246,9 @@ class LogOdds(AbstractNumbered):
 
     def left(self, rows: Float[Array, "n 2"], clamp: Any) -> Bool[Array, "n 2"]:
         return jnp.stack([clamp <= 0, clamp >= 0], -1)
+
+    def scores(self, field: Float[Array, " n"], like: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
+        return self.rows(field)
 
 
 class Scores(AbstractNumbered):
@@ -274,13 +297,13 @@ class Scores(AbstractNumbered):
     def p(self, field: Float[Array, "n states"]) -> Float[Array, "n states"]:
         return jax.nn.softmax(field, axis=-1)
 
-    def mode(self, field: Float[Array, "n states"]) -> Int[Array, " n"]:
-        return field.argmax(-1).astype(jnp.int32)
+    def mode(self, belief: Float[Array, "n states"]) -> Int[Array, " n"]:
+        return belief.argmax(-1).astype(jnp.int32)
 
     def mixture(
-        self, fields: Float[Array, "parts n states"], log_weights: Float[Array, " parts"]
+        self, beliefs: Float[Array, "parts n states"], log_weights: Float[Array, " parts"]
     ) -> Float[Array, "n states"]:
-        scores = jax.nn.log_softmax(fields, axis=-1)
+        scores = jax.nn.log_softmax(beliefs, axis=-1)
         return jax.nn.logsumexp(log_weights[:, None, None] + scores, axis=0)
 
     def linear(self, states: Int[Array, " n"], unary: Float[Array, "n states"]) -> Float[Array, ""]:
@@ -291,6 +314,50 @@ class Scores(AbstractNumbered):
     ) -> Bool[Array, "n states"]:
         number = jnp.arange(rows.shape[-1], dtype=clamp.dtype)[None, :]
         return (clamp[:, None] < 0) | (clamp[:, None] == number)
+
+
+class Pairs(Scores):
+    """Binary units that tables join: scores of both states inside, log-odds outside. A table may
+    exclude a state, and the sum of what others say of the other one remains exact.
+    """
+
+    def posed(self, unary: Float[Array, " n"], clamp: Any, temperature: Any) -> tuple[Any, Any]:
+        states = None if clamp is None else jnp.where(clamp == 0, -1, (clamp > 0).astype(jnp.int32))
+        return self.rows(unary / temperature), states
+
+    def rows(self, field: Float[Array, "..."]) -> Float[Array, "... 2"]:
+        """Log-odds have no axis of states."""
+        return LogOdds().rows(field) if field.ndim == 1 else field
+
+    def scores(self, field: Float[Array, " n"], like: Float[Array, "n 2"]) -> Float[Array, "n 2"]:
+        return self.rows(field)
+
+    def possible(self, unary: Float[Array, "n 2"], clamp: Any) -> Bool[Array, "n 2"]:
+        return jnp.ones(unary.shape, bool) if clamp is None else self.left(unary, clamp)
+
+    def chosen(self, field: Float[Array, "n 2"]) -> Int[Array, " n"]:
+        return field.argmax(-1).astype(jnp.int32)
+
+    def belief(self, field: Float[Array, "n 2"], unary: Any, clamp: Any) -> Float[Array, " n"]:
+        rows = self.held(field, clamp)
+        return jnp.clip(rows[:, 1] - rows[:, 0], -CLAMPED, CLAMPED)
+
+    def expected(self, belief: Float[Array, " n"]) -> tuple[Float[Array, " n"], None]:
+        return LogOdds().expected(belief)
+
+    def decided(self, belief: Float[Array, " n"]) -> Float[Array, " n"]:
+        return LogOdds().decided(belief)
+
+    def mode(self, belief: Float[Array, " n"]) -> Int[Array, " n"]:
+        return LogOdds().mode(belief)
+
+    def mixture(
+        self, beliefs: Float[Array, "parts n"], log_weights: Float[Array, " parts"]
+    ) -> Float[Array, " n"]:
+        return LogOdds().mixture(beliefs, log_weights)
+
+    def linear(self, states: Int[Array, " n"], unary: Float[Array, "..."]) -> Float[Array, ""]:
+        return super().linear(states, self.rows(unary))
 
 
 class AbstractSent(eqx.Module):
@@ -355,11 +422,14 @@ class AbstractSent(eqx.Module):
     def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
         """New messages to all units."""
 
-    @abc.abstractmethod
     def turn(
         self, messages: PyTree, heard: Sequence[Heard], sender: int, damp: Damp
     ) -> tuple[PyTree, PyTree]:
         """New messages from one group to the other: what is kept, and what was sent."""
+        new = self.update(messages, heard, damp)
+        both = zip(new, messages, self.ends, strict=True)
+        kept = tuple(b if end == sender else a for a, b, end in both)
+        return kept, kept
 
     @abc.abstractmethod
     def added(self, sums: Sums, sent: PyTree, group: int) -> Sums:
@@ -379,13 +449,24 @@ class AbstractSent(eqx.Module):
     ) -> tuple[Float[Array, "..."], ...]:
         """The expected statistic of each parameter."""
 
-    @abc.abstractmethod
     def left(self, messages: PyTree, group: int, possible: Bool[Array, "n states"]) -> Any:
-        """Those of the states of units which no message excludes by itself."""
+        """Those of the states of units which no message excludes by itself: all of them where
+        messages are of products.
+        """
+        return possible
 
     @abc.abstractmethod
     def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
         """The number of parts that each unit is in, and the most units of one of these."""
+
+
+def counts_of_pairs(
+    shape: tuple[int, ...], ends: tuple[int, ...], group: int, size: int
+) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
+    """`counts` of messages between all units of two groups, or of one."""
+    m, n = shape
+    others = (m - 1) if ends[0] == ends[1] else (n if group == ends[0] else m)
+    return jnp.full(size, others, jnp.int32), jnp.full(size, 2 if others > 0 else 0, jnp.int32)
 
 
 def reduced(scores: Float[Array, "..."], axis: Any, product: Product) -> Float[Array, "..."]:

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float
 from .._pallas import has_gpu, triton
 from .._sentinels import CLAMPED
 from ._edge import hard, odds, soft_by
-from ._types import Form
+from ._forms import Form
 
 
 # A program of the kernel has so many units of the first layer, one after the other, and each of its

@@ -16,9 +16,19 @@ from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray
 from ..factors import Lattice
 from ..factors._lattice import ends, moved
-from ._forms import AbstractSent, Damp, Heard, Maximised, reduced, Singles, Sums
+from ._forms import (
+    AbstractSent,
+    Damp,
+    Form,
+    Heard,
+    Maximised,
+    Product,
+    reduced,
+    Singles,
+    Start,
+    Sums,
+)
 from ._sent import less_the_largest, mixed, without
-from ._types import Form, Product, Start
 
 
 # How far below the largest log-potential of its table another may lie where messages are products
@@ -119,14 +129,6 @@ class LatticeSent(AbstractSent):
             one, two = self._sent(one, self.product), self._sent(two, self.product, back=True)
         new = _all_moved(two, back), _all_moved(one, self.offsets)
         return tuple(damp(a, b) for a, b in zip(messages, new, strict=True))
-
-    def turn(
-        self, messages: PyTree, heard: Sequence[Heard], sender: int, damp: Damp
-    ) -> tuple[PyTree, PyTree]:
-        new = self.update(messages, heard, damp)
-        both = zip(new, messages, self.ends, strict=True)
-        kept = tuple(b if end == sender else a for a, b, end in both)
-        return kept, kept
 
     def added(self, sums: Sums, sent: PyTree, group: int) -> Sums:
         rows = sums[1]

@@ -11,9 +11,21 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from .._types import AnyArray
 from ._edge import hard, log_product, odds, ODDS_LIMIT, soft, summed, total
-from ._forms import AbstractSent, Damp, Heard, Maximised, reduced, Singles, Sums
+from ._forms import (
+    AbstractSent,
+    counts_of_pairs,
+    Damp,
+    Form,
+    Heard,
+    Maximised,
+    Product,
+    reduced,
+    Rule,
+    Singles,
+    Start,
+    Sums,
+)
 from ._kernel import Block, Rule as KernelRule, serves, sweep
-from ._types import Form, Product, Rule, Start
 
 
 # The sweeps of a kernel after which it is asked whether there are more, where these are of so few
@@ -201,14 +213,8 @@ class OddsSent(AbstractSent):
         own = jnp.log(w / message) if self.form == "odds" else w - message
         return (jax.nn.sigmoid(b) * jax.nn.sigmoid(a + own),)
 
-    def left(self, messages: PyTree, group: int, possible: Any) -> Any:
-        """All of them: products exclude nothing."""
-        return possible
-
     def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
-        m, n = self.weights.shape
-        others = (m - 1) if self._is_inside else (n if group == self.ends[0] else m)
-        return jnp.full(size, others, jnp.int32), jnp.full(size, 2 if others > 0 else 0, jnp.int32)
+        return counts_of_pairs(self.weights.shape, self.ends, group, size)
 
     @property
     def has_kernel(self) -> bool:

@@ -12,8 +12,19 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
-from ._forms import AbstractNumbered, AbstractSent, Damp, Heard, Maximised, reduced, Singles, Sums
-from ._types import Product, Start
+from ._forms import (
+    AbstractNumbered,
+    AbstractSent,
+    counts_of_pairs,
+    Damp,
+    Heard,
+    Maximised,
+    Product,
+    reduced,
+    Singles,
+    Start,
+    Sums,
+)
 
 
 class AbstractListed(AbstractSent):
@@ -40,14 +51,6 @@ class AbstractListed(AbstractSent):
         self, p: Float[Array, "parts ..."], alone: Sequence[Any]
     ) -> tuple[Float[Array, "..."], ...]:
         """The expected statistic, from the probabilities of configurations and of states."""
-
-    def turn(
-        self, messages: PyTree, heard: Sequence[Heard], sender: int, damp: Damp
-    ) -> tuple[PyTree, PyTree]:
-        new = self.update(messages, heard, damp)
-        both = zip(new, messages, self.ends, strict=True)
-        kept = [b if end == sender else a for a, b, end in both]
-        return tuple(kept), tuple(kept)
 
     def normalisers(
         self, messages: PyTree, heard: Sequence[Heard], singles: Singles
@@ -235,14 +238,8 @@ class DenseSent(AbstractListed):
             sums = _plus(sums, sent[0].sum(1))
         return sums
 
-    def left(self, messages: PyTree, group: int, possible: Any) -> Any:
-        """All of them: products exclude nothing."""
-        return possible
-
     def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
-        m, n, _, _ = self.tables.shape
-        others = (m - 1) if self._is_one else (n if group == self.ends[0] else m)
-        return jnp.full(size, others, jnp.int32), jnp.full(size, 2 if others > 0 else 0, jnp.int32)
+        return counts_of_pairs(self.tables.shape[:2], self.ends, group, size)
 
     @property
     def _is_one(self) -> bool:

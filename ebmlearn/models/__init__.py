@@ -1,7 +1,20 @@
 from ._base import (
     AbstractModel as AbstractModel,
     AbstractPlainModel as AbstractPlainModel,
+    batched as batched,
     only_trained as only_trained,
+    refuse as refuse,
+    Refused as Refused,
+    require as require,
+    require_chains as require_chains,
+    require_discrete as require_discrete,
+    require_fields as require_fields,
+    require_layers as require_layers,
+    require_model as require_model,
+    require_numbered as require_numbered,
+    require_plain as require_plain,
+    require_possible as require_possible,
+    require_single as require_single,
     with_inside as with_inside,
 )
 from ._boltzmann import BoltzmannMachine as BoltzmannMachine
@@ -18,6 +31,7 @@ from ._conditional import (
     if_complete as if_complete,
     is_closed as is_closed,
     marginal_energies as marginal_energies,
+    Statistics as Statistics,
     statistics as statistics,
     summed as summed,
     without as without,
@@ -31,7 +45,6 @@ from ._grid_mrf import GridMRF as GridMRF
 from ._grouped import AbstractGrouped as AbstractGrouped, where_there as where_there
 from ._layered import LayeredModel as LayeredModel
 from ._listed import stacks_of as stacks_of, told as told, whole_stacks as whole_stacks
-from ._names import by_layer as by_layer, Layers as Layers, Units as Units
 from ._nnbm import check_couplings as check_couplings, NNBM as NNBM
 from ._observed import (
     asked_rows as asked_rows,
@@ -61,25 +74,8 @@ from ._query_model import (
     structure_of as structure_of,
 )
 from ._rbm import CRBM as CRBM, RBM as RBM
-from ._remade import batched as batched
-from ._require import (
-    refuse as refuse,
-    Refused as Refused,
-    require as require,
-    require_chains as require_chains,
-    require_discrete as require_discrete,
-    require_fields as require_fields,
-    require_layers as require_layers,
-    require_model as require_model,
-    require_numbered as require_numbered,
-    require_plain as require_plain,
-    require_possible as require_possible,
-    require_single as require_single,
-)
 from ._semi_restricted import SemiRestrictedBM as SemiRestrictedBM
-from ._sides import two_sides as two_sides
 from ._stack import Stack as Stack
-from ._statistics import Statistics as Statistics
 from ._table_model import ByTable as ByTable, TableModel as TableModel
 from ._turns import (
     AbstractTurns as AbstractTurns,
@@ -93,4 +89,11 @@ from ._turns import (
     taken as taken,
     unless_held as unless_held,
 )
-from ._variables import Groups as Groups, Variables as Variables
+from ._variables import (
+    by_layer as by_layer,
+    Groups as Groups,
+    Layers as Layers,
+    two_sides as two_sides,
+    Units as Units,
+    Variables as Variables,
+)

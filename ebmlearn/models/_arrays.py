@@ -1,12 +1,9 @@
-import functools
-import inspect
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, DTypeLike, Float, Num, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, DTypeLike, Float, Num, PRNGKeyArray, Shaped
 
 from .. import _checks
 from .._types import AnyArray
@@ -22,29 +19,13 @@ def states(name: str, x: Shaped[AnyArray, "..."], size: int, dtype: DTypeLike) -
     return x.astype(dtype)
 
 
-def instancewise(fn: Callable) -> Callable:
-    """Lifts a function of vectors to arrays of vectors, whose leading axes broadcast."""
-    names = list(inspect.signature(fn).parameters)
-
-    @functools.wraps(fn)
-    def lifted(*args: Array) -> PyTree:
-        labels = names if len(names) == len(args) else [f"layer {k}" for k in range(len(args))]
-        shapes = {k: x.shape[:-1] for k, x in zip(labels, args, strict=True)}
-        shape = _checks.broadcastable(**shapes)
-        if shape == ():
-            return fn(*args)
-        axes = tuple(None if x.ndim == 1 else 0 for x in args)
-        size = math.prod(shape)
-        flat = tuple(
-            x
-            if x.ndim == 1
-            else jnp.broadcast_to(x, (*shape, x.shape[-1])).reshape(size, x.shape[-1])
-            for x in args
-        )
-        out = jax.vmap(fn, axes)(*flat)
-        return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), out)
-
-    return lifted
+def check_layers(weights: Array, visible_bias: Array, hidden_bias: Array) -> None:
+    """Raises `ValueError` unless biases, which may have leading axes, fit the weights."""
+    _checks.rank("weights", weights, 2, "[visible, hidden]")
+    visible, hidden = weights.shape
+    _checks.trailing("visible_bias", visible_bias, (visible,), "as `weights` has rows")
+    _checks.trailing("hidden_bias", hidden_bias, (hidden,), "as `weights` has columns")
+    _checks.broadcastable(visible_bias=visible_bias.shape[:-1], hidden_bias=hidden_bias.shape[:-1])
 
 
 def parameter(name: str) -> Callable[[ArrayLike], Array]:

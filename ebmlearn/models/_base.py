@@ -1,5 +1,6 @@
 import abc
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, TYPE_CHECKING, TypeVar
 
@@ -13,7 +14,7 @@ from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Observed
 from ..factors import AbstractFactor, scaled_potentials
 from ..units import AbstractUnits
-from ._arrays import symmetrised, without_diagonal
+from ._arrays import states, symmetrised, without_diagonal
 from ._conditional import States, without
 from ._observed import batch_of, evidence_of, Masks, Told, told_by
 from ._problem import AbstractProblem, Problem
@@ -23,6 +24,8 @@ from ._variables import Variables
 
 Model = TypeVar("Model", bound="AbstractModel")
 Plain = TypeVar("Plain", bound="AbstractPlainModel")
+Kinds = tuple[AbstractUnits, ...]
+Arrays = tuple[Float[Array, "..."], ...]
 # What models of other libraries have as methods.
 _GUESSES = {
     "fit": "ebmlearn.fit(model, learner, data)",
@@ -228,11 +231,11 @@ class AbstractPlainModel(AbstractModel):
 
     @property
     @abc.abstractmethod
-    def layers(self) -> tuple[AbstractUnits, ...]:
+    def layers(self) -> Kinds:
         """The units of each group."""
 
     @abc.abstractmethod
-    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+    def unary(self) -> Arrays:
         """The biases of each group, one number for each of its internal states."""
 
     @abc.abstractmethod
@@ -243,19 +246,14 @@ class AbstractPlainModel(AbstractModel):
         """
 
     @abc.abstractmethod
-    def remade(
-        self: Plain,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "..."], ...],
-        unary: tuple[Float[Array, "... _"], ...],
-    ) -> Plain:
+    def remade(self: Plain, layers: Kinds, parameters: Arrays, unary: Arrays) -> Plain:
         """The model with other units of the same kinds, other `parameters` of its factors and
         other biases.
         """
 
-    @abc.abstractmethod
     def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
-        """Names the values that belong to the parameters of factors."""
+        """Names the values that belong to the parameters of factors: a tuple by default."""
+        return tuple(values)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -329,9 +327,11 @@ class AbstractPlainModel(AbstractModel):
 
     def problem(self, evidence: Evidence, observed: Observed) -> Problem:
         """The model with evidence, checked. NaN is a unit that is not observed."""
+        if evidence is None and observed is None:
+            return Problem(self)
         return Problem(self, evidence_of(self, evidence, observed))
 
-    def with_unary(self: Plain, unary: tuple[Float[Array, "... _"], ...]) -> Plain:
+    def with_unary(self: Plain, unary: Arrays) -> Plain:
         """The model with other biases, as `unary` gives them."""
         return self.remade(self.layers, parameters_of(self.factors()), tuple(unary))
 
@@ -401,6 +401,172 @@ class AbstractPlainModel(AbstractModel):
         return self.with_unary(tuple(biases))
 
 
-def parameters_of(factors: Sequence[AbstractFactor]) -> tuple[Float[Array, "..."], ...]:
+def parameters_of(factors: Sequence[AbstractFactor]) -> Arrays:
     """The parameters of factors, one after the other."""
     return tuple(x for factor in factors for x in factor.parameters)
+
+
+def scaled(model: Plain, weights: float, biases: float) -> Plain:
+    """The model with its weights and its biases times these numbers."""
+    parameters = tuple(weights * w for w in parameters_of(model.factors()))
+    return model.remade(model.layers, parameters, tuple(biases * b for b in model.unary()))
+
+
+def shifted(model: Plain, offset: float) -> Plain:
+    """The model whose energy is, up to a constant, this one's with all units less a number in
+    products of two.
+    """
+    with jax.default_matmul_precision("highest"):
+        return model.uncentred([jnp.full(u.width, offset, model.dtype) for u in model.layers])
+
+
+def from_spins(spins: Plain) -> Plain:
+    """The model on units 0 and 1 whose energy is, up to a constant, that of `spins` on units ±1."""
+    return shifted(scaled(spins, 4.0, 2.0), 0.5)
+
+
+def to_spins(model: Plain) -> Plain:
+    """The reverse of `from_spins`."""
+    return scaled(shifted(model, -0.5), 1 / 4, 1 / 2)
+
+
+def batched(model: Plain, shape: tuple[int, ...]) -> Plain:
+    """The model with an instance for each row of a batch of this shape, along one axis; itself if
+    it is a single one.
+    """
+    if model.batch_shape == ():
+        return model
+    size = math.prod(shape)
+    biases = [
+        b if b.ndim == 1 else jnp.broadcast_to(b, (*shape, b.shape[-1])).reshape(size, -1)
+        for b in model.unary()
+    ]
+    return model.with_unary(tuple(biases))
+
+
+def _rows(model: Plain, parts: Sequence[Any]) -> tuple[Plain, list[Array], tuple[int, ...]]:
+    """The model and states of its groups with an instance a row, and the batch shape, which the
+    leading axes broadcast to. Groups of which no states are given have zeros.
+    """
+    known = [
+        None if x is None else states(name, x, units.width, model.dtype)
+        for name, units, x in zip(model.names, model.layers, parts, strict=True)
+    ]
+    named = zip(model.names, known, strict=True)
+    shapes = {name: x.shape[:-1] for name, x in named if x is not None}
+    shape = _checks.broadcastable(**shapes, model=model.batch_shape)
+    size, rows = math.prod(shape), []
+    for units, x in zip(model.layers, known, strict=True):
+        x = jnp.zeros(units.width, model.dtype) if x is None else x
+        rows.append(jnp.broadcast_to(x, (*shape, units.width)).reshape(size, units.width))
+    return batched(model, shape), rows, shape
+
+
+def energy_of(model: AbstractPlainModel, *parts: Any) -> Float[Array, "*batch"]:
+    """The energy of states of all groups, whose leading axes broadcast. Groups of which none are
+    given are summed out: they must be independent given the others.
+    """
+    model, rows, shape = _rows(model, parts)
+    summed = [k for k, x in enumerate(parts) if x is None]
+    return without(model, summed, rows).reshape(shape)
+
+
+def field_of(model: AbstractPlainModel, group: int, *parts: Any) -> Float[Array, "*batch _"]:
+    """The field of one group in states of the others, whose leading axes broadcast."""
+    model, rows, shape = _rows(model, parts)
+    return model.field(rows, group).reshape(*shape, model.layers[group].width)
+
+
+class Refused(TypeError):
+    """A function does not take a model of this class or kind."""
+
+
+def require_model(model: Any) -> None:
+    """Raises `TypeError` if this is not a model."""
+    if not isinstance(model, AbstractModel):
+        raise TypeError(f"`model` must be a model such as an RBM, got {_checks.describe(model)}.")
+
+
+def require(model: Any, kinds: tuple[str, ...], what: str) -> Any:
+    """The model, or `TypeError` unless it is of one of some kinds."""
+    require_model(model)
+    if model.kind not in kinds:
+        refuse(model, f"be of a kind that {what} takes, {' or '.join(kinds)}")
+    return model
+
+
+def require_plain(model: Any, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless it is one of groups of units."""
+    require_model(model)
+    if not isinstance(model, AbstractPlainModel):
+        refuse(model, f"be one of layers of units, or a graph, for {what}")
+    return model
+
+
+def require_layers(model: Any, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless it is one of layers."""
+    require_model(model)
+    if not isinstance(model, AbstractPlainModel) or model.grouped:
+        refuse(model, f"be one of layers of units for {what}")
+    return model
+
+
+def require_fields(model: Any, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless it is one of layers, each of which is in a field."""
+    require_model(model)
+    if not isinstance(model, AbstractPlainModel) or model.turns is not None:
+        refuse(model, f"be one of layers of units joined by weights for {what}")
+    return model
+
+
+def require_chains(model: Any, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless chains reach all its configurations."""
+    found = require_plain(model, what)
+    reason = None if found.turns is None else found.turns.no_chains()
+    if reason is not None:
+        refuse(model, f"be one of which {what} reaches all configurations", reason)
+    return found
+
+
+def require_numbered(model: Any, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless chains that follow fields reach all its configurations."""
+    found = require_plain(model, what)
+    if not found.numbered:
+        refuse(model, f"have binary or categorical units for {what}")
+    reason = None if found.turns is None else found.turns.no_moves()
+    if reason is not None:
+        refuse(model, f"be one of which {what} reaches all configurations", reason)
+    return found
+
+
+def require_discrete(model: Any, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless its units are binary, or it is a graph of variables."""
+    found = require_plain(model, what)
+    if not found.grouped and found.kind != "binary":
+        refuse(model, f"have binary units, or be a graph, for {what}")
+    return found
+
+
+def require_possible(model: Any, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless all configurations of its units are possible."""
+    found = require_plain(model, what)
+    if found.turns is not None and found.turns.no_moves() is not None:
+        reason = "some of its factors exclude configurations; take `BP` or `Exact`"
+        refuse(model, f"let all configurations be possible for {what}", reason)
+    return found
+
+
+def require_single(model: AbstractModel) -> None:
+    """Raises `ValueError` if a model has batch axes."""
+    if model.batch_shape != ():
+        raise ValueError(
+            f"`model` must be a single model, got a batch of shape {model.batch_shape}."
+        )
+
+
+def refuse(model: AbstractModel, wanted: str, hint: str | None = None) -> NoReturn:
+    """Raises an error for a model that is not taken, and says why or what to do."""
+    hint = model.hint if hint is None else hint
+    hint = f": {hint}" if hint else ""
+    kind = _checks.article(type(model).__name__)
+    raise Refused(f"`model` must {wanted}, got {kind}, which is {model.kind}{hint}.")

@@ -6,10 +6,9 @@ from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray, Key
 from ..factors import AbstractFactor, Dense
-from ..units import AbstractUnits
 from ..units._binary import binary
-from ._arrays import gaussian, instancewise, parameter, states, symmetrised
-from ._base import AbstractPlainModel
+from ._arrays import gaussian, parameter, symmetrised
+from ._base import AbstractPlainModel, Arrays, energy_of, field_of, from_spins, Kinds, to_spins
 
 
 class BoltzmannMachine(AbstractPlainModel):
@@ -69,22 +68,19 @@ class BoltzmannMachine(AbstractPlainModel):
         - `couplings`: $J$, symmetric, zero on the diagonal.
         - `field`: $f$.
         """
-        couplings, field = (
-            _checks.parameter("couplings", couplings),
-            _checks.parameter("field", field),
-        )
+        couplings = _checks.parameter("couplings", couplings)
+        field = _checks.parameter("field", field)
         _checks.finite(couplings=couplings, field=field)
         _checks.symmetric("couplings", couplings)
         _checks.trailing("field", field, couplings.shape[:1], "as `couplings` has rows")
-        return cls(4 * couplings, 2 * (field - jnp.broadcast_to(couplings.sum(1), field.shape)))
+        return from_spins(cls(couplings, field))
 
     def to_spins(self) -> tuple[Float[Array, "n n"], Float[Array, "*batch n"]]:
         """The couplings and the field of the same distribution on spins ±1, as
         `BoltzmannMachine.from_spins` takes them.
         """
-        couplings = symmetrised(self.couplings)
-        total = jnp.broadcast_to(couplings.sum(1), self.bias.shape)
-        return couplings / 4, self.bias / 2 + total / 4
+        spins = to_spins(self)
+        return spins.couplings, spins.bias
 
     @property
     def num_units(self) -> int:
@@ -92,21 +88,11 @@ class BoltzmannMachine(AbstractPlainModel):
 
     def energy(self, x: Shaped[AnyArray, "*#batch n"]) -> Float[Array, "*batch"]:
         """The energy $E(x)$ of configurations; leading axes broadcast."""
-
-        @instancewise
-        def energy(x, bias):
-            return -(x @ symmetrised(self.couplings) @ x) / 2 - x @ bias
-
-        return energy(self._states(x), self.bias)
+        return energy_of(self, x)
 
     def unit_given(self, x: Shaped[AnyArray, "*#batch n"]) -> Float[Array, "*batch n"]:
         """$p(x_i = 1 \\mid x_j, j \\ne i)$ for every unit."""
-
-        @instancewise
-        def conditional(x, bias):
-            return jax.nn.sigmoid(symmetrised(self.couplings) @ x + bias)
-
-        return conditional(self._states(x), self.bias)
+        return jax.nn.sigmoid(field_of(self, 0, x))
 
     def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
         return (Dense("x", "x", symmetrised(self.couplings)),)
@@ -116,28 +102,20 @@ class BoltzmannMachine(AbstractPlainModel):
         return ("x",)
 
     @property
-    def layers(self) -> tuple[AbstractUnits, ...]:
+    def layers(self) -> Kinds:
         return (binary(self.num_units),)
 
     def inside(self) -> tuple[PyTree, ...]:
         return (self.couplings,)
 
-    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+    def unary(self) -> Arrays:
         return (self.bias,)
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "_ _"], ...],
-        unary: tuple[Float[Array, "... _"], ...],
-    ) -> "BoltzmannMachine":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "BoltzmannMachine":
         return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (*parameters, *unary))
 
     def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
         return values[0]
-
-    def _states(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
-        return states("x", x, self.num_units, self.couplings.dtype)
 
 
 BoltzmannMachine.__init__.__doc__ = """**Arguments:**

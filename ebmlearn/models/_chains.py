@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Int, Num, PRNGKeyArray, PyTree
 from .. import _checks
 from ..units import AbstractUnits
 from ._base import AbstractPlainModel
-from ._names import by_layer
 from ._observed import masked, Masks, named_types, rows_by_group, Told
+from ._variables import by_layer
 
 
 _ARRAYS = (jax.Array, np.ndarray)

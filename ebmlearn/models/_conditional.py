@@ -6,12 +6,11 @@ from typing import Any, TYPE_CHECKING, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._sentinels import EXCLUDED
 from ..factors import AbstractFactor
 from ._observed import Masks, Told
-from ._statistics import Statistics
 
 
 if TYPE_CHECKING:
@@ -21,6 +20,25 @@ Result = TypeVar("Result")
 # How many numbers the statistics of the configurations are that are treated at once.
 _AT_ONCE = 2**26
 States = Sequence[Float[Array, "rows _"]]
+
+
+class Statistics(eqx.Module):
+    """Expected statistics of a batch, as learners need them.
+
+    - `units`: the means of all units, for each instance, by name.
+    - `pairwise`: the means of the products of units that are joined, averaged over the batch.
+    - `squares`: for each layer the means of what its units' own energy is linear in ($x^2$ of real
+      units), for each instance; None for layers without such an energy.
+
+    They are the gradient of `log_partition`. Units over which an inference maximises are 0 or 1.
+    """
+
+    units: PyTree
+    pairwise: PyTree
+    squares: tuple[Float[Array, "..."] | None, ...]
+    converged: Bool[Array, "*batch"]
+    iterations: Int[Array, "*batch"]
+    residual: Float[Array, "*batch"]
 
 
 def is_independent(model: "AbstractPlainModel", groups: Iterable[int]) -> bool:

@@ -5,15 +5,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
+from jaxtyping import Array, DTypeLike, Float, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
 from ..factors import AbstractFactor, Dense
-from ..units import AbstractUnits
 from ..units._binary import binary
-from ._arrays import gaussian, instancewise, states
-from ._base import AbstractPlainModel
+from ._arrays import gaussian, states
+from ._base import AbstractPlainModel, Arrays, energy_of, field_of, from_spins, Kinds, to_spins
 from ._rbm import RBM
 
 
@@ -114,14 +113,7 @@ class DBM(AbstractPlainModel):
         - `weights`: the $J_k$, shaped as those of the model.
         - `biases`: the $f_k$, likewise.
         """
-        spins = cls(weights, biases)
-        return cls(
-            tuple(4 * w for w in spins.weights),
-            tuple(
-                2 * (f - jnp.broadcast_to(total, f.shape))
-                for f, total in zip(spins.biases, spins._weight_sums(), strict=True)
-            ),
-        )
+        return from_spins(cls(weights, biases))
 
     def to_spins(
         self,
@@ -129,11 +121,8 @@ class DBM(AbstractPlainModel):
         """The couplings and the fields of the same distribution on spins ±1, as
         `DBM.from_spins` takes them.
         """
-        fields = tuple(
-            b / 2 + jnp.broadcast_to(total, b.shape) / 4
-            for b, total in zip(self.biases, self._weight_sums(), strict=True)
-        )
-        return tuple(w / 4 for w in self.weights), fields
+        spins = to_spins(self)
+        return spins.weights, spins.biases
 
     def to_rbm(self) -> RBM:
         """Converts the model to an RBM. With two hidden layers, `[v, h2]` are its visible units and
@@ -166,16 +155,7 @@ class DBM(AbstractPlainModel):
         hidden: Sequence[Shaped[AnyArray, "*#batch _"]],
     ) -> Float[Array, "*batch"]:
         """The energy of configurations; `hidden` is a tuple from the lowest layer up."""
-        layers = self._layers(visible, hidden)
-
-        @instancewise
-        def energy(*args):
-            x, b = args[: len(layers)], args[len(layers) :]
-            pairs = zip(x[:-1], self.weights, x[1:], strict=True)
-            out = sum(low @ w @ high for low, w, high in pairs)
-            return -(out + sum(xk @ bk for xk, bk in zip(x, b, strict=True)))
-
-        return energy(*layers, *self.biases)
+        return energy_of(self, *self._layers(visible, hidden))
 
     def layer_given(
         self,
@@ -188,19 +168,7 @@ class DBM(AbstractPlainModel):
         """
         if not 0 <= layer < len(self.biases):
             raise ValueError(f"`layer` must lie in [0, {len(self.biases) - 1}], got {layer}.")
-        layers = self._layers(visible, hidden)
-
-        @instancewise
-        def conditional(bias, below, above):
-            field = bias
-            if layer:
-                field = field + below @ self.weights[layer - 1]
-            if layer < len(self.weights):
-                field = field + self.weights[layer] @ above
-            return jax.nn.sigmoid(field)
-
-        below, above = layers[max(layer - 1, 0)], layers[min(layer + 1, len(layers) - 1)]
-        return conditional(self.biases[layer], below, above)
+        return jax.nn.sigmoid(field_of(self, layer, *self._layers(visible, hidden)))
 
     def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
         ends = zip(self.names[:-1], self.names[1:], self.weights, strict=True)
@@ -211,29 +179,14 @@ class DBM(AbstractPlainModel):
         return "visible", *(f"hidden_{k}" for k in range(1, len(self.biases)))
 
     @property
-    def layers(self) -> tuple[AbstractUnits, ...]:
+    def layers(self) -> Kinds:
         return tuple(binary(bias.shape[-1]) for bias in self.biases)
 
-    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+    def unary(self) -> Arrays:
         return self.biases
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "_ _"], ...],
-        unary: tuple[Float[Array, "... _"], ...],
-    ) -> "DBM":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "DBM":
         return eqx.tree_at(lambda m: (m.weights, m.biases), self, (parameters, unary))
-
-    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
-        return tuple(values)
-
-    def _weight_sums(self) -> list[Float[Array, " _"]]:
-        """The sum of all weights at each unit, a layer at a time."""
-        dtype = self.weights[0].dtype
-        below = [jnp.zeros(self.num_visible, dtype)] + [w.sum(0) for w in self.weights]
-        above = [w.sum(1) for w in self.weights] + [jnp.zeros(self.num_hidden[-1], dtype)]
-        return [low + high for low, high in zip(below, above, strict=True)]
 
     def _layers(self, visible: Any, hidden: Any) -> list[Float[Array, "..."]]:
         if not isinstance(hidden, (tuple, list)) or len(hidden) != len(self.weights):

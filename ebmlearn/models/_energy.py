@@ -11,9 +11,9 @@ from .. import _checks
 from .._types import AnyArray
 from ..factors import AbstractFactor, Function
 from ..units import AbstractUnits
-from ._base import AbstractPlainModel
-from ._names import by_layer, check_names
+from ._base import AbstractPlainModel, Arrays, Kinds
 from ._turns import AbstractTurns, taken, unless_held
+from ._variables import by_layer, check_names
 
 
 class EnergyModel(AbstractPlainModel):
@@ -139,7 +139,7 @@ class EnergyModel(AbstractPlainModel):
         return self.layer_names
 
     @property
-    def layers(self) -> tuple[AbstractUnits, ...]:
+    def layers(self) -> Kinds:
         return self.units_of
 
     @property
@@ -156,7 +156,7 @@ class EnergyModel(AbstractPlainModel):
         units = len(self.variables.counts)
         return _OneByOne(self, np.arange(units, dtype=np.int32)[:, None])
 
-    def unary(self) -> tuple[Float[Array, " _"], ...]:
+    def unary(self) -> Arrays:
         """Zeros: all is in the energy."""
         return tuple(jnp.zeros(units.width, self.dtype) for units in self.layers)
 
@@ -164,19 +164,11 @@ class EnergyModel(AbstractPlainModel):
         """The energy itself."""
         return (Function(_Inside(self), self.names),)
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "..."], ...],
-        unary: tuple[Float[Array, " _"], ...],
-    ) -> "EnergyModel":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "EnergyModel":
         inexact = eqx.filter(self.parameters, eqx.is_inexact_array)
         own = jax.tree.unflatten(jax.tree.structure(inexact), parameters)
         model = eqx.tree_at(lambda m: m.parameters, self, eqx.combine(own, self.parameters))
         return model._biased(unary, jnp.ones((), self.dtype))
-
-    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
-        return tuple(values)
 
     def trained(self) -> "EnergyModel":
         """True in the place of each array of floating-point numbers."""

@@ -9,7 +9,7 @@ from .. import _checks
 from .._types import AnyArray
 from ..factors import AbstractFactor, inner
 from ..units import AbstractUnits
-from ._base import AbstractPlainModel
+from ._base import AbstractPlainModel, Arrays, Kinds
 from ._grouped import AbstractGrouped, where_there
 from ._listed import stacks_of
 from ._turns import AbstractTurns, Alone, in_order
@@ -117,7 +117,7 @@ class FactorModel(AbstractGrouped, AbstractPlainModel):
         return self.group_names
 
     @property
-    def layers(self) -> tuple[AbstractUnits, ...]:
+    def layers(self) -> Kinds:
         """The units of each group."""
         return self.units_of
 
@@ -130,17 +130,12 @@ class FactorModel(AbstractGrouped, AbstractPlainModel):
         """What joins the groups."""
         return self.parts
 
-    def unary(self) -> tuple[Float[Array, " _"], ...]:
+    def unary(self) -> Arrays:
         """The biases."""
         pairs = zip(self.units_of, self.biases, strict=True)
         return tuple(where_there(units, bias) for units, bias in pairs)
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "..."], ...],
-        unary: tuple[Float[Array, " _"], ...],
-    ) -> "FactorModel":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "FactorModel":
         found = iter(parameters)
         parts = tuple(
             eqx.tree_at(lambda f: f.parameters, factor, tuple(next(found) for _ in own))

@@ -2,18 +2,18 @@ import math
 from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
 from ..factors import AbstractFactor, Dense
-from ..units import AbstractUnits, Gaussian
+from ..units import Gaussian
 from ..units._binary import binary
-from ._arrays import gaussian, instancewise, parameter, states
-from ._base import AbstractPlainModel
+from ._arrays import check_layers, gaussian, parameter, states
+from ._base import AbstractPlainModel, Arrays, field_of, Kinds
 from ._boltzmann import BoltzmannMachine
+from ._rbm import RBM
 
 
 class GaussianRBM(AbstractPlainModel):
@@ -47,15 +47,9 @@ class GaussianRBM(AbstractPlainModel):
     )
 
     def __check_init__(self):
-        _checks.rank("weights", self.weights, 2, "[visible, hidden]")
-        visible, hidden = self.weights.shape
-        rows = "as `weights` has rows"
-        _checks.trailing("visible_bias", self.visible_bias, (visible,), rows)
-        _checks.trailing("hidden_bias", self.hidden_bias, (hidden,), "as `weights` has columns")
-        _checks.exact_shape("log_sigma", self.log_sigma, (visible,), rows)
-        _checks.broadcastable(
-            visible_bias=self.visible_bias.shape[:-1], hidden_bias=self.hidden_bias.shape[:-1]
-        )
+        check_layers(self.weights, self.visible_bias, self.hidden_bias)
+        rows = self.weights.shape[:1]
+        _checks.exact_shape("log_sigma", self.log_sigma, rows, "as `weights` has rows")
         _checks.one_dtype(**vars(self))
         _checks.finite(**vars(self))
 
@@ -104,37 +98,19 @@ class GaussianRBM(AbstractPlainModel):
         hidden: Shaped[AnyArray, "*#batch hidden"],
     ) -> Float[Array, "*batch"]:
         """The energy $E(v, h)$ of configurations; leading axes broadcast."""
-
-        @instancewise
-        def energy(visible, hidden, visible_bias, hidden_bias):
-            apart = ((visible - visible_bias) / self.sigma) ** 2
-            pairs = (visible / self.sigma) @ self.weights @ hidden
-            return apart.sum() / 2 - pairs - hidden @ hidden_bias
-
-        v, h = self._visible(visible), self._hidden(hidden)
-        return energy(v, h, self.visible_bias, self.hidden_bias)
+        energy = self._binary().energy(visible, hidden)
+        return energy + jnp.broadcast_to(self._apart(visible), energy.shape)
 
     def free_energy(self, visible: Shaped[AnyArray, "*#batch visible"]) -> Float[Array, "*batch"]:
         """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$."""
-
-        @instancewise
-        def free_energy(visible, visible_bias, hidden_bias):
-            apart = ((visible - visible_bias) / self.sigma) ** 2
-            fields = (visible / self.sigma) @ self.weights + hidden_bias
-            return apart.sum() / 2 - jax.nn.softplus(fields).sum()
-
-        return free_energy(self._visible(visible), self.visible_bias, self.hidden_bias)
+        energy = self._binary().free_energy(visible)
+        return energy + jnp.broadcast_to(self._apart(visible), energy.shape)
 
     def hidden_given(
         self, visible: Shaped[AnyArray, "*#batch visible"]
     ) -> Float[Array, "*batch hidden"]:
         """$p(h_j = 1 \\mid v)$ for every hidden unit."""
-
-        @instancewise
-        def conditional(visible, hidden_bias):
-            return jax.nn.sigmoid((visible / self.sigma) @ self.weights + hidden_bias)
-
-        return conditional(self._visible(visible), self.hidden_bias)
+        return self._binary().hidden_given(visible)
 
     def visible_given(
         self, hidden: Shaped[AnyArray, "*#batch hidden"]
@@ -142,12 +118,7 @@ class GaussianRBM(AbstractPlainModel):
         """The mean of every visible unit given the hidden ones, $b + \\sigma W h$; its standard
         deviation is `sigma`.
         """
-
-        @instancewise
-        def conditional(hidden, visible_bias):
-            return self.sigma * (self.weights @ hidden) + visible_bias
-
-        return conditional(self._hidden(hidden), self.visible_bias)
+        return self.layers[0].mean(field_of(self, 0, None, hidden))
 
     def hidden_marginal(self) -> BoltzmannMachine:
         """The hidden units alone, the visible ones integrated out: a Boltzmann machine with
@@ -183,7 +154,7 @@ class GaussianRBM(AbstractPlainModel):
     def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
         return (Dense("visible", "hidden", self.weights / self.sigma[:, None]),)
 
-    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+    def unary(self) -> Arrays:
         """What is linear in each unit: $b / \\sigma^2$ and $c$."""
         precision = jnp.broadcast_to(jnp.exp(-2 * self.log_sigma), self.visible_bias.shape)
         return self.visible_bias * precision, self.hidden_bias
@@ -193,16 +164,11 @@ class GaussianRBM(AbstractPlainModel):
         return "visible", "hidden"
 
     @property
-    def layers(self) -> tuple[AbstractUnits, ...]:
+    def layers(self) -> Kinds:
         visible = Gaussian(self.num_visible, self.log_sigma, self.visible_bias)
         return visible, binary(self.num_hidden)
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "_ _"], ...],
-        unary: tuple[Float[Array, "... _"], ...],
-    ) -> "GaussianRBM":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "GaussianRBM":
         log_sigma = layers[0].log_scale  # pyright: ignore
         visible, hidden = unary
         variance = jnp.broadcast_to(jnp.exp(2 * log_sigma), visible.shape)
@@ -215,11 +181,17 @@ class GaussianRBM(AbstractPlainModel):
     def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
         return values[0]
 
-    def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
-        return states("visible", x, self.num_visible, self.weights.dtype)
+    def _binary(self) -> RBM:
+        """The model without the energy of its visible units alone, as a function."""
+        weights = self.weights / self.sigma[:, None]
+        return RBM(weights, jnp.zeros_like(self.visible_bias), self.hidden_bias)
 
-    def _hidden(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
-        return states("hidden", x, self.num_hidden, self.weights.dtype)
+    def _apart(self, visible: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
+        """The energy of the visible units alone."""
+        v = states("visible", visible, self.num_visible, self.dtype)
+        shape = jnp.broadcast_shapes(v.shape, self.visible_bias.shape)
+        v, b, sigma = (jnp.broadcast_to(x, shape) for x in (v, self.visible_bias, self.sigma))
+        return (((v - b) / sigma) ** 2).sum(-1) / 2
 
 
 GaussianRBM.__init__.__doc__ = """**Arguments:**

@@ -12,11 +12,10 @@ from .. import _checks
 from .._sentinels import EXCLUDED
 from .._types import AnyArray, Key
 from ..factors import Lattice, OFFSETS
-from ..units import AbstractUnits, Categorical
+from ..units import Categorical
 from ._arrays import gaussian
-from ._base import AbstractPlainModel
+from ._base import AbstractPlainModel, Arrays, Kinds, refuse
 from ._grouped import AbstractGrouped
-from ._require import refuse
 from ._turns import AbstractTurns, by_colour, excludes, put, taken, unless_held
 from ._variables import Groups
 
@@ -227,7 +226,7 @@ class GridMRF(AbstractGrouped, AbstractPlainModel):
         tables = (self.down, *self.channel_tables)
         return tuple(Categorical(math.prod(self.shape), x.shape[-1]) for x in tables)
 
-    def unary(self) -> tuple[Float[Array, " _"], ...]:
+    def unary(self) -> Arrays:
         """The bias of all pixels alike, and none of channels."""
         bias = jnp.tile(self.bias, math.prod(self.shape))
         return bias, *(jnp.zeros(units.width, bias.dtype) for units in self.layers[1:])
@@ -239,12 +238,7 @@ class GridMRF(AbstractGrouped, AbstractPlainModel):
         seen = zip(self.channels, self.channel_tables, strict=True)
         return (*near, *(Lattice(_STATE, name, x, self.shape, (0, 0)) for name, x in seen))
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "..."], ...],
-        unary: tuple[Float[Array, " _"], ...],
-    ) -> "GridMRF":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "GridMRF":
         """The bias is that of the first pixel."""
         bias = unary[0][: self.bias.shape[0]]
         return eqx.tree_at(lambda m: (*m.log_potentials, m.bias), self, (*parameters, bias))

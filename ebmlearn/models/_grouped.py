@@ -11,9 +11,9 @@ from .. import _checks
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray, Batch
 from ..units import AbstractUnits
+from ._base import refuse
 from ._energy import EnergyModel
 from ._observed import rows_by_group
-from ._require import refuse
 
 
 class AbstractGrouped(eqx.Module):

@@ -12,10 +12,10 @@ from .._types import AnyArray, Key
 from ..factors import AbstractFactor, Dense
 from ..units import AbstractUnits
 from ._arrays import gaussian, symmetrised
-from ._base import AbstractPlainModel, parameters_of
+from ._base import AbstractPlainModel, Arrays, Kinds, parameters_of
 from ._conditional import complete_energies, is_closed
-from ._names import by_layer, check_names
 from ._observed import seen_states
+from ._variables import by_layer, check_names
 
 
 class LayeredModel(AbstractPlainModel):
@@ -131,7 +131,7 @@ class LayeredModel(AbstractPlainModel):
         return self.layer_names
 
     @property
-    def layers(self) -> tuple[AbstractUnits, ...]:
+    def layers(self) -> Kinds:
         return self.units_of
 
     def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
@@ -145,20 +145,12 @@ class LayeredModel(AbstractPlainModel):
         pairs = zip(self.joined, self.weights, strict=True)
         return tuple(w for (first, second), w in pairs if first == second)
 
-    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+    def unary(self) -> Arrays:
         return self.biases
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "_ _"], ...],
-        unary: tuple[Float[Array, "... _"], ...],
-    ) -> "LayeredModel":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "LayeredModel":
         parts = (layers, parameters, unary)
         return eqx.tree_at(lambda m: (m.units_of, m.weights, m.biases), self, parts)
-
-    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
-        return tuple(values)
 
     def energy(self, states: PyTree) -> Float[Array, " rows"]:
         """The energy of configurations, named as samples are: `[rows, size]` for each layer."""

@@ -9,9 +9,9 @@ from jaxtyping import Array, Bool, DTypeLike, Float, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray, Key
 from ..factors import AbstractFactor, Dense
-from ..units import AbstractUnits, Nonnegative, TruncatedNormal
-from ._arrays import gaussian, instancewise, states, symmetrised
-from ._base import AbstractPlainModel
+from ..units import Nonnegative, TruncatedNormal
+from ._arrays import gaussian, symmetrised
+from ._base import AbstractPlainModel, Arrays, energy_of, field_of, Kinds
 from ._copositive import copositivity
 
 
@@ -165,24 +165,15 @@ class NNBM(AbstractPlainModel):
 
     def energy(self, x: Shaped[AnyArray, "*batch n"]) -> Float[Array, "*batch"]:
         """The energy $E(x)$ of nonnegative configurations; any leading axes."""
-
-        @instancewise
-        def energy(x):
-            return x @ self.couplings @ x / 2 - x @ self.bias
-
-        return energy(states("x", x, self.num_units, self.couplings.dtype))
+        return energy_of(self, x)
 
     def unit_given(self, x: Shaped[AnyArray, "*batch n"]) -> TruncatedNormal:
         """$p(x_i \\mid x_j, j \\ne i)$ for every unit: a normal distribution of location
         $(b_i - \\sum_{j \\ne i} W_{ij} x_j) / W_{ii}$ and scale $W_{ii}^{-1/2}$, cut off below 0.
         """
-
-        @instancewise
-        def location(x):
-            return (self.bias - self.off_diagonal @ x) / self.diagonal
-
-        where = location(states("x", x, self.num_units, self.couplings.dtype))
-        return TruncatedNormal(where, jnp.broadcast_to(self.diagonal**-0.5, where.shape))
+        field = field_of(self, 0, x)
+        diagonal = jnp.broadcast_to(self.diagonal, field.shape)
+        return TruncatedNormal(field / diagonal, diagonal**-0.5)
 
     def project(self) -> "NNBM":
         """The model with its couplings made symmetric, zero between units that are not joined, and
@@ -206,7 +197,7 @@ class NNBM(AbstractPlainModel):
         return ("x",)
 
     @property
-    def layers(self) -> tuple[AbstractUnits, ...]:
+    def layers(self) -> Kinds:
         return (Nonnegative(self.num_units, self.diagonal),)
 
     def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
@@ -215,15 +206,10 @@ class NNBM(AbstractPlainModel):
     def inside(self) -> tuple[PyTree, ...]:
         return (self.couplings,)
 
-    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+    def unary(self) -> Arrays:
         return (self.bias,)
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "_ _"], ...],
-        unary: tuple[Float[Array, "... _"], ...],
-    ) -> "NNBM":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "NNBM":
         couplings = jnp.diag(layers[0].precision) - parameters[0]  # pyright: ignore
         return eqx.tree_at(lambda m: (m.couplings, m.bias), self, (couplings, *unary))
 

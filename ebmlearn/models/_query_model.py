@@ -9,10 +9,9 @@ from jaxtyping import Array, Float, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence as Told, Observed
-from ._base import AbstractModel, AbstractPlainModel
+from ._base import AbstractModel, AbstractPlainModel, refuse, scaled, shifted
 from ._observed import asked_rows
 from ._problem import AbstractProblem, Evidence, Held, Place, Problem
-from ._require import refuse
 
 
 # How far evidence moves log-odds: of 0 and of 1, one number for both, or not at all.
@@ -268,21 +267,14 @@ def centred_form(model: AbstractPlainModel) -> AbstractPlainModel:
     """The parameters for units ±1, in a model of the same class, if its units are binary."""
     if model.kind != "binary":
         return model
-    offsets = [jnp.full_like(bias, -0.5) for bias in model.unary()]
-    return _times_weights(model.uncentred(offsets), 0.5)
+    return scaled(shifted(model, -0.5), 0.5, 1.0)
 
 
 def plain_form(model: AbstractPlainModel) -> AbstractPlainModel:
     """The reverse of `centred_form`."""
     if model.kind != "binary":
         return model
-    plain = _times_weights(model, 2.0)
-    return plain.uncentred([jnp.full_like(b, 0.5) for b in plain.unary()])
-
-
-def _times_weights(model: AbstractPlainModel, factor: float) -> AbstractPlainModel:
-    """The model with its matrices times a number."""
-    return jax.tree.map(lambda x: x * jnp.asarray(factor, x.dtype) if x.ndim == 2 else x, model)
+    return shifted(scaled(model, 2.0, 1.0), 0.5)
 
 
 def num_asked(model: AbstractModel) -> int:

@@ -9,13 +9,22 @@ from jaxtyping import Array, DTypeLike, Float, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Key, Observed
 from ..factors import AbstractFactor, Dense
-from ..units import AbstractUnits
 from ..units._binary import binary
-from ._arrays import gaussian, instancewise, parameter, states
-from ._base import AbstractModel, AbstractPlainModel, matrices_of
-from ._names import Layers
+from ._arrays import check_layers, gaussian, parameter, states
+from ._base import (
+    AbstractModel,
+    AbstractPlainModel,
+    Arrays,
+    energy_of,
+    field_of,
+    from_spins,
+    Kinds,
+    matrices_of,
+    refuse,
+    to_spins,
+)
 from ._observed import rows_of
-from ._require import refuse
+from ._variables import Layers
 
 
 class RBM(AbstractPlainModel):
@@ -38,13 +47,7 @@ class RBM(AbstractPlainModel):
     hidden_bias: Float[Array, "*#batch hidden"] = eqx.field(converter=parameter("hidden_bias"))
 
     def __check_init__(self):
-        _checks.rank("weights", self.weights, 2, "[visible, hidden]")
-        visible, hidden = self.weights.shape
-        _checks.trailing("visible_bias", self.visible_bias, (visible,), "as `weights` has rows")
-        _checks.trailing("hidden_bias", self.hidden_bias, (hidden,), "as `weights` has columns")
-        _checks.broadcastable(
-            visible_bias=self.visible_bias.shape[:-1], hidden_bias=self.hidden_bias.shape[:-1]
-        )
+        check_layers(self.weights, self.visible_bias, self.hidden_bias)
         _checks.one_dtype(**vars(self))
         _checks.finite(**vars(self))
 
@@ -95,11 +98,7 @@ class RBM(AbstractPlainModel):
         _checks.trailing("visible_field", visible_field, (rows,), "as `couplings` has rows")
         _checks.trailing("hidden_field", hidden_field, (columns,), "as `couplings` has columns")
         _checks.finite(couplings=couplings, visible_field=visible_field, hidden_field=hidden_field)
-        return cls(
-            4 * couplings,
-            2 * (visible_field - jnp.broadcast_to(couplings.sum(1), visible_field.shape)),
-            2 * (hidden_field - jnp.broadcast_to(couplings.sum(0), hidden_field.shape)),
-        )
+        return from_spins(cls(couplings, visible_field, hidden_field))
 
     def to_spins(
         self,
@@ -111,13 +110,8 @@ class RBM(AbstractPlainModel):
         """The couplings and the fields of the same distribution on spins ±1, as
         `RBM.from_spins` takes them.
         """
-        visible = jnp.broadcast_to(self.weights.sum(1), self.visible_bias.shape)
-        hidden = jnp.broadcast_to(self.weights.sum(0), self.hidden_bias.shape)
-        return (
-            self.weights / 4,
-            self.visible_bias / 2 + visible / 4,
-            self.hidden_bias / 2 + hidden / 4,
-        )
+        spins = to_spins(self)
+        return spins.weights, spins.visible_bias, spins.hidden_bias
 
     @property
     def num_visible(self) -> int:
@@ -133,46 +127,23 @@ class RBM(AbstractPlainModel):
         hidden: Shaped[AnyArray, "*#batch hidden"],
     ) -> Float[Array, "*batch"]:
         """The energy $E(v, h)$ of configurations; leading axes broadcast."""
-
-        @instancewise
-        def energy(visible, hidden, visible_bias, hidden_bias):
-            pairs = visible @ self.weights @ hidden
-            return -pairs - visible @ visible_bias - hidden @ hidden_bias
-
-        v, h = self._visible(visible), self._hidden(hidden)
-        return energy(v, h, self.visible_bias, self.hidden_bias)
+        return energy_of(self, visible, hidden)
 
     def free_energy(self, visible: Shaped[AnyArray, "*#batch visible"]) -> Float[Array, "*batch"]:
         """$F(v) = -\\log \\sum_h e^{-E(v, h)}$, so that $p(v) \\propto e^{-F(v)}$ (eq. (4))."""
-
-        @instancewise
-        def free_energy(visible, visible_bias, hidden_bias):
-            fields = visible @ self.weights + hidden_bias
-            return -(visible @ visible_bias) - jax.nn.softplus(fields).sum()
-
-        return free_energy(self._visible(visible), self.visible_bias, self.hidden_bias)
+        return energy_of(self, visible, None)
 
     def hidden_given(
         self, visible: Shaped[AnyArray, "*#batch visible"]
     ) -> Float[Array, "*batch hidden"]:
         """$p(h_j = 1 \\mid v)$ for every hidden unit (eq. (3))."""
-
-        @instancewise
-        def conditional(visible, hidden_bias):
-            return jax.nn.sigmoid(visible @ self.weights + hidden_bias)
-
-        return conditional(self._visible(visible), self.hidden_bias)
+        return jax.nn.sigmoid(field_of(self, 1, visible, None))
 
     def visible_given(
         self, hidden: Shaped[AnyArray, "*#batch hidden"]
     ) -> Float[Array, "*batch visible"]:
         """$p(v_i = 1 \\mid h)$ for every visible unit (eq. (3))."""
-
-        @instancewise
-        def conditional(hidden, visible_bias):
-            return jax.nn.sigmoid(self.weights @ hidden + visible_bias)
-
-        return conditional(self._hidden(hidden), self.visible_bias)
+        return jax.nn.sigmoid(field_of(self, 0, None, hidden))
 
     def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
         return (Dense("visible", "hidden", self.weights),)
@@ -182,29 +153,18 @@ class RBM(AbstractPlainModel):
         return "visible", "hidden"
 
     @property
-    def layers(self) -> tuple[AbstractUnits, ...]:
+    def layers(self) -> Kinds:
         return binary(self.num_visible), binary(self.num_hidden)
 
-    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+    def unary(self) -> Arrays:
         return self.visible_bias, self.hidden_bias
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "_ _"], ...],
-        unary: tuple[Float[Array, "... _"], ...],
-    ) -> "RBM":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "RBM":
         parts = (*parameters, *unary)
         return eqx.tree_at(lambda m: (m.weights, m.visible_bias, m.hidden_bias), self, parts)
 
     def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
         return values[0]
-
-    def _visible(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
-        return states("visible", x, self.num_visible, self.weights.dtype)
-
-    def _hidden(self, x: Shaped[AnyArray, "..."]) -> Float[Array, "..."]:
-        return states("hidden", x, self.num_hidden, self.weights.dtype)
 
 
 RBM.__init__.__doc__ = """**Arguments:**

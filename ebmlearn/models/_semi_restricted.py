@@ -8,11 +8,10 @@ from jaxtyping import Array, DTypeLike, Float, Int, PyTree, Shaped
 from .. import _checks
 from .._types import AnyArray, Key
 from ..factors import AbstractFactor, Dense
-from ..units import AbstractUnits, Categorical
+from ..units import Categorical
 from ..units._binary import binary
-from ._arrays import gaussian, instancewise, optional, parameter, states, symmetrised
-from ._base import AbstractPlainModel
-from ._rbm import RBM
+from ._arrays import check_layers, gaussian, optional, parameter, symmetrised
+from ._base import AbstractPlainModel, Arrays, energy_of, field_of, from_spins, Kinds, to_spins
 
 
 class SemiRestrictedBM(AbstractPlainModel):
@@ -41,18 +40,13 @@ class SemiRestrictedBM(AbstractPlainModel):
         if (self.label_weights is None) != (self.label_bias is None):
             missing = "label_weights" if self.label_weights is None else "label_bias"
             raise ValueError(f"`label_weights` and `label_bias` go together, got no `{missing}`.")
-        _checks.rank("weights", self.weights, 2, "[visible, hidden]")
+        check_layers(self.weights, self.visible_bias, self.hidden_bias)
         visible, hidden = self.weights.shape
         parameters = {name: x for name, x in vars(self).items() if x is not None}
         _checks.finite(**parameters)
         _checks.symmetric("couplings", self.couplings)
-        rows = "as `weights` has rows"
-        _checks.exact_shape("couplings", self.couplings, (visible, visible), rows)
-        _checks.trailing("visible_bias", self.visible_bias, (visible,), rows)
-        _checks.trailing("hidden_bias", self.hidden_bias, (hidden,), "as `weights` has columns")
-        _checks.broadcastable(
-            visible_bias=self.visible_bias.shape[:-1], hidden_bias=self.hidden_bias.shape[:-1]
-        )
+        shape = (visible, visible)
+        _checks.exact_shape("couplings", self.couplings, shape, "as `weights` has rows")
         if self.label_weights is not None and self.label_bias is not None:
             _checks.rank("label_weights", self.label_weights, 2, "[labels, hidden]")
             labels = self.label_weights.shape[0]
@@ -113,14 +107,7 @@ class SemiRestrictedBM(AbstractPlainModel):
         - `couplings`: $K$, of shape `[visible, visible]`, symmetric, zero on the diagonal.
         - `visible_bias`, `hidden_bias`: $f$ and $g$.
         """
-        spins = cls(weights, couplings, visible_bias, hidden_bias)
-        visible, hidden = spins._weight_sums()
-        return cls(
-            4 * spins.weights,
-            4 * spins.couplings,
-            2 * (spins.visible_bias - visible),
-            2 * (spins.hidden_bias - hidden),
-        )
+        return from_spins(cls(weights, couplings, visible_bias, hidden_bias))
 
     def to_spins(
         self,
@@ -137,13 +124,8 @@ class SemiRestrictedBM(AbstractPlainModel):
             raise ValueError(
                 f"`to_spins` needs a model without label units, got {self.num_labels} of them."
             )
-        visible, hidden = self._weight_sums()
-        return (
-            self.weights / 4,
-            symmetrised(self.couplings) / 4,
-            self.visible_bias / 2 + visible / 4,
-            self.hidden_bias / 2 + hidden / 4,
-        )
+        spins = to_spins(self)
+        return spins.weights, spins.couplings, spins.visible_bias, spins.hidden_bias
 
     @property
     def num_visible(self) -> int:
@@ -166,9 +148,7 @@ class SemiRestrictedBM(AbstractPlainModel):
         """The energy $E(v, h)$ or $E(v, h, y)$ of configurations; leading axes broadcast. `label`
         is the number of the label unit that is 1.
         """
-        energy = self._rbm(label).energy(visible, hidden)
-        energy = energy - jnp.broadcast_to(self._lateral(visible), energy.shape)
-        return energy - jnp.broadcast_to(self._own(label), energy.shape)
+        return energy_of(self, *self._parts(visible, hidden, label))
 
     def free_energy(
         self,
@@ -180,9 +160,7 @@ class SemiRestrictedBM(AbstractPlainModel):
         """
         if label is None and self.num_labels:
             return -jax.nn.logsumexp(self._label_scores(visible), axis=-1)
-        energy = self._rbm(label).free_energy(visible)
-        energy = energy - jnp.broadcast_to(self._lateral(visible), energy.shape)
-        return energy - jnp.broadcast_to(self._own(label), energy.shape)
+        return energy_of(self, *self._parts(visible, None, label))
 
     def label_given(
         self, visible: Shaped[AnyArray, "*#batch visible"]
@@ -198,7 +176,7 @@ class SemiRestrictedBM(AbstractPlainModel):
         label: Int[AnyArray, "*#batch"] | int | None = None,
     ) -> Float[Array, "*batch hidden"]:
         """$p(h_j = 1 \\mid v)$, or given a label too, for every hidden unit."""
-        return self._rbm(label).hidden_given(visible)
+        return jax.nn.sigmoid(field_of(self, 1, *self._parts(visible, None, label)))
 
     def visible_given(
         self,
@@ -206,16 +184,8 @@ class SemiRestrictedBM(AbstractPlainModel):
         hidden: Shaped[AnyArray, "*#batch hidden"],
     ) -> Float[Array, "*batch visible"]:
         """$p(v_i = 1 \\mid h, v_j, j \\ne i)$ for every visible unit."""
-
-        @instancewise
-        def conditional(visible, hidden, visible_bias):
-            lateral = symmetrised(self.couplings) @ visible
-            return jax.nn.sigmoid(self.weights @ hidden + lateral + visible_bias)
-
-        dtype = self.weights.dtype
-        v = states("visible", visible, self.num_visible, dtype)
-        h = states("hidden", hidden, self.num_hidden, dtype)
-        return conditional(v, h, self.visible_bias)
+        labels = (None,) * (len(self.names) - 2)
+        return jax.nn.sigmoid(field_of(self, 0, visible, hidden, *labels))
 
     def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
         lateral = Dense("visible", "visible", symmetrised(self.couplings))
@@ -227,7 +197,7 @@ class SemiRestrictedBM(AbstractPlainModel):
     def inside(self) -> tuple[PyTree, ...]:
         return (self.couplings,)
 
-    def unary(self) -> tuple[Float[Array, "... _"], ...]:
+    def unary(self) -> Arrays:
         biases = self.visible_bias, self.hidden_bias
         return biases if self.label_bias is None else (*biases, self.label_bias)
 
@@ -236,16 +206,11 @@ class SemiRestrictedBM(AbstractPlainModel):
         return ("visible", "hidden", "label") if self.num_labels else ("visible", "hidden")
 
     @property
-    def layers(self) -> tuple[AbstractUnits, ...]:
+    def layers(self) -> Kinds:
         plain = binary(self.num_visible), binary(self.num_hidden)
         return (*plain, Categorical(1, self.num_labels)) if self.num_labels else plain
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "_ _"], ...],
-        unary: tuple[Float[Array, "... _"], ...],
-    ) -> "SemiRestrictedBM":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "SemiRestrictedBM":
         def parts(model: SemiRestrictedBM) -> Any:
             weights, biases = [model.weights, model.couplings], [model.visible_bias]
             biases.append(model.hidden_bias)
@@ -256,36 +221,16 @@ class SemiRestrictedBM(AbstractPlainModel):
 
         return eqx.tree_at(parts, self, [*parameters, *unary])
 
-    def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
-        return tuple(values)
-
-    def _weight_sums(self) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-        """The sum of all weights at each unit, shaped as the biases."""
-        visible = self.weights.sum(1) + symmetrised(self.couplings).sum(1)
-        return (
-            jnp.broadcast_to(visible, self.visible_bias.shape),
-            jnp.broadcast_to(self.weights.sum(0), self.hidden_bias.shape),
-        )
-
-    def _rbm(self, label: Any = None) -> RBM:
-        """The model without its lateral couplings, given a label if it has any."""
-        bias = self.hidden_bias
-        if self.label_weights is not None:
-            if label is None:
-                raise ValueError("`label` must be given for a model with label units, got None.")
-            _checks.labels("label", label, self.num_labels)
-            sent = self.label_weights[jnp.asarray(label)]
-            shape = jnp.broadcast_shapes(sent.shape, bias.shape)
-            bias = jnp.broadcast_to(bias, shape) + jnp.broadcast_to(sent, shape)
-        elif label is not None:
-            raise ValueError("`label` must be None for a model without label units, got one.")
-        return RBM(self.weights, self.visible_bias, bias)
-
-    def _own(self, label: Any) -> Float[Array, "..."]:
-        """What the biases of the label units take from the energy."""
-        if self.label_bias is None:
-            return jnp.zeros((), self.weights.dtype)
-        return self.label_bias[jnp.asarray(label)]
+    def _parts(self, visible: Any, hidden: Any, label: Any) -> tuple[Any, ...]:
+        """States of all groups, the label as one-hot numbers if there are labels."""
+        if not self.num_labels:
+            if label is not None:
+                raise ValueError("`label` must be None for a model without label units, got one.")
+            return visible, hidden
+        if label is None:
+            raise ValueError("`label` must be given for a model with label units, got None.")
+        _checks.labels("label", label, self.num_labels)
+        return visible, hidden, jax.nn.one_hot(label, self.num_labels, dtype=self.dtype)
 
     def _label_scores(
         self, visible: Shaped[AnyArray, "*#batch visible"]
@@ -293,11 +238,6 @@ class SemiRestrictedBM(AbstractPlainModel):
         """$-F(v, y)$ of every label."""
         scores = [-self.free_energy(visible, label) for label in range(self.num_labels)]
         return jnp.stack(scores, axis=-1)
-
-    def _lateral(self, visible: Shaped[AnyArray, "*batch visible"]) -> Float[Array, "*batch"]:
-        """What the lateral couplings take from the energy."""
-        v = states("visible", visible, self.num_visible, self.weights.dtype)
-        return ((v @ symmetrised(self.couplings)) * v).sum(-1) / 2
 
 
 SemiRestrictedBM.__init__.__doc__ = """**Arguments:**

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 from .. import _checks
 from .._types import AnyArray
 from ..factors import Tables
-from ..units import AbstractUnits, Categorical
+from ..units import Categorical
 from ..units._categorical import categorical
-from ._base import AbstractPlainModel
+from ._base import AbstractPlainModel, Arrays, Kinds
 from ._grouped import AbstractGrouped, where_there
 from ._problem import whole
 from ._turns import AbstractTurns, Alone, in_order
@@ -113,12 +113,7 @@ class TableModel(AbstractGrouped, AbstractPlainModel):
             for table, members in zip(self.log_potentials, self.members, strict=True)
         )
 
-    def remade(
-        self,
-        layers: tuple[AbstractUnits, ...],
-        parameters: tuple[Float[Array, "..."], ...],
-        unary: tuple[Float[Array, " _"], ...],
-    ) -> "TableModel":
+    def remade(self, layers: Kinds, parameters: Arrays, unary: Arrays) -> "TableModel":
         """The model with other tables; it has no biases."""
         return eqx.tree_at(lambda m: m.log_potentials, self, tuple(parameters))
 

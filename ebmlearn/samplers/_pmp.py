@@ -312,11 +312,12 @@ def perturbed(
     log_odds = [isinstance(units, Binary) for units in model.layers]
 
     def one(problem: Any) -> PyTree:
-        instance, noise, begin = problem
+        given, noise, begin = problem
+        instance = engine.posed(given)
         end, _, residual = settings.run(engine, instance, settings.rows(size), begin)
         states = engine.decode(engine.beliefs(end, instance))
         if model.turns is not None:
-            states = model.turns.mended(states, instance.clamp)
+            states = model.turns.mended(states, given.clamp)
         score = engine.score(states, instance)
         centre = [x.sum() / 2 for x, alone in zip(noise, log_odds, strict=True) if alone]
         info = PMPInfo(
