@@ -16,6 +16,20 @@ if programs.AS_USERS not in os.environ:
     os.environ[programs.UNOPTIMISED] = "1"
 
 
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run the tests that are marked slow, too")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what is slow, unless it is asked for: by `--all`, by `-m`, or by its name."""
+    named = any("::" in argument for argument in config.args)
+    if config.getoption("all") or config.getoption("markexpr") or named:
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
 def pytest_configure(config):
     """All workers, and the programs that they start, share what they compile for as long as the
     run, bytecode too where none is kept.
