@@ -1,5 +1,6 @@
 """A run on the host: one lane of `fit`, or the many lanes of `fit_many`."""
 
+import dataclasses
 import itertools
 import math
 import time
@@ -72,10 +73,9 @@ class Run:
         rows: Feed | Batches,
         keys: tuple[Keys, Keys],
         validation: Validation,
-        callbacks: Sequence[Callable[[EpochReport], Any]] = (),
     ):
-        self.training, self.rows, self.keys = training, rows, keys
-        self.validation, self.callbacks = validation, callbacks
+        self.training, self.rows, self.keys, self.validation = training, rows, keys, validation
+        self.callbacks: Sequence[Callable[[EpochReport], Any]] = ()
         lanes = tuple(Lane(Record(History({}, {}, {}))) for _ in range(state.step.size))
         # Replaced as a whole, so that Ctrl-C never finds a half-updated state.
         self.now = _Now(state, training.counted(state), lanes)
@@ -106,12 +106,15 @@ class Run:
         self.keeper = keeper
         if not resume and jax.process_index() == 0:
             keeper.clear()
-        found = keeper.newest(self.now.state, self.now.best) if resume else None
+        state, best, _ = self.now
+        found = keeper.newest({"state": state, "best": best}) if resume else None
         if found is not None:
-            state, best, history, facts = found
+            tree, facts = found
+            state, best, history = tree["state"], tree["best"], History(**tree["history"])
             # Earlier versions called it the form of messages.
             old = {"odds": True, "log-odds": False}.get(facts.pop("form", None))
-            self.training = self.training.compiled_for(facts.pop("moderate", old))
+            moderate = facts.pop("moderate", old)
+            self.training = dataclasses.replace(self.training, moderate=moderate)
             # Files of older versions do not have all facts.
             validated = int(max(history.validations["step"], default=0))
             facts = {"step": int(state.step), "validated": validated, **facts}
@@ -210,7 +213,7 @@ class Run:
         number = self.front.step - front.step
         if number < asked and self.active.any():
             # Parameters are no longer moderate: compiled for any from here on.
-            self.training = self.training.compiled_for(False)
+            self.training = dataclasses.replace(self.training, moderate=False)
         # Twice as many next time, up to half a second; the results do not depend on it.
         self.at_once = max(1, min(2 * number, int(SECONDS * number / max(taken, 1e-9))))
         if number:
@@ -271,7 +274,8 @@ class Run:
             return
         state, best, (lane,) = self._judged()
         facts = {**lane.facts, "moderate": self.training.moderate}
-        self.keeper.write(lane.step, state, best, self.training.free(best), lane.history, facts)
+        tree = {"state": state, "best": best, "history": lane.history._asdict()}
+        self.keeper.write(tree, self.training.free(best), facts)
         self.saved = self.front
 
     def _fitted(self) -> list[Fitted]:

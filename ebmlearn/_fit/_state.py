@@ -72,6 +72,7 @@ class Training(eqx.Module):
     average: Float[AnyArray, ""] | None
     sharding: Any = eqx.field(static=True)
     many: bool = eqx.field(static=True)
+    # Whether it is compiled for moderate parameters, or for any; None if that is the same.
     moderate: bool | None = eqx.field(static=True, default=None)
     update: Program | None = None
 
@@ -105,10 +106,6 @@ class Training(eqx.Module):
         if not sends_messages(tree):
             return None
         return self.each(lambda own: messages.moderate(self.model(own).bare()))(parameters)
-
-    def compiled_for(self, moderate: bool | None) -> "Training":
-        """The same, compiled for moderate parameters, or for any."""
-        return dataclasses.replace(self, moderate=moderate)
 
 
 class TrainState(eqx.Module):

@@ -21,7 +21,7 @@ from ._state import Training
 
 _CHAINS, _BURN_IN, _STEPS = 32, 100, 200
 # Of a model, its trajectory and the step: the largest autocorrelation time, R-hat and gap.
-ChainCheck = Callable[[AbstractModel, Trajectory | None, int], tuple[float, float, float]]
+ChainCheck = Callable[[AbstractPlainModel, Trajectory | None, int], tuple[float, float, float]]
 # A metric has risen if it is above the best one before it, and above that of the simple model, by
 # more than this share of the larger of the two. Metrics of real units may be negative.
 RISE = 0.01
