@@ -61,12 +61,8 @@ def picture(images: dict[str, np.ndarray], path: Path, columns: int = 14) -> Non
     import matplotlib.pyplot as plt
 
     clean = images["original"]
-    figure, grid = plt.subplots(
-        len(images),
-        columns,
-        figsize=(columns * 0.62 + 1.4, len(images) * 0.66),
-        layout="constrained",
-    )
+    size = columns * 0.62 + 1.4, len(images) * 0.66
+    figure, grid = plt.subplots(len(images), columns, figsize=size, layout="constrained")
     for axes, (name, rows) in zip(grid, images.items(), strict=True):
         for k, ax in enumerate(axes):
             # 0 white, 1 black; wrongly 1 orange, wrongly 0 blue.
@@ -77,10 +73,8 @@ def picture(images: dict[str, np.ndarray], path: Path, columns: int = 14) -> Non
             ax.set(xticks=[], yticks=[])
             ax.spines[:].set(color="0.8", linewidth=0.6)
         axes[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
-    figure.suptitle(
-        f"Digits with {NOISE:.0%} of the pixels flipped (orange: wrongly on, blue: wrongly off)",
-        fontsize=10,
-    )
+    colours = "orange: wrongly on, blue: wrongly off"
+    figure.suptitle(f"Digits with {NOISE:.0%} of the pixels flipped ({colours})", fontsize=10)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -98,11 +92,8 @@ def main() -> None:
     _extras.need("python -m ebmlearn", "data", "plot")
     data = datasets.digits()
     valid_key, test_key = jax.random.split(jax.random.key(2))
-    valid, test = (
-        noisy(jnp.asarray(split.x), key=key)
-        for split, key in ((data.valid, valid_key), (data.test, test_key))
-    )
-    x, v = test
+    valid = noisy(jnp.asarray(data.valid.x), key=valid_key)
+    x, v = noisy(jnp.asarray(data.test.x), key=test_key)
     print(f"{len(data.train.x)} digits of 8x8 pixels, {NOISE:.0%} of them flipped in each epoch;")
     print(f"conditional RBMs with {HIDDEN} hidden units, {args.epochs} epochs\n")
     images = {"original": np.asarray(v), "noisy": np.asarray(x)}
@@ -113,10 +104,8 @@ def main() -> None:
         fitted = train(name, data, valid, args.epochs, not args.quiet)
         found = learner.predict(fitted.model, x, epoch=fitted.best_epoch)
         images[name] = np.asarray(found)
-        every, changed = (
-            ebm.error_rate(found, v),
-            ebm.error_rate(found, v, where=x != jnp.asarray(v)),
-        )
+        every = ebm.error_rate(found, v)
+        changed = ebm.error_rate(found, v, where=x != v)
         seconds = time.perf_counter() - began
         lines.append(f"{name:20} {every:10.2%} {changed:16.2%} {seconds:12.1f}")
     print(f"\n{'':20} {'test error':>10} {'of changed ones':>16} {'seconds':>12}")

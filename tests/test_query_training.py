@@ -22,7 +22,7 @@ from errors import check
 from slopes import assert_slopes
 
 import ebmlearn as ebm
-from ebmlearn._fit._validation import Comparison
+from ebmlearn._fit._validation import Validation
 from ebmlearn.estimate._query_entropy import independent_entropy
 from ebmlearn.inference._network import Network
 from ebmlearn.learners._base import AbstractComparedMetric
@@ -735,8 +735,8 @@ def test_a_rise_is_told_below_zero_too():
         def worse(self, value, simple):
             return f"{value} after {simple}"
 
-    comparison = Comparison(Known(), None, lambda: None, None)
+    validation = Validation(Known(), None, None, simple=-6.0)
     for value, best in ((-5.02, -5.0), (-4.96, -5.0), (-6.5, -6.2)):
-        comparison.see(value, best, 1)
+        validation.compare(value, best)
     with pytest.warns(UserWarning, match="-4.9 after -6.0"):
-        comparison.see(-4.9, -5.0, 1)
+        validation.compare(-4.9, -5.0)

@@ -9,7 +9,6 @@ from jaxtyping import PyTree
 
 from .. import _checks
 from . import _file
-from ._history import History
 
 
 _NAME = re.compile(r"step-(\d{9})\.ebm")
@@ -66,15 +65,12 @@ class Keeper:
         found = [(_NAME.fullmatch(path.name), path) for path in self.folder.iterdir()]
         return dict(sorted((int(name[1]), path) for name, path in found if name))
 
-    def write(
-        self, step: int, state: PyTree, best: PyTree, model: PyTree, history: History, facts: dict
-    ) -> None:
+    def write(self, tree: dict[str, PyTree], model: PyTree, facts: dict[str, Any]) -> None:
         """Writes a checkpoint, then removes those that are no longer kept. `model` has the best
         parameters, and what is not trained.
         """
-        info = {"run": self.about, "facts": facts}
-        path = self.folder / f"step-{step:09d}.ebm"
-        _file.save(path, {"state": state, "best": best, "history": history._asdict()}, info)
+        info, step = {"run": self.about, "facts": facts}, facts["step"]
+        _file.save(self.folder / f"step-{step:09d}.ebm", tree, info)
         if facts["best_step"] != self.best_step:
             _file.save(self.folder / "best.ebm", model, info)
             self.best_step = facts["best_step"]
@@ -84,8 +80,10 @@ class Keeper:
             if other not in kept:
                 old.unlink(missing_ok=True)
 
-    def newest(self, state: PyTree, best: PyTree) -> tuple[PyTree, PyTree, History, dict] | None:
-        """Reads the newest checkpoint; None if there is none."""
+    def newest(self, like: dict[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, Any]] | None:
+        """Reads the newest checkpoint, what was written and its facts; None if there is none. Of
+        `history`, it need not be known which arrays there are.
+        """
         paths = self.paths()
         if not paths:
             return None
@@ -93,20 +91,19 @@ class Keeper:
         header, content = _file.read(path)
         self._check(path, header["info"].get("run", {}))
         stored = _file.arrays(header, content)
-        history = History({}, {}, {})
+        history: dict[str, Any] = {"steps": {}, "epochs": {}, "validations": {}}
         for name, values in stored.items():
             match = re.fullmatch(r"\['history'\]\['(steps|epochs|validations)'\]\['(\w+)'\]", name)
             if match:
-                getattr(history, match[1])[match[2]] = np.array(values)
-        like = {"state": state, "best": best, "history": history._asdict()}
+                history[match[1]][match[2]] = np.array(values)
         try:
-            tree = _file.load(path, like)
+            tree = _file.load(path, {**like, "history": history})
         except ValueError as error:
             raise ValueError(
                 "`checkpoint` must come from the same `model` and `optimizer`: use another folder,"
                 f" or pass `resume=False` to start again and replace it. {error}"
             ) from error
-        return tree["state"], tree["best"], history, header["info"]["facts"]
+        return tree, header["info"]["facts"]
 
     def _check(self, path: Path, was: dict[str, Any]) -> None:
         for name, value in self.about.items():

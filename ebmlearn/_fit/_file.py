@@ -196,18 +196,14 @@ def _settings(tree: PyTree, name: str = "") -> dict[str, Any]:
             value, own = getattr(tree, field.name, None), f"{name}.{field.name}"
             if not field.metadata.get("static", False):
                 out |= _settings(value, own)
-            elif _is_setting(value):
-                out[own] = _setting(value)
+            else:
+                # Whatever JSON cannot hold is no setting.
+                with contextlib.suppress(TypeError):
+                    out[own] = _setting(value)
         return out
     named = isinstance(tree, dict)
     parts = tree.items() if named else enumerate(tree if isinstance(tree, (tuple, list)) else ())
     return {k: x for key, part in parts for k, x in _settings(part, f"{name}[{key!r}]").items()}
-
-
-def _is_setting(x: Any) -> bool:
-    if isinstance(x, (tuple, list)):
-        return all(map(_is_setting, x))
-    return x is None or isinstance(x, (bool, int, float, str))
 
 
 def _setting(x: Any) -> Any:

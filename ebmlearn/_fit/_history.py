@@ -1,3 +1,7 @@
+"""What is told of a run: its history, its result, the facts of its lanes, and a progress bar."""
+
+import math
+import time
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -5,6 +9,7 @@ import numpy as np
 
 from ..learners import StepInfo
 from ..samplers import Trajectory
+from ._state import Feed
 
 
 Stopped = Literal["epochs", "patience", "callback", "interrupted", "diverged"]
@@ -77,16 +82,15 @@ class Fitted(eqx.Module):
     trajectory: Trajectory | None = None
 
 
-def means_of(x: np.ndarray) -> np.ndarray:
-    """The mean of each row, without NaN."""
-    there = ~np.isnan(x)
-    count = there.sum(1)
-    sums = np.where(there, x, np.zeros_like(x)).sum(1)
-    return np.where(count > 0, sums / np.maximum(count, 1), np.nan)
+def means_of(x: np.ndarray) -> dict[str, float]:
+    """The mean of each row of infos, without NaN, by name."""
+    with np.errstate(invalid="ignore"):
+        means = np.nansum(x, 1) / (~np.isnan(x)).sum(1)
+    return dict(zip(StepInfo._fields, means.tolist(), strict=True))
 
 
 class Record:
-    """Collects the history of a run."""
+    """Collects the history of a lane."""
 
     def __init__(self, history: History, done: int = 0):
         """Continues the history of a run that was stopped after `done` steps of an epoch."""
@@ -106,11 +110,6 @@ class Record:
         self.current.append(infos)
         self.seconds += seconds
 
-    def add_validation(
-        self, step: int, metric: float, equilibrium: tuple[float, float, float]
-    ) -> None:
-        self.validations.append((step, metric, *equilibrium))
-
     def add_epoch(self) -> tuple[dict[str, float], float]:
         """Ends an epoch; returns the means over its steps and its last metric."""
         infos = np.concatenate(self.current, 1)
@@ -118,22 +117,111 @@ class Record:
         self.ended += infos.shape[1]
         last, metric, *_ = self.validations[-1] if self.validations else (0, np.nan)
         metric = float(metric) if last > self.ended - infos.shape[1] else float("nan")
-        self.epochs.append(np.array([*means, metric, self.seconds]))
+        self.epochs.append(np.array([*means.values(), metric, self.seconds]))
         self.current, self.seconds = [], 0.0
-        return dict(zip(StepInfo._fields, means.tolist(), strict=True)), metric
-
-    def history(self, steps: int, epochs: int, validations: int) -> History:
-        """The history of the first steps, epochs and validations."""
-        infos = np.concatenate(self.steps, 1)[:, :steps]
-        ended = np.array(self.epochs[:epochs]).reshape(-1, len(_EPOCH))
-        found = np.array(self.validations[:validations], float).reshape(-1, len(_VALIDATION))
-        return History(
-            dict(zip(StepInfo._fields, infos, strict=True)),
-            dict(zip(_EPOCH, ended.T, strict=True)),
-            dict(zip(_VALIDATION, [found[:, 0].astype(np.int64), *found.T[1:]], strict=True)),
-        )
+        return means, metric
 
 
 _EPOCH = (*StepInfo._fields, "metric", "seconds")
 # The last three tell of the chains: see `ebmlearn.equilibrium`.
 _VALIDATION = ("step", "metric", "autocorrelation_time", "r_hat", "gap")
+
+
+class Lane(NamedTuple):
+    """The facts of one lane. They say how much of its record counts, so that a record may be ahead
+    of them when Ctrl-C comes. Checkpoints hold all facts.
+    """
+
+    record: Record
+    step: int = 0
+    epoch: int = 0
+    done: int = 0  # steps of this epoch
+    best: float = math.inf
+    best_epoch: int = -1
+    best_step: int = 0
+    waited: int = 0  # validations since the best one
+    validations: int = 0
+    validated: int = 0  # the step of the last one
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {name: x for name, x in self._asdict().items() if name != "record"}
+
+    @property
+    def history(self) -> History:
+        """The history so far."""
+        record = self.record
+        infos = np.concatenate(record.steps, 1)[:, : self.step]
+        ended = np.array(record.epochs[: self.epoch]).reshape(-1, len(_EPOCH))
+        found = np.array(record.validations[: self.validations], float)
+        step, *told = found.reshape(-1, len(_VALIDATION)).T
+        return History(
+            dict(zip(StepInfo._fields, infos, strict=True)),
+            dict(zip(_EPOCH, ended.T, strict=True)),
+            dict(zip(_VALIDATION, [step.astype(np.int64), *told], strict=True)),
+        )
+
+    def moved(self, infos: np.ndarray, feed: Feed, seconds: float) -> "Lane":
+        """After some steps of a feed, which are recorded."""
+        number = infos.shape[1]
+        if not number:
+            return self
+        # Epochs that were ended on the way. One that ends here may have to be validated first.
+        borders = range(feed.steps - self.done, number, feed.steps) if feed.batch_size else ()
+        *ended, last = np.split(infos, borders, axis=1)
+        for part in ended:
+            self.record.add_steps(part, seconds * part.shape[1] / number)
+            self.record.add_epoch()
+        self.record.add_steps(last, seconds * last.shape[1] / number)
+        done = self.done + number - len(ended) * feed.steps
+        return self._replace(step=self.step + number, epoch=self.epoch + len(ended), done=done)
+
+    def judged(self, value: float, told: tuple[float, float, float]) -> "Lane":
+        """After a validation, which is recorded. If it is the best, nothing has waited since."""
+        self.record.validations.append((self.step, value, *told))
+        new = self._replace(validations=self.validations + 1, validated=self.step)
+        # The first is better than the start, whatever it is.
+        if self.best_epoch >= 0 and not value < self.best:
+            return new._replace(waited=self.waited + 1)
+        best = math.inf if math.isnan(value) else value
+        return new._replace(best=best, best_epoch=self.epoch, best_step=self.step, waited=0)
+
+    def is_due(self, every: int | None, end: bool) -> bool:
+        """Whether it is time for what happens every so many steps, or at the end of an epoch."""
+        return end if every is None else self.step % every == 0
+
+
+class Bar:
+    """A progress bar of all steps of a run."""
+
+    def __init__(self, shown: bool, name: str, total: int | None, done: int):
+        self.bar: Any = None
+        self.metric = math.nan
+        if shown:
+            from tqdm.auto import tqdm
+
+            self.name = name
+            self.bar = tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True)
+            self.bar.set_description(f"{name}, compiling ...")
+
+    def update(self, number: int, epoch: int, info: dict[str, float]) -> None:
+        """Shows the means of the last steps, without those that are NaN."""
+        if self.bar is None:
+            return
+        if self.name:
+            # The time so far was spent on compilation; do not count it in the rate.
+            self.bar.start_t = self.bar.last_print_t = time.time()
+            self.bar.set_description(self.name)
+            self.name = ""
+        figures: dict[str, Any] = {"epoch": epoch + 1}
+        loss = info["loss"] if math.isfinite(info["loss"]) else info["gap"]
+        figures["loss" if math.isfinite(info["loss"]) else "gap"] = f"{loss:.4g}"
+        if math.isfinite(self.metric):
+            figures["metric"] = f"{self.metric:.4g}"
+        figures["converged"] = f"{info['converged']:.0%}"
+        self.bar.set_postfix(figures, refresh=False)
+        self.bar.update(number)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()

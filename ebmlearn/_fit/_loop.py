@@ -11,22 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from .. import _checks
 from .._types import Data, Key
 from ..inference import with_traced
-from ..learners import AbstractLearner, Metric
+from ..learners import AbstractComparedMetric, AbstractLearner, Metric
 from ..models import AbstractModel, has_nan
 from ..samplers import Trajectory
 from ._checkpoint import Checkpoint, Keeper
-from ._data import Batches, Feed, source
 from ._file import checksum
 from ._history import EpochReport, Fitted
-from ._recorder import recorder, trajectory_in
-from ._run import Run
-from ._state import start, Training, TrainState
-from ._validation import chain_check, Comparison, Validation
+from ._run import Batches, Run
+from ._state import Feed, recorder, start, Training
+from ._validation import chain_check, default_metric, Validation
 
 
 _own_projection = operator.methodcaller("project")
@@ -145,35 +143,19 @@ def fit(
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
     judging = validation, metric, validate_every, patience
     asked = Asked(learner, epochs, batch_size, *judging, project, build, augment, average)
-    training, state, rows, keys, judged = prepared(asked, [model], data, [optimizer], [key], mesh)
-    built, key = training.model(state.parameters), _checks.as_key(key)
-    init_key = jax.random.split(key, 3)[2]
-    if trajectory is not None:
-        if trajectory_in(state.learner, built) is not None:
-            raise ValueError(
-                "`trajectory` must be None for a learner whose sampler has a trajectory, got"
-                f" {_checks.describe(trajectory)}: `fitted.trajectory` is that of the sampler."
-            )
-        own = jax.random.fold_in(init_key, 1)
-        batch = all_rows(rows, augment, key)
-        state = dataclasses.replace(state, recorder=recorder(trajectory, built, batch, own))
-    if mesh is not None:
-        everywhere = NamedSharding(training.sharding.mesh, PartitionSpec())
-        state = jax.device_put(state, everywhere)
-        rows = jax.device_put(rows, everywhere) if isinstance(rows, Feed) else rows
-    if equilibrium:
-        own = jax.random.fold_in(init_key, 2)
-        judged = judged._replace(chains=chain_check(learner, all_rows(rows, augment, key), own))
-    run = Run(training, state, rows, keys, judged, callbacks)
+    asked = asked._replace(mesh=mesh, trajectory=trajectory, equilibrium=equilibrium)
+    run = prepared(asked, [model], data, [optimizer], [key])
+    run.callbacks = callbacks
     if checkpoint is not None:
         settings = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-        about = {"model": type(built).__name__, "learner": _described(learner), **rows.about()}
+        kind = type(run.training.model(run.now.state.parameters)).__name__
+        about = {"model": kind, "learner": _described(learner), **_about(run.rows)}
         about |= {} if average is None else {"average": float(average)}
         if trajectory is not None:
             about["trajectory"] = getattr(trajectory, "capacity", trajectory)
-        about["key"] = np.asarray(jax.random.key_data(key)).tolist()
+        about["key"] = np.asarray(jax.random.key_data(_checks.as_key(key))).tolist()
         run.keep_in(Keeper(settings, about), resume)
-    (fitted,) = run.to_end(epochs, patience, type(learner).__name__, progress)
+    (fitted,) = run.to_end(epochs, patience, progress)
     if fitted.stopped == "interrupted":
         print(run.interruption())
     return fitted
@@ -193,26 +175,27 @@ class Asked(NamedTuple):
     build: Callable | None
     augment: Callable | None
     average: float | None
+    # Those of `fit` alone.
+    mesh: jax.sharding.Mesh | None = None
+    trajectory: int | Trajectory | None = None
+    equilibrium: bool = False
 
 
 def prepared(
     asked: Asked,
-    models: Sequence[Any],
-    data: Any,
-    optimizers: Sequence[Any],
+    models: Sequence[PyTree],
+    data: Data | PyTree,
+    optimizers: Sequence[optax.GradientTransformation],
     keys: Sequence[Key],
-    mesh: jax.sharding.Mesh | None = None,
     many: bool = False,
-) -> tuple[Training, TrainState, Feed | Batches, tuple[Array, Array], Validation]:
-    """The parts of a run, checked: what it does, its state before the first step, its data, the
-    keys of orders and steps, and its validation.
-    """
+) -> Run:
+    """A run of arguments that are checked, before its first step."""
     _check_arguments(asked, optimizers)
-    learner, augment = asked.learner, asked.augment
+    learner, augment, mesh = asked.learner, asked.augment, asked.mesh
     own = [_checks.as_key(key) for key in keys]
     built, rows = _opened(asked, models[0], data, own[0])
     validation = _checks.as_data("validation", asked.validation)
-    metric = _default_metric(asked.metric, learner, built, validation)
+    metric = default_metric(asked.metric, learner, built, validation)
     project = asked.project
     if project is None and asked.build is None:
         project = _own_projection
@@ -234,13 +217,32 @@ def prepared(
     training = Training(with_traced(learner), *fixed, _sharding(mesh, rows.batch_size), many)
     parameters = jax.tree.map(jnp.asarray, parameters)
     training, state = start(training, optimizers, parameters, inits)
-    validation = jax.tree.map(jnp.asarray, validation)
-    comparison = Comparison(metric, built, lambda: all_rows(rows, augment, own[0]), validation)
-    judged = Validation(metric, validation, asked.validate_every, comparison)
-    return training, state, rows, (orders, steps), judged
+    judged = Validation(metric, jax.tree.map(jnp.asarray, validation), asked.validate_every)
+    if isinstance(metric, AbstractComparedMetric):
+        judged.simple = metric.simple(built, all_rows(rows, augment, own[0]), judged.data)
+    if asked.trajectory is not None:
+        if state.chains:
+            raise ValueError(
+                "`trajectory` must be None for a learner whose sampler has a trajectory, got"
+                f" {_checks.describe(asked.trajectory)}: `fitted.trajectory` is that of the"
+                " sampler."
+            )
+        batch, its_key = all_rows(rows, augment, own[0]), jax.random.fold_in(inits, 1)
+        begun = recorder(asked.trajectory, training.model(parameters), batch, its_key)
+        state = dataclasses.replace(state, recorder=begun)
+    if training.sharding is not None:
+        everywhere = NamedSharding(training.sharding.mesh, PartitionSpec())
+        state = jax.device_put(state, everywhere)
+        rows = jax.device_put(rows, everywhere) if isinstance(rows, Feed) else rows
+    if asked.equilibrium:
+        batch, its_key = all_rows(rows, augment, own[0]), jax.random.fold_in(inits, 2)
+        judged.chains = chain_check(learner, batch, its_key)
+    return Run(training, state, rows, (orders, steps), judged)
 
 
-def _opened(asked: Asked, model: Any, data: Any, key: Key) -> tuple[AbstractModel, Feed | Batches]:
+def _opened(
+    asked: Asked, model: PyTree, data: Any, key: Key
+) -> tuple[AbstractModel, Feed | Batches]:
     """The model and its data, checked against each other."""
     built = model if asked.build is None else asked.build(model)
     _checks.instance("model", built, AbstractModel, "a model such as an RBM")
@@ -248,7 +250,8 @@ def _opened(asked: Asked, model: Any, data: Any, key: Key) -> tuple[AbstractMode
     if isinstance(data, Mapping):
         built.check(data, "data")
         data = built.as_batch(data)
-    rows = source(data, asked.batch_size)
+    in_memory = is_in_memory(data)
+    rows = _in_memory(data, asked.batch_size) if in_memory else Batches(data, asked.batch_size)
     if asked.augment is not None:
         batch = asked.augment(rows.first(), key=key)
         if any(map(has_nan, jax.tree.leaves(batch))):
@@ -267,6 +270,36 @@ def _opened(asked: Asked, model: Any, data: Any, key: Key) -> tuple[AbstractMode
     return built, rows
 
 
+def _in_memory(data: PyTree, batch_size: int | None) -> Feed:
+    """Arrays of rows as a source of batches, checked."""
+    leaves = jax.tree.leaves(data)
+    if not leaves:
+        raise ValueError(f"`data` must contain at least one array, got {_checks.describe(data)}.")
+    for leaf in leaves:
+        if not hasattr(leaf, "shape") or not leaf.shape:
+            got = _checks.describe(leaf)
+            raise TypeError(f"`data` must hold arrays of shape [rows, ...], got {got}.")
+    lengths = [leaf.shape[0] for leaf in leaves]
+    rows = lengths[0]
+    if len(set(lengths)) > 1:
+        got = ", ".join(map(str, lengths))
+        raise ValueError(f"`data` must hold arrays of the same length, got {got} rows.")
+    if rows == 0:
+        raise ValueError("`data` must contain at least one row, got 0.")
+    batch_size = min(100, rows) if batch_size is None else batch_size
+    _checks.count("batch_size", batch_size)
+    if batch_size > rows:
+        raise ValueError(
+            f"`batch_size` must be at most the {rows} rows of `data`, got {batch_size}."
+        )
+    return Feed(jax.tree.map(jnp.asarray, data), rows // batch_size, batch_size)
+
+
+def is_in_memory(data: Any) -> bool:
+    """Whether data are arrays, or tuples and dictionaries of them."""
+    return isinstance(data, (tuple, dict, np.ndarray, jax.Array))
+
+
 def all_rows(rows: Feed | Batches, augment: Callable | None, key: Key) -> Any:
     """All rows, or the first batch if they come in batches."""
     if isinstance(rows, Feed) and augment is None:
@@ -275,27 +308,20 @@ def all_rows(rows: Feed | Batches, augment: Callable | None, key: Key) -> Any:
     return batch if augment is None else augment(batch, key=key)
 
 
+def _about(rows: Feed | Batches) -> dict[str, Any]:
+    """A description of data, with a checksum of those in memory."""
+    if isinstance(rows, Batches):
+        return {"rows": None, "batch_size": None}
+    data = checksum(jax.tree.leaves(rows.data))
+    return {"rows": rows.rows, "batch_size": rows.batch_size, "data": data}
+
+
 def _described(learner: AbstractLearner) -> str:
     """A description of a learner, with a checksum of its arrays."""
     # The address of an object does not identify it.
     text = re.sub(r" at 0x[0-9a-f]+", "", str(learner))
     arrays = [x for x in jax.tree.leaves(learner) if hasattr(x, "dtype")]
     return f"{text} with checksum {checksum(arrays)}" if arrays else text
-
-
-def _default_metric(
-    metric: Callable | None, learner: AbstractLearner, model: AbstractModel, validation: Any
-) -> Callable | None:
-    if validation is None or metric is not None:
-        return metric
-    found = learner.metric(model)
-    if found is None:
-        kind = _checks.article(type(model).__name__)
-        raise ValueError(
-            f"`metric` must be given with `validation` for {kind} and this learner, got None."
-        )
-    model.check(validation, "validation")
-    return found
 
 
 def _sharding(mesh: jax.sharding.Mesh | None, batch_size: int | None) -> NamedSharding | None:

@@ -10,10 +10,8 @@ from .. import _checks
 from .._types import Key
 from ..learners import AbstractLearner
 from ..models import AbstractModel
-from ._data import is_in_memory
 from ._history import Fitted
-from ._loop import Asked, prepared
-from ._run import Run
+from ._loop import Asked, is_in_memory, prepared
 
 
 @_checks.usage("fit_many(model, learner, data, optimizer=optimizers, key=keys)")
@@ -91,8 +89,8 @@ def fit_many(
         raise TypeError(f"`data` must be an array or a tuple of arrays in `fit_many`, got {got}.")
     judging = validation, metric, validate_every, patience
     asked = Asked(learner, epochs, batch_size, *judging, project, build, augment, average)
-    run = Run(*prepared(asked, models, data, optimizers, key, many=True))
-    return run.to_end(epochs, patience, type(learner).__name__, progress)
+    run = prepared(asked, models, data, optimizers, key, many=True)
+    return run.to_end(epochs, patience, progress)
 
 
 def _for_each(name: str, x: Any, number: int, several: bool) -> Sequence[Any]:

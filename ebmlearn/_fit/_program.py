@@ -33,8 +33,8 @@ class Program(eqx.Module):
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
         code = _Code(closed, jax.tree.structure(arguments), jax.tree.structure(shapes))
         # One array for each dtype, since each argument costs a call time.
-        self.numbers = [np.stack([code.values[i] for i in group]) for group in code.groups]
-        self.numbers += [code.values[i] for i in code.single]
+        groups = [[code.values[slot] for slot in group] for group in code.groups]
+        self.numbers = [x[0][None] if len(x) == 1 else np.stack(x) for x in groups]
         self._code = code
 
     def __call__(self, *arguments: PyTree) -> PyTree:
@@ -42,9 +42,8 @@ class Program(eqx.Module):
         leaves, structure = jax.tree.flatten(arguments)
         assert structure == code.inputs
         slots: dict[int, Any] = dict(enumerate(leaves))
-        for group, numbers in zip(code.groups, self.numbers, strict=False):
+        for group, numbers in zip(code.groups, self.numbers, strict=True):
             slots |= {slot: numbers[k] for k, slot in enumerate(group)}
-        slots |= dict(zip(code.single, self.numbers[len(code.groups) :], strict=True))
         for primitive, params, given, results in code.operations:
             found = primitive.bind(*[slots[i] for i in given], **params)
             slots |= zip(results, found if primitive.multiple_results else [found], strict=True)
@@ -66,12 +65,10 @@ class _Code:
         self.size = len(shapes)
         self.results = self._written_out(closed, list(range(self.size)))
         kinds: dict[Any, list[int]] = {}
-        self.single = []
         for slot, value in self.values.items():
-            if value.shape == () and isinstance(value, np.ndarray):
-                kinds.setdefault(value.dtype, []).append(slot)
-            else:
-                self.single.append(slot)
+            # Keys, and numbers that are no scalars, stand alone.
+            is_scalar = value.shape == () and isinstance(value, np.ndarray)
+            kinds.setdefault(value.dtype if is_scalar else slot, []).append(slot)
         self.groups = list(kinds.values())
         numbers = tuple((slot, _shape(value)) for slot, value in self.values.items())
         operations = tuple((what, _described(how), *at) for what, how, *at in self.operations)

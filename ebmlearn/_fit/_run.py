@@ -1,10 +1,11 @@
 """A run on the host: one lane of `fit`, or the many lanes of `fit_many`."""
 
+import dataclasses
 import itertools
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,14 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, PyTree
 
+from .. import _checks
 from .._types import AnyArray
 from ..learners import StepInfo
 from ._checkpoint import Keeper
-from ._data import Batches, Feed
-from ._history import EpochReport, Fitted, History, means_of, Record, Stopped
-from ._progress import Bar
-from ._recorder import is_full, states_in, trajectory_in
-from ._state import advance, compiled, Keys, Training, TrainState
+from ._history import Bar, EpochReport, Fitted, History, Lane, means_of, Record, Stopped
+from ._state import advance, compiled, Feed, is_full, Keys, Training, TrainState, trajectory_of
 from ._validation import Validation
 
 
@@ -31,39 +30,37 @@ SECONDS = 0.5
 GROWTH = 1e4
 
 
-class Lane(NamedTuple):
-    """The facts of one lane, which checkpoints hold."""
-
-    step: int = 0
-    epoch: int = 0
-    done: int = 0  # steps of this epoch
-    best: float = math.inf
-    best_epoch: int = -1
-    best_step: int = 0
-    waited: int = 0  # validations since the best one
-    validations: int = 0
-    validated: int = 0  # the step of the last one
-
-    def judged(self, value: float) -> "Lane":
-        """After a validation. If it is the best one, nothing has waited since."""
-        new = self._replace(validations=self.validations + 1, validated=self.step)
-        # The first is better than the start, whatever it is.
-        if self.best_epoch >= 0 and not value < self.best:
-            return new._replace(waited=self.waited + 1)
-        best = math.inf if math.isnan(value) else value
-        return new._replace(best=best, best_epoch=self.epoch, best_step=self.step, waited=0)
-
-    def is_due(self, every: int | None, end: bool) -> bool:
-        """Whether it is time for what happens every so many steps, or at the end of an epoch."""
-        return end if every is None else self.step % every == 0
-
-
 class _Now(NamedTuple):
     """The state of a run: on the device, the best parameters, and the facts on the host."""
 
     state: TrainState
     best: PyTree
     lanes: tuple[Lane, ...]
+
+
+class Batches:
+    """Data as an iterable of batches, which is iterated once in each epoch."""
+
+    def __init__(self, data: Iterable, batch_size: int | None):
+        wanted = "an array, a tuple of arrays, or an iterable of batches"
+        _checks.instance("data", data, Iterable, wanted)
+        if isinstance(data, Iterator):
+            raise ValueError(
+                "`data` must be an iterable that can be iterated again in each epoch, such as a"
+                f" list or a loader, got {_checks.describe(data)}."
+            )
+        if batch_size is not None:
+            raise ValueError(
+                f"`batch_size` must be None if `data` yields batches, got {batch_size}."
+            )
+        self.data, self.batch_size = data, None
+        self.steps: int | None = len(data) if hasattr(data, "__len__") else None  # pyright: ignore
+
+    def first(self) -> PyTree:
+        """A batch to check the model against."""
+        for batch in self.data:
+            return batch
+        raise ValueError("`data` must yield at least one batch, got 0.")
 
 
 class Run:
@@ -76,15 +73,12 @@ class Run:
         rows: Feed | Batches,
         keys: tuple[Keys, Keys],
         validation: Validation,
-        callbacks: Sequence[Callable[[EpochReport], Any]] = (),
     ):
-        self.rows, self.keys = rows, keys
-        self.validation, self.callbacks = validation, callbacks
-        self.training = training.compiled_for_these(state.parameters)
-        lanes = (Lane(),) * state.step.size
+        self.training, self.rows, self.keys, self.validation = training, rows, keys, validation
+        self.callbacks: Sequence[Callable[[EpochReport], Any]] = ()
+        lanes = tuple(Lane(Record(History({}, {}, {}))) for _ in range(state.step.size))
         # Replaced as a whole, so that Ctrl-C never finds a half-updated state.
         self.now = _Now(state, training.counted(state), lanes)
-        self.records = [Record(History({}, {}, {})) for _ in lanes]
         self.stopped: dict[int, Stopped] = {}  # why lanes are no longer active
         self.keeper: Keeper | None = None
         self.saved: Lane | None = None
@@ -99,7 +93,7 @@ class Run:
 
     @property
     def active(self) -> Bool[AnyArray, "*lanes"]:
-        on = [k not in self.stopped for k in range(len(self.records))]
+        on = [k not in self.stopped for k in range(len(self.now.lanes))]
         return np.array(on).reshape(self.now.state.step.shape)
 
     def stop(self, why: Stopped, least: int = 0) -> None:
@@ -112,23 +106,26 @@ class Run:
         self.keeper = keeper
         if not resume and jax.process_index() == 0:
             keeper.clear()
-        found = keeper.newest(self.now.state, self.now.best) if resume else None
+        state, best, _ = self.now
+        found = keeper.newest({"state": state, "best": best}) if resume else None
         if found is not None:
-            state, best, history, facts = found
+            tree, facts = found
+            state, best, history = tree["state"], tree["best"], History(**tree["history"])
             # Earlier versions called it the form of messages.
             old = {"odds": True, "log-odds": False}.get(facts.pop("form", None))
-            self.training = self.training.compiled_for(facts.pop("moderate", old))
+            moderate = facts.pop("moderate", old)
+            self.training = dataclasses.replace(self.training, moderate=moderate)
             # Files of older versions do not have all facts.
             validated = int(max(history.validations["step"], default=0))
-            self.saved = Lane(**{"step": int(state.step), "validated": validated, **facts})
+            facts = {"step": int(state.step), "validated": validated, **facts}
+            self.saved = Lane(Record(history, facts.get("done", 0)), **facts)
             self.now = _Now(state, best, (self.saved,))
-            self.records = [Record(history, self.saved.done)]
 
-    def to_end(self, epochs: int, patience: int | None, name: str, progress: bool) -> list[Fitted]:
+    def to_end(self, epochs: int, patience: int | None, progress: bool) -> list[Fitted]:
         """Runs to the end, or until Ctrl-C, and returns the result of each lane."""
         shown = progress and jax.process_index() == 0
         total = None if self.rows.steps is None else epochs * self.rows.steps
-        bar = Bar(shown, name, total, self.front.step)
+        bar = Bar(shown, type(self.training.learner).__name__, total, self.front.step)
         try:
             self._go(epochs, patience, bar)
         except KeyboardInterrupt:
@@ -205,27 +202,25 @@ class Run:
             np.asarray(asked, np.int32),
             ROOM,
         )
-        infos = np.asarray(infos).reshape(len(self.records), -1, ROOM)
+        lanes = self.now.lanes
+        infos = np.asarray(infos).reshape(len(lanes), -1, ROOM)
         ends = np.asarray(state.step).reshape(-1).tolist()
         taken = time.perf_counter() - began
         self._look_for_faults(np.asarray(state.fault).reshape(-1, 2), feed)
-        lanes = self.now.lanes
         own = [x[:, : end - lane.step] for x, end, lane in zip(infos, ends, lanes, strict=True)]
-        parts = zip(lanes, self.records, own, strict=True)
-        moved = tuple(_moved(lane, record, x, feed, taken) for lane, record, x in parts)
-        self.now = self.now._replace(state=state, lanes=moved)
+        lanes = tuple(lane.moved(x, feed, taken) for lane, x in zip(lanes, own, strict=True))
+        self.now = self.now._replace(state=state, lanes=lanes)
         number = self.front.step - front.step
         if number < asked and self.active.any():
             # Parameters are no longer moderate: compiled for any from here on.
-            self.training = self.training.compiled_for(False)
+            self.training = dataclasses.replace(self.training, moderate=False)
         # Twice as many next time, up to half a second; the results do not depend on it.
         self.at_once = max(1, min(2 * number, int(SECONDS * number / max(taken, 1e-9))))
         if number:
             made = np.concatenate(own, axis=1)
             if not self.training.many:
                 self._warn_of_growth(made)
-            means = dict(zip(StepInfo._fields, means_of(made).tolist(), strict=True))
-            bar.update(number, self.front.epoch, means)
+            bar.update(number, self.front.epoch, means_of(made))
 
     def _validate(self, end: bool, bar: Bar) -> None:
         """If it is time, validates all active lanes, and keeps the best parameters of each."""
@@ -242,15 +237,13 @@ class Run:
         told = math.nan, math.nan, math.nan
         if self.validation.chains is not None:
             model = self.training.model(current)
-            trajectory = trajectory_in((state.recorder, state.learner), model)
-            told = self.validation.chains(model, trajectory, front.step)
+            told = self.validation.chains(model, trajectory_of(state.chains, model), front.step)
         lanes, better = list(old), np.zeros(len(old), bool)
         for k in np.flatnonzero(active):
             lane, value = old[k], float(values[k])
             if lane.validations:
-                self.validation.comparison.see(value, lane.best, 6)
-            self.records[k].add_validation(lane.step, value, told)
-            lanes[k] = lane.judged(value)
+                self.validation.compare(value, lane.best)
+            lanes[k] = lane.judged(value, told)
             better[k] = lanes[k].waited == 0
         if better.any():
             best = current if better.all() else _chosen(better, current, best)
@@ -260,16 +253,15 @@ class Run:
 
     def _finish_epoch(self) -> EpochReport:
         """Ends an epoch of all lanes that have made its steps, and returns its report."""
-        front, lanes, report = self.front, list(self.now.lanes), ({}, math.nan)
+        front, lanes, means, value = self.front, list(self.now.lanes), {}, math.nan
         for k, lane in enumerate(lanes):
             if lane.step == front.step:
-                report = self.records[k].add_epoch()
+                means, value = lane.record.add_epoch()
                 lanes[k] = lane._replace(epoch=lane.epoch + 1, done=0)
         current = self.training.counted(self.now.state)
         model = self.training.model(current) if self.callbacks else None
         self.now = self.now._replace(lanes=tuple(lanes))
         self._save_if_due(True)
-        means, value = report
         return EpochReport(front.epoch, front.step, model, value, means)
 
     def _save_if_due(self, end: bool) -> None:
@@ -281,15 +273,15 @@ class Run:
         if self.keeper is None or jax.process_index() != 0 or self.saved == self.front:
             return
         state, best, (lane,) = self._judged()
-        facts = {**lane._asdict(), "moderate": self.training.moderate}
-        self.keeper.write(lane.step, state, best, self.training.free(best), self._history(0), facts)
+        facts = {**lane.facts, "moderate": self.training.moderate}
+        tree = {"state": state, "best": best, "history": lane.history._asdict()}
+        self.keeper.write(tree, self.training.free(best), facts)
         self.saved = self.front
 
     def _fitted(self) -> list[Fitted]:
         state, best, lanes = self._judged()
         last = self.training.counted(state)
-        parts = best, last, states_in((state.recorder, state.learner))
-        found = self.training.apart(parts, len(lanes))
+        found = self.training.apart((best, last, state.chains), len(lanes))
         if any(is_full(chains) for *_, chains in found):
             text = "The trajectory is full, and the last two models rarely swap"
             warnings.warn(f"{text}{self.which}: give it more room.", stacklevel=5)
@@ -298,13 +290,13 @@ class Run:
                 model=self.training.model(best),
                 last=self.training.model(last),
                 parameters=self.training.free(best),
-                history=self._history(k).told(),
-                best_epoch=lanes[k].best_epoch,
-                best_step=lanes[k].best_step,
+                history=lane.history.told(),
+                best_epoch=lane.best_epoch,
+                best_step=lane.best_step,
                 stopped=self.stopped.get(k, "epochs"),
-                trajectory=trajectory_in(chains, self.training.model(last)),
+                trajectory=trajectory_of(chains, self.training.model(last)),
             )
-            for k, (best, last, chains) in enumerate(found)
+            for k, (lane, (best, last, chains)) in enumerate(zip(lanes, found, strict=True))
         ]
 
     def _judged(self) -> _Now:
@@ -314,10 +306,6 @@ class Run:
         state, _, lanes = self.now
         lanes = [x._replace(best_epoch=x.epoch - 1, best_step=x.step) for x in lanes]
         return _Now(state, self.training.counted(state), tuple(lanes))
-
-    def _history(self, k: int) -> History:
-        lane = self.now.lanes[k]
-        return self.records[k].history(lane.step, lane.epoch, lane.validations)
 
     def interruption(self) -> str:
         """Where the run was interrupted, and how to resume it."""
@@ -364,22 +352,6 @@ class Run:
                 f" epoch {self.front.epoch + done // feed.steps}, step {step}, counted from 0: try"
                 f" a smaller learning rate.{kept}"
             )
-
-
-def _moved(lane: Lane, record: Record, infos: np.ndarray, feed: Feed, seconds: float) -> Lane:
-    """A lane after some steps, which are recorded."""
-    number = infos.shape[1]
-    if not number:
-        return lane
-    # Epochs that were ended on the way. One that ends here may have to be validated first.
-    borders = range(feed.steps - lane.done, number, feed.steps) if feed.batch_size else ()
-    *ended, last = np.split(infos, borders, axis=1)
-    for part in ended:
-        record.add_steps(part, seconds * part.shape[1] / number)
-        record.add_epoch()
-    record.add_steps(last, seconds * last.shape[1] / number)
-    done = lane.done + number - len(ended) * feed.steps
-    return lane._replace(step=lane.step + number, epoch=lane.epoch + len(ended), done=done)
 
 
 @eqx.filter_jit

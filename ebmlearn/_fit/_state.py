@@ -10,17 +10,52 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key as PRNGKeys, PRNGKeyArray, PyTree
 
-from .. import messages
-from .._types import AnyArray
+from .. import _checks, messages
+from .._types import AnyArray, Batch
 from ..inference import sends_messages
 from ..learners import AbstractLearner, only, StepInfo
-from ._data import Feed
+from ..models import AbstractModel, AbstractPlainModel
+from ..samplers import Trajectory, TrajectoryTempering, TrajectoryTemperingState
+from ..samplers._trajectory_tempering import followed, RATE
 from ._program import Program
-from ._recorder import recorded
 
 
+# Chains that measure how often neighbours of a recorded trajectory swap, and how many steps of
+# training lie between their steps.
+CHAINS = 20
+EVERY = 10
 Keys = PRNGKeys[Array, "*lanes"]
 Optimizers = Sequence[optax.GradientTransformation]
+
+
+class Feed(eqx.Module):
+    """The source of batches on the device: all rows, shuffled in each epoch, or one batch."""
+
+    data: PyTree
+    steps: int = eqx.field(static=True)  # of an epoch
+    batch_size: int | None = eqx.field(static=True)  # None if `data` is a batch
+
+    @property
+    def rows(self) -> int:
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    def order(self, key: PRNGKeyArray, epoch: Int[Array, ""]) -> Int[Array, " rows"]:
+        """The order of the rows in an epoch."""
+        if self.batch_size is None:
+            return jnp.zeros(0, jnp.int32)
+        own = jax.random.fold_in(key, epoch)
+        return jax.random.permutation(own, self.rows).astype(jnp.int32)
+
+    def batch(self, order: Int[Array, " rows"], k: Int[Array, ""]) -> PyTree:
+        """The `k`-th batch in an order."""
+        if self.batch_size is None:
+            return self.data
+        rows = jax.lax.dynamic_slice(order, (k * self.batch_size,), (self.batch_size,))
+        return jax.tree.map(lambda x: x.at[rows].get(mode="promise_in_bounds"), self.data)
+
+    def first(self) -> PyTree:
+        """Rows to check the model against."""
+        return jax.tree.map(lambda x: x[: self.batch_size], self.data)
 
 
 class Training(eqx.Module):
@@ -37,6 +72,7 @@ class Training(eqx.Module):
     average: Float[AnyArray, ""] | None
     sharding: Any = eqx.field(static=True)
     many: bool = eqx.field(static=True)
+    # Whether it is compiled for moderate parameters, or for any; None if that is the same.
     moderate: bool | None = eqx.field(static=True, default=None)
     update: Program | None = None
 
@@ -71,15 +107,6 @@ class Training(eqx.Module):
             return None
         return self.each(lambda own: messages.moderate(self.model(own).bare()))(parameters)
 
-    def compiled_for(self, moderate: bool | None) -> "Training":
-        """The same, compiled for moderate parameters, or for any."""
-        return dataclasses.replace(self, moderate=moderate)
-
-    def compiled_for_these(self, parameters: PyTree) -> "Training":
-        """The same, compiled for the parameters of all lanes."""
-        found = self.are_moderate(self.learner, parameters)
-        return self.compiled_for(None if found is None else bool(np.asarray(found).all()))
-
 
 class TrainState(eqx.Module):
     """What changes with each step. `fault` is the first step whose gradient was not finite and the
@@ -93,13 +120,39 @@ class TrainState(eqx.Module):
     learner: PyTree
     step: Int[Array, "*lanes"]
     fault: Int[Array, "*lanes 2"]
-    recorder: PyTree = None
+    recorder: TrajectoryTemperingState | None = None
+
+    @property
+    def chains(self) -> list[TrajectoryTemperingState]:
+        """The states of trajectories that `fit` or a sampler of the learner follows."""
+
+        def is_chains(x: Any) -> bool:
+            return isinstance(x, TrajectoryTemperingState)
+
+        own = self.recorder, self.learner
+        return [x for x in jax.tree.leaves(own, is_leaf=is_chains) if is_chains(x)]
+
+
+def trajectory_of(
+    chains: list[TrajectoryTemperingState], model: AbstractModel
+) -> Trajectory | None:
+    """The trajectory that chains follow, ending at a model; None if there are none."""
+    return chains[0].trajectory.ending(model) if chains else None
+
+
+def is_full(chains: list[TrajectoryTemperingState]) -> bool:
+    """Whether a trajectory that chains follow had no room to grow."""
+    return any(
+        len(x.trajectory) == x.trajectory.capacity and bool(x.rates[-1] < RATE) for x in chains
+    )
 
 
 def start(
     training: Training, optimizers: Optimizers, parameters: PyTree, keys: Keys
 ) -> tuple[Training, TrainState]:
-    """The state before the first step, and the training with its optimizers."""
+    """The state before the first step, and the training with its optimizers, compiled for the
+    parameters of all lanes.
+    """
     # Optax mixes dtypes, which the user may have disabled.
     with jax.numpy_dtype_promotion("standard"):
         init = _together(training, optimizers, "init", parameters)
@@ -109,7 +162,9 @@ def start(
     # Many lanes are compiled, since each operation of its own would be compiled for them.
     first = compiled(_first) if training.many else _first
     state = first(training, parameters, begun, keys)
-    return dataclasses.replace(training, update=update), state
+    found = training.are_moderate(training.learner, parameters)
+    moderate = None if found is None else bool(np.asarray(found).all())
+    return dataclasses.replace(training, update=update, moderate=moderate), state
 
 
 def _first(training: Training, parameters: PyTree, optimizer: PyTree, keys: Keys) -> TrainState:
@@ -263,3 +318,33 @@ def step(
     fault = jnp.where(finite.all(), state.fault, here)
     new = TrainState(parameters, average, optimizer, learner, state.step + 1, fault, recorder)
     return new, info
+
+
+def recorder(
+    trajectory: int | Trajectory, model: AbstractPlainModel, batch: Batch, key: PRNGKeyArray
+) -> TrajectoryTemperingState:
+    """Chains on a trajectory that starts at the base-rate model, or on one that goes on."""
+    if not isinstance(trajectory, Trajectory):
+        if not isinstance(trajectory, int) or isinstance(trajectory, bool):
+            got = _checks.describe(trajectory)
+            raise TypeError(
+                "`trajectory` must be the number of models there is room for, or a `Trajectory`,"
+                f" got {got}."
+            )
+        _checks.count("trajectory", trajectory, 2)
+        trajectory = Trajectory.start(model, batch, trajectory)
+    return TrajectoryTempering(trajectory).init(model, CHAINS, key=key)
+
+
+def recorded(
+    state: TrajectoryTemperingState, model: PyTree, step: Int[Array, ""], key: PRNGKeyArray
+) -> TrajectoryTemperingState:
+    """After a step of training. Every few steps, two steps of the chains try all pairs once."""
+    sampler = TrajectoryTempering(state.trajectory)
+
+    def run(state: TrajectoryTemperingState) -> TrajectoryTemperingState:
+        for own in jax.random.split(key):
+            state, _ = sampler.step(model, state, key=own)
+        return followed(state, model)
+
+    return jax.lax.cond(step % EVERY == 0, run, lambda state: state, state)

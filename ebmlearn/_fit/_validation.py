@@ -1,8 +1,9 @@
 """When and how a run is validated."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,51 +13,42 @@ from jaxtyping import Array, Float64, Int, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks, messages
 from .._types import AnyArray
-from ..learners import AbstractComparedMetric, AbstractLearner
+from ..learners import AbstractComparedMetric, AbstractLearner, Metric
+from ..models import AbstractModel, AbstractPlainModel
 from ..samplers import AbstractSampler, equilibrium, Gibbs, Trajectory, TrajectoryTempering
 from ._state import Training
 
 
 _CHAINS, _BURN_IN, _STEPS = 32, 100, 200
 # Of a model, its trajectory and the step: the largest autocorrelation time, R-hat and gap.
-ChainCheck = Callable[[Any, Trajectory | None, int], tuple[float, float, float]]
+ChainCheck = Callable[[AbstractPlainModel, Trajectory | None, int], tuple[float, float, float]]
 # A metric has risen if it is above the best one before it, and above that of the simple model, by
 # more than this share of the larger of the two. Metrics of real units may be negative.
 RISE = 0.01
 
 
-class Comparison:
-    """Warns once if the metric of a run has risen above that of a simple model."""
-
-    def __init__(
-        self, metric: Callable | None, model: Any, data: Callable[[], Any], validation: Any
-    ):
-        self.metric = metric if isinstance(metric, AbstractComparedMetric) else None
-        if self.metric is not None:
-            self.simple = self.metric.simple(model, data(), validation)
-
-    def see(self, value: float, best: float, level: int) -> None:
-        """Looks at a validation, given the best one before it. The user's call is `level` above."""
-        if self.metric is None:
-            return
-        limit = max(self.simple, best)
-        if value > limit + RISE * abs(limit):
-            warnings.warn(self.metric.worse(value, self.simple), stacklevel=level + 1)
-            self.metric = None
-
-
-class Validation(NamedTuple):
+@dataclasses.dataclass
+class Validation:
     """The metric of a run, its data, and when to call it."""
 
-    metric: Callable[[Any, Any, Any], Any] | None
-    data: Any
+    metric: Metric | Callable | None
+    data: PyTree
     every: int | None  # steps; None is the end of an epoch
-    comparison: Comparison
+    simple: float | None = None  # what a simple model has, until the metric has risen above it
     chains: ChainCheck | None = None
 
     @property
     def wanted(self) -> bool:
         return self.metric is not None or self.chains is not None
+
+    def compare(self, value: float, best: float) -> None:
+        """Warns once if a metric, after the best one before it, is above that of a simple model."""
+        if self.simple is None or not isinstance(self.metric, AbstractComparedMetric):
+            return
+        limit = max(self.simple, best)
+        if value > limit + RISE * abs(limit):
+            warnings.warn(self.metric.worse(value, self.simple), stacklevel=7)
+            self.simple = None
 
     def values(
         self, training: Training, parameters: PyTree, epoch: int
@@ -115,7 +107,9 @@ def chain_check(learner: AbstractLearner, data: PyTree, key: PRNGKeyArray) -> Ch
     own = found if isinstance(found, AbstractSampler) else Gibbs()
     long = {"num_chains": _CHAINS, "burn_in": _BURN_IN, "steps": _STEPS}
 
-    def check(model: Any, trajectory: Trajectory | None, step: int) -> tuple[float, float, float]:
+    def check(
+        model: AbstractPlainModel, trajectory: Trajectory | None, step: int
+    ) -> tuple[float, float, float]:
         sampler = own
         if isinstance(own, TrajectoryTempering) and trajectory is not None:
             sampler = TrajectoryTempering(trajectory, sampler=own.sampler)
@@ -125,3 +119,19 @@ def chain_check(learner: AbstractLearner, data: PyTree, key: PRNGKeyArray) -> Ch
         return longest, r_hat, gap
 
     return check
+
+
+def default_metric(
+    metric: Callable | None, learner: AbstractLearner, model: AbstractModel, validation: Any
+) -> Callable | None:
+    """The metric that was given, or that of the learner."""
+    if validation is None or metric is not None:
+        return metric
+    found = learner.metric(model)
+    if found is None:
+        kind = _checks.article(type(model).__name__)
+        raise ValueError(
+            f"`metric` must be given with `validation` for {kind} and this learner, got None."
+        )
+    model.check(validation, "validation")
+    return found

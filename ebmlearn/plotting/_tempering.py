@@ -49,10 +49,8 @@ def swaps(
     """
     tried, swapped = _steps(info)
     pairs = tried.shape[1]
-    shares = np.full(pairs, np.nan)
-    times = tried.sum(0)
-    accepted = (swapped.mean(2) * tried).sum(0)
-    shares[times > 0] = accepted[times > 0] / times[times > 0]
+    with np.errstate(invalid="ignore"):  # pairs that were never tried
+        shares = (swapped.mean(2) * tried).sum(0) / tried.sum(0)
     labels = [str(k + 1) for k in range(pairs)]
     if betas is not None:
         ladder = several("betas", betas, pairs + 1)

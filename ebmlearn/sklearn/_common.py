@@ -1,5 +1,6 @@
 """What the estimators share: arguments as scikit-learn gives them."""
 
+import dataclasses
 import math
 from typing import Any, TypeAlias, TypeVar
 
@@ -23,24 +24,16 @@ RandomState: TypeAlias = int | np.random.RandomState | None
 Model = TypeVar("Model")
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Estimator(BaseEstimator):
     """The settings that all estimators have, and training by Adam."""
 
-    def __init__(
-        self,
-        n_components: int,
-        learning_rate: float,
-        batch_size: int,
-        n_iter: int,
-        verbose: int,
-        random_state: RandomState,
-    ):
-        self.n_components = n_components
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_iter = n_iter
-        self.verbose = verbose
-        self.random_state = random_state
+    n_components: int
+    learning_rate: float
+    batch_size: int
+    n_iter: int
+    verbose: int
+    random_state: RandomState
 
     def _check_settings(self) -> None:
         for name in ("n_components", "batch_size", "n_iter"):
