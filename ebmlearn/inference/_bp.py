@@ -35,8 +35,8 @@ class BP(AbstractInference):
 
     - `product="sum"` estimates marginals, `product="max"` the most likely configuration, and
       `product="mixed"` the most likely configuration of all visible layers with the hidden ones
-      summed out (marginal MAP). On graphs it serves [`ebmlearn.MSSVM`][], which says which
-      variables are visible.
+      summed out (marginal MAP). `maximised`, an argument of the call, says which units take the
+      part of the visible ones: graphs need it, unless groups are named `hidden`.
     - `temperature` interpolates between sum-product (1) and max-product (towards 0), as in PGMax.
       Log-odds at temperature $T$ are $T$ times those of the model of $p(x)^{1/T}$, and
       `log_partition` is $T \\log \\sum_x \\tilde p(x)^{1/T}$.

@@ -272,7 +272,7 @@ def engine(
 ) -> Engine:
     """The messages of a model at a temperature. With `leaves`, groups that hear nothing before the
     end are left alone until then. `outputs` are the variables over which mixed-product maximises;
-    without them, the units of the visible groups.
+    without them, the units of the groups that are not named hidden.
     """
     names, sides = model.names, outline(model).sides
     factors = only_trained(model).factors("max" if product == "max" else "sum")
@@ -284,7 +284,7 @@ def engine(
         # What is maximised over sends what it has heard.
         leaves = False
         maximised = (
-            tuple(k in model.variables.seen for k in range(len(names)))
+            tuple(k in (model.variables.maximised or ()) for k in range(len(names)))
             if outputs is None
             else tuple(_split(model.layers, outputs, -1))
         )
