@@ -22,7 +22,6 @@ from ._edge import odds_serve
 from ._engine import Engine
 from ._expectation import Gaussians, GaussianSent
 from ._forms import (
-    AbstractForm,
     AbstractNumbered,
     AbstractSent,
     Form,
@@ -45,7 +44,7 @@ class Site(NamedTuple):
 
     units: Mapping[str, AbstractUnits]
     numbers: Mapping[str, int]
-    forms: tuple[AbstractForm, ...]
+    forms: tuple[AbstractNumbered | Gaussians, ...]
     sides: tuple[int, ...] | None
     maximised: tuple[Any, ...]
     product: Product
@@ -307,7 +306,9 @@ def engine(
     )
 
 
-def _form(name: str, units: Mapping[str, Any], factors: tuple[AbstractFactor, ...]) -> AbstractForm:
+def _form(
+    name: str, units: Mapping[str, Any], factors: tuple[AbstractFactor, ...]
+) -> AbstractNumbered | Gaussians:
     own, joined = units[name], [f for f in factors if name in f.groups]
     if own.numbered:
         return form_of(own, all(isinstance(f, Dense) for f in joined))
