@@ -185,6 +185,18 @@ CASES = {
         lambda: ebm.BP(1, product="mixed")(ebm.TableModel([2, 2], [(0, 1)], [jnp.eye(2)])),
         ValueError, "`product", "needs the variables over which it maximises", "a TableModel",
     ),
+    "maximised by another product": (
+        lambda: ebm.BP(1)(ebm.TableModel([2, 2], [(0, 1)], [jnp.eye(2)]), maximised={"x": jnp.ones(2, bool)}),
+        ValueError, "`maximised` needs", "product=", "BP",
+    ),
+    "maximised states": (
+        lambda: ebm.Exact("mixed")(ebm.TableModel([2, 2], [(0, 1)], [jnp.eye(2)]), maximised={"x": jnp.ones(2)}),
+        TypeError, "`maximised`", "booleans", "float32",
+    ),
+    "maximised layers": (
+        lambda: ebm.Exact("mixed")(RBM, maximised=ebm.Layers(jnp.ones(9, bool), None)),
+        ValueError, "`maximised`", "one value a unit", "9",
+    ),
     "layers of a dense model": (
         lambda: ebm.BP(1, schedule="layers")(ebm.BoltzmannMachine(J, B)),
         ValueError, "`schedule", "bipartite", "BoltzmannMachine",

@@ -175,6 +175,92 @@ def test_grids_and_pgmax_graphs_are_exact_on_chains():
     np.testing.assert_allclose(met[states[1], states[2]], p, atol=1e-4)
 
 
+def random_tree(rng, most):
+    """Numbers of states, and edges, of a tree in any order."""
+    counts = rng.integers(2, most + 1, 6).tolist()
+    order = rng.permutation(6)
+    scopes = [(order[rng.integers(k)], order[k]) for k in range(1, 6)]
+    return counts, [tuple(map(int, rng.permutation(x))) for x in scopes]
+
+
+def is_simple(scopes, outputs):
+    """Whether what is summed over joins no two of what is maximised over."""
+    part = list(range(len(outputs)))
+    for a, b in (x for x in scopes if not outputs[list(x)].any()):
+        part = [part[b] if p == part[a] else p for p in part]
+    met = [(part[b], a) for x in scopes for a, b in (x, x[::-1]) if outputs[a] and not outputs[b]]
+    return len({p for p, _ in met}) == len(met)
+
+
+@pytest.mark.parametrize("seed", range(3, 7))
+def test_users_say_what_trees_are_maximised_over(seed):
+    rng = np.random.default_rng(seed)
+    counts, scopes = random_tree(rng, 3)
+    tables = [2 * rng.normal(size=[counts[v] for v in scope]) for scope in scopes]
+    model = ebm.TableModel(counts, scopes, [jnp.asarray(x, jnp.float32) for x in tables])
+    outputs, score = rng.random((3, 6)) < 0.6, spread(counts, scopes, tables)
+    over = {"x": jnp.asarray(outputs)}
+    exact = ebm.Exact("mixed")(model, maximised=over)
+    found = ebm.BP(100, product="mixed", tol=1e-6)(model, maximised=over)
+    for row, own in enumerate(outputs):
+        states, value = best(score, own)
+        np.testing.assert_allclose(exact.log_partition[row], value, atol=1e-4)
+        np.testing.assert_array_equal(exact.decode()["x"][row][own], states)
+        if not found.converged[row]:
+            # Not even on a tree must they, where what is summed over joins what is maximised over.
+            assert not is_simple(scopes, own)
+            continue
+        # Messages end at a configuration, of which they say what the others add up to.
+        decoded = np.asarray(found.decode()["x"][row])
+        others = tuple(np.flatnonzero(~own))
+        sums = np.logaddexp.reduce(score, axis=others) if others else score
+        np.testing.assert_allclose(found.log_partition[row], sums[tuple(decoded[own])], atol=1e-4)
+        if is_simple(scopes, own):
+            np.testing.assert_allclose(found.log_partition[row], value, atol=1e-4)
+    one = ebm.BP(100, product="mixed", tol=1e-6).statistics(model, maximised={"x": outputs[0]})
+    np.testing.assert_allclose(one.units["x"][outputs[0]].max(-1), 1)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_groups_named_hidden_are_summed_over(seed):
+    """A tree of groups of one unit, in any order; others than users name are summed over, too."""
+    rng = np.random.default_rng(seed)
+    counts, scopes = random_tree(rng, 2 if seed % 2 else 4)
+    hidden = rng.random(6) < 0.4
+    hidden[rng.integers(6)] = True
+    names = [f"hidden_{k + 1}" if h else f"group_{k}" for k, h in enumerate(hidden)]
+    units = [ebm.Binary(1) if n == 2 else ebm.Categorical(1, n) for n in counts]
+    tables = [2 * rng.normal(size=[counts[v] for v in scope]) for scope in scopes]
+    factors = [
+        ebm.Tables([names[v] for v in scope], jnp.asarray(x, jnp.float32))
+        for scope, x in zip(scopes, tables, strict=True)
+    ]
+    model = ebm.FactorModel(dict(zip(names, units, strict=True)), factors)
+    states, value = best(spread(counts, scopes, tables), ~hidden)
+    over = {name: jnp.ones(1, bool) for name, h in zip(names, hidden, strict=True) if not h}
+    for told in ({}, {"maximised": over} if over else {}):
+        exact = ebm.Exact("mixed")(model, **told)
+        found = ebm.BP(100, product="mixed", tol=1e-6)(model, **told)
+        np.testing.assert_allclose(exact.log_partition, value, atol=1e-4)
+        decoded = [int(exact.decode()[name][0]) for name in over]
+        assert decoded == [int(x) for x in states]
+        assert found.converged and found.log_partition < value + 1e-4
+        if is_simple(scopes, ~hidden):
+            np.testing.assert_allclose(found.log_partition, value, atol=1e-4)
+
+
+def test_users_say_what_layers_are_maximised_over():
+    rbm, graph = ebm.RBM(WEIGHTS, VISIBLE, HIDDEN), RBMS["two groups"]()
+    visible, hidden = np.array([True, False, False, True]), np.array([False, True, False])
+    for inference in (ebm.Exact("mixed"), ebm.BP(100, product="mixed", tol=1e-6)):
+        found = inference(rbm, maximised=ebm.Layers(visible, hidden))
+        want = inference(graph, maximised={"v": visible, "h": hidden})
+        np.testing.assert_allclose(found.log_partition, want.log_partition, atol=1e-5)
+        np.testing.assert_array_equal(found.decode().hidden[1], want.decode()["h"][1])
+        usual = inference(rbm, maximised=ebm.Layers(np.ones(4, bool), None))
+        np.testing.assert_allclose(usual.log_partition, inference(rbm).log_partition, atol=1e-5)
+
+
 def test_mssvm_has_the_gradient_of_the_layered_model():
     rows = jnp.asarray(RNG.integers(0, 2, (6, 4)))
     weights, visible, hidden = (jnp.asarray(x, jnp.float32) for x in (WEIGHTS, VISIBLE, HIDDEN))

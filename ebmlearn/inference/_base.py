@@ -18,6 +18,7 @@ from .._types import AnyArray, Evidence, Observed
 from ..models import (
     AbstractModel,
     AbstractProblem,
+    chosen_units,
     each as each,
     each_and_mean as each_and_mean,
     Instance as Instance,
@@ -68,7 +69,12 @@ class AbstractInference(eqx.Module):
         return _MAXIMISES[getattr(self, "product", "sum")]
 
     def __call__(
-        self, model: AbstractModel, evidence: Evidence = None, observed: Observed = None
+        self,
+        model: AbstractModel,
+        evidence: Evidence = None,
+        observed: Observed = None,
+        *,
+        maximised: Any = None,
     ) -> Beliefs:
         """Beliefs about all units of all instances of `model`.
 
@@ -83,8 +89,12 @@ class AbstractInference(eqx.Module):
           `[*batch, *shape, states]`, floating-point numbers.
         - `observed`: booleans, the entries of `evidence` that count. For a graph, a dictionary from
           groups to booleans; without it, all entries count.
+        - `maximised`: the units over which `product="mixed"` maximises; it sums over all others.
+          Booleans by name, such as `Layers(visible=..., hidden=None)`; for a graph, a dictionary
+          from groups to booleans `[*batch, *shape]`. Without it, the groups that are not named
+          `hidden`, or `hidden_1`, `hidden_2` and so on; a graph must have some with such names.
 
-        Leading axes of `evidence` and `observed` are a batch too, and broadcast with the model's.
+        Leading axes of these are a batch too, and broadcast with the model's.
 
         **Returns:**
 
@@ -93,16 +103,22 @@ class AbstractInference(eqx.Module):
         kind = type(self)
         # On the class: Equinox wraps each method of an instance in a new module.
         kind.check(self, model)
-        return kind._beliefs(self, type(model).problem(model, evidence, observed))
+        problem = type(model).problem(model, evidence, observed)
+        return kind._beliefs(self, _split(self, problem, maximised))
 
     def statistics(
-        self, model: AbstractModel, evidence: Evidence = None, observed: Observed = None
+        self,
+        model: AbstractModel,
+        evidence: Evidence = None,
+        observed: Observed = None,
+        *,
+        maximised: Any = None,
     ) -> Statistics:
         """Expected statistics, in memory that does not grow with the batch times the weights. The
         arguments are those of a call.
         """
         self.check(model)
-        return self._statistics(model.problem(evidence, observed))
+        return self._statistics(_split(self, model.problem(evidence, observed), maximised))
 
     def check(self, model: AbstractModel) -> None:
         """Raises `TypeError` if it does not take this model."""
@@ -134,6 +150,16 @@ class AbstractInference(eqx.Module):
         """Does the work of `statistics`."""
 
 
+def _split(inference: AbstractInference, problem: Any, maximised: Any) -> Any:
+    """A problem with the units over which a user asks to maximise, if any are named."""
+    if maximised is None:
+        return problem
+    if inference.maximises != "visible":
+        name = type(inference).__name__
+        raise ValueError(f'`maximised` needs `product="mixed"`, got it for another {name}.')
+    return problem.with_outputs(chosen_units(problem.model, maximised, "maximised"))
+
+
 def outputs_of(problem: Problem, product: str) -> Bool[Array, "instances variables"] | None:
     """The variables over which mixed-product maximises, for each instance; None if these are whole
     groups, or none.
@@ -143,7 +169,8 @@ def outputs_of(problem: Problem, product: str) -> Bool[Array, "instances variabl
     if problem.maximised() is None:
         raise ValueError(
             f'`product="mixed"` on {_checks.article(type(problem.model).__name__)} needs the'
-            " variables over which it maximises, which `MSSVM` takes from the data, got none."
+            " variables over which it maximises: write `maximised={group: booleans}` in the call of"
+            " the inference, or name the groups of all others `hidden`, got none."
         )
     return None if problem.outputs is None else problem.flat(problem.outputs)
 

@@ -35,8 +35,8 @@ class BP(AbstractInference):
 
     - `product="sum"` estimates marginals, `product="max"` the most likely configuration, and
       `product="mixed"` the most likely configuration of all visible layers with the hidden ones
-      summed out (marginal MAP). On graphs it serves [`ebmlearn.MSSVM`][], which says which
-      variables are visible.
+      summed out (marginal MAP). `maximised`, an argument of the call, says which units take the
+      part of the visible ones: graphs need it, unless groups are named `hidden`.
     - `temperature` interpolates between sum-product (1) and max-product (towards 0), as in PGMax.
       Log-odds at temperature $T$ are $T$ times those of the model of $p(x)^{1/T}$, and
       `log_partition` is $T \\log \\sum_x \\tilde p(x)^{1/T}$.
@@ -166,7 +166,7 @@ class _Passed(AbstractDerived):
         temperature = jnp.asarray(self.settings.temperature)
 
         def one(ends: Ends, view: Engine, instance: Any) -> PyTree:
-            return ends.mean(lambda state: view.pairwise(state, instance, temperature))
+            return ends.mean(lambda state: messages.pairwise(view, state, instance, temperature))
 
         return problem.model.by_factor(self._each(problem, one))
 
@@ -177,7 +177,7 @@ class _Passed(AbstractDerived):
                 # The Bethe free energy is stationary in the messages at a fixed point, so its
                 # gradient needs none through them.
                 ends = jax.lax.stop_gradient(ends)
-            return ends.log_sum(lambda state: view.log_partition(state, instance))
+            return ends.log_sum(lambda state: messages.log_partition(view, state, instance))
 
         return self.settings.temperature * self._each(problem, one) + problem.offset
 
@@ -330,8 +330,8 @@ class Settings:
         def value(state: Any) -> Float[Array, ""]:
             state = last.as_logs(state, form == "odds")
             if self.product == "max":
-                return last.score(last.decode(last.beliefs(state, instance)), instance)
-            return last.log_partition(state, instance)
+                return messages.score(last, last.decode(last.beliefs(state, instance)), instance)
+            return messages.log_partition(last, state, instance)
 
         tol = jnp.asarray(self.limits.tol)
         return judged(view, instance, self.product, ended, value, tol), view, instance
@@ -376,10 +376,10 @@ def _statistics(settings: Settings, problem: Problem) -> Statistics:
         def one(at: Any) -> PyTree:
             ends, view, instance = settings.ends(problem, form, at)
             last = view
-            if not view.tells_statistics:
+            if not messages.tells_statistics(view):
                 last = settings.engine(model, "log-odds", at[1])
             ends = ends._replace(state=last.as_logs(ends.state, last is not view))
-            found = ends.mean(lambda state: last.statistics(state, instance))
+            found = ends.mean(lambda state: messages.statistics(last, state, instance))
             converged = ends.is_possible(last, instance) & (ends.residual <= settings.limits.tol)
             how = converged, ends.iterations, ends.residual
             return (found.units, found.squares, how), found.pairs

@@ -73,8 +73,9 @@ class Exact(AbstractInference):
     - `product="max"` gives the most likely configuration. `log_partition` is its log-potential, and
       the log-odds of a unit compare the best configurations with the unit at 1 and at 0.
     - `product="mixed"` gives the most likely visible configuration with the hidden units summed out
-      (marginal MAP). It enumerates all visible units. On graphs it serves [`ebmlearn.MSSVM`][],
-      which says which variables are visible.
+      (marginal MAP). It enumerates all visible units. `maximised`, an argument of the call, says
+      which units take the part of the visible ones: graphs need it, unless groups are named
+      `hidden`.
 
     !!! example
 
@@ -235,8 +236,9 @@ def _space(problem: Problem, product: Product) -> Space:
     bits = tuple(math.fsum(map(math.log2, own)) for own in numbers)
     listed = ()
     if product == "mixed":
-        # Where data tell what is maximised over, any variable may be.
-        listed = model.variables.seen
+        # Where masks say what is maximised over, any variable may be.
+        every = tuple(range(len(model.names)))
+        listed = every if problem.outputs is not None else model.variables.maximised or ()
     # What is differentiated does not matter here, and weights may be traced.
     names = model.names
     return Space(names, units, numbers, *sides(names, bits, model.factors(), listed))

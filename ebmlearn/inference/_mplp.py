@@ -166,7 +166,7 @@ def _ended(
     state, iterations, residual = limits.iterate(
         lambda state: _relaxed(engine, state, instance), _even(engine, edges, instance)
     )
-    bound = engine.log_partition(state, instance)
+    bound = messages.log_partition(engine, state, instance)
     converged = (bound > -jnp.inf) & (residual <= limits.tol)
     return engine.update(state, instance), bound, Went(converged, iterations, residual)
 
@@ -210,7 +210,7 @@ def _decoded(limits: Limits, model: AbstractModel) -> Callable[[Instance], tuple
     def one(instance: Instance) -> tuple[tuple[Any, Went], PyTree]:
         instance = engine.posed(instance)
         state, _, went = _ended(limits, engine, instance)
-        found = engine.statistics(state, instance)
+        found = messages.statistics(engine, state, instance)
         return (found.units, went), found.pairs
 
     return one

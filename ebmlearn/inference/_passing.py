@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from .. import messages
 from ..messages import Engine, Product, Start
 from ._base import Limits
 
@@ -160,11 +161,16 @@ class Ends(NamedTuple):
     def beliefs(self, view: Engine, instance: Any) -> tuple[Any, ...]:
         """What the messages say of all units."""
         found = self._each(lambda state: view.beliefs(state, instance))
-        return found if self.log_weights is None else view.mixture(found, self.log_weights)
+        if self.log_weights is None:
+            return found
+        pairs = zip(view.numbered, found, strict=True)
+        return tuple(form.mixture(own, self.log_weights) for form, own in pairs)
 
     def is_possible(self, view: Engine, instance: Any) -> Bool[Array, ""]:
         """Whether messages leave a configuration."""
-        return self._each(lambda state: view.is_possible(state, instance)).all()
+        if not view.excludes:
+            return jnp.ones((), bool)
+        return self._each(lambda state: messages.is_possible(view, state, instance)).all()
 
     def log_sum(self, fn: Callable[[Any], Float[Array, ""]]) -> Float[Array, ""]:
         """The logarithm of the sum of exponentials of a function of the states that count."""

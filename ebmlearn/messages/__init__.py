@@ -10,7 +10,6 @@ from ._assembly import (
     FAST as FAST,
     MAKERS as MAKERS,
     moderate as moderate,
-    Outline as Outline,
     outline as outline,
     probabilities as probabilities,
     serves as serves,
@@ -25,8 +24,19 @@ from ._edge import (
     soft as soft,
     total as total,
 )
-from ._engine import Engine as Engine, Expected as Expected, State as State
-from ._expectation import Given as Given, Moments as Moments
+from ._engine import (
+    Engine as Engine,
+    Expected as Expected,
+    is_possible as is_possible,
+    linear as linear,
+    log_partition as log_partition,
+    pairwise as pairwise,
+    score as score,
+    State as State,
+    statistics as statistics,
+    tells_statistics as tells_statistics,
+)
+from ._expectation import Moments as Moments
 from ._forms import (
     AbstractSent as AbstractSent,
     Damp as Damp,

@@ -22,7 +22,6 @@ from ._edge import odds_serve
 from ._engine import Engine
 from ._expectation import Gaussians, GaussianSent
 from ._forms import (
-    AbstractForm,
     AbstractNumbered,
     AbstractSent,
     Form,
@@ -45,7 +44,7 @@ class Site(NamedTuple):
 
     units: Mapping[str, AbstractUnits]
     numbers: Mapping[str, int]
-    forms: tuple[AbstractForm, ...]
+    forms: tuple[AbstractNumbered | Gaussians, ...]
     sides: tuple[int, ...] | None
     maximised: tuple[Any, ...]
     product: Product
@@ -272,7 +271,7 @@ def engine(
 ) -> Engine:
     """The messages of a model at a temperature. With `leaves`, groups that hear nothing before the
     end are left alone until then. `outputs` are the variables over which mixed-product maximises;
-    without them, the units of the visible groups.
+    without them, the units of the groups that are not named hidden.
     """
     names, sides = model.names, outline(model).sides
     factors = only_trained(model).factors("max" if product == "max" else "sum")
@@ -284,7 +283,7 @@ def engine(
         # What is maximised over sends what it has heard.
         leaves = False
         maximised = (
-            tuple(k in model.variables.seen for k in range(len(names)))
+            tuple(k in (model.variables.maximised or ()) for k in range(len(names)))
             if outputs is None
             else tuple(_split(model.layers, outputs, -1))
         )
@@ -307,7 +306,9 @@ def engine(
     )
 
 
-def _form(name: str, units: Mapping[str, Any], factors: tuple[AbstractFactor, ...]) -> AbstractForm:
+def _form(
+    name: str, units: Mapping[str, Any], factors: tuple[AbstractFactor, ...]
+) -> AbstractNumbered | Gaussians:
     own, joined = units[name], [f for f in factors if name in f.groups]
     if own.numbered:
         return form_of(own, all(isinstance(f, Dense) for f in joined))

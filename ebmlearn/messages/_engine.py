@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from .._sentinels import EXCLUDED
 from .._types import AnyArray
 from ..factors import AbstractFactor
 from ..models import Instance
+from ._expectation import Gaussians
 from ._forms import (
-    AbstractForm,
     AbstractNumbered,
     AbstractSent,
     Heard,
@@ -57,7 +56,7 @@ class Engine(eqx.Module):
     """
 
     parts: tuple[AbstractSent, ...]
-    forms: tuple[AbstractForm, ...]
+    forms: tuple[AbstractNumbered | Gaussians, ...]
     factors: tuple[AbstractFactor, ...]
     damping: Float[AnyArray, ""] | None
     temperature: Float[AnyArray, ""]
@@ -78,7 +77,7 @@ class Engine(eqx.Module):
 
     def start(self, instance: Instance, start: Start) -> State:
         """The state before any sweep."""
-        alone = [self._field(g, (), instance, None) for g in self._groups]
+        alone = [self._field(g, (), instance, None) for g in range(len(self.forms))]
         heard = self._heard(alone, instance)
         messages = [part.start(start, heard) for part in self.parts]
         # Nothing is added up where messages say nothing.
@@ -115,7 +114,7 @@ class Engine(eqx.Module):
             own if part.leaf is not None else part.update(own, heard, self._damped)
             for part, own in pairs
         ]
-        return self._summed(messages, instance, fields)
+        return self.summed(messages, instance, fields)
 
     def take_turn(self, turn: int, messages: list, fields: list, instance: Instance) -> list:
         """Sends from the groups on a side to the others, changing the lists: what was sent."""
@@ -153,10 +152,15 @@ class Engine(eqx.Module):
 
         return jax.lax.fori_loop(0, number, step, (state, state.fields))
 
+    @property
+    def excludes(self) -> bool:
+        """Whether some factor may exclude configurations."""
+        return any(part.excludes for part in self.parts)
+
     def resume(self, state: State, instance: Instance) -> State:
         """Messages of another instance, with what they add up to here."""
-        inward = self._inward(state, instance)
-        return state._replace(fields=self._summed(inward, instance, state.fields).fields)
+        inward = self.inward(state, instance)
+        return state._replace(fields=self.summed(inward, instance, state.fields).fields)
 
     def change(self, old: State, new: State, instance: Instance) -> Float[Array, ""]:
         """The largest change of a probability between two states."""
@@ -166,110 +170,13 @@ class Engine(eqx.Module):
 
     def beliefs(self, state: State, instance: Instance) -> tuple[Any, ...]:
         """What the messages say of all units, by group."""
-        fields = self._finished(state, instance).fields
+        fields = self.finished(state, instance).fields
         parts = zip(self.forms, fields, *instance, strict=True)
         return tuple(form.belief(*own) for form, *own in parts)
-
-    def mixture(self, beliefs: Sequence[Any], log_weights: Float[Array, " n"]) -> tuple[Any, ...]:
-        """What is to be said of all units if each part is right with its probability."""
-        pairs = zip(self.numbered, beliefs, strict=True)
-        return tuple(form.mixture(own, log_weights) for form, own in pairs)
 
     def decode(self, beliefs: Sequence[Any]) -> tuple[Int[Array, " _"], ...]:
         """The likeliest state of each unit."""
         return tuple(form.mode(own) for form, own in zip(self.numbered, beliefs, strict=True))
-
-    def statistics(self, state: State, instance: Instance) -> Expected:
-        """The gradient of `log_partition` at a fixed point; what is maximised is 0 or 1."""
-        if self.product == "max":
-            found = self.beliefs(state, instance)
-            pairs = zip(self.numbered, found, strict=True)
-            units = tuple(form.expected(form.decided(x))[0] for form, x in pairs)
-            return Expected(units, self._met(self.decode(found)), (None,) * len(units))
-        plugged = self._plugged(state, instance)
-        if self._in_place and self.parts and all(isinstance(p, OddsSent) for p in self.parts):
-            inward, fields = self._inward(state, instance), list(state.fields)
-            self.take_turn(0, list(state.messages), fields, plugged)
-            state = state._replace(fields=tuple(fields))
-            known = [form.held(*own) for form, *own in self._known(fields, plugged)]
-            both: Any = zip(self.parts, inward, strict=True)
-            pairs = tuple(x for part, own in both for x in part.in_turn(own, known))
-        else:
-            pairs = self.pairwise(state, instance, jnp.ones((), self._dtype(instance)))
-        found = [
-            form.expected(x)
-            for form, x in zip(self.forms, self.beliefs(state, plugged), strict=True)
-        ]
-        return Expected(tuple(x for x, _ in found), pairs, tuple(x for _, x in found))
-
-    @property
-    def tells_statistics(self) -> bool:
-        """Whether `statistics` are known in the form of messages at hand; in log-odds they are."""
-        return self._in_place or not any(part.is_fast for part in self.parts)
-
-    def pairwise(
-        self, state: State, instance: Instance, temperature: Float[Array, ""]
-    ) -> tuple[Float[Array, "..."], ...]:
-        """The expected statistic of each parameter, at a temperature of which this is the engine at
-        1. In log-odds form only.
-        """
-        messages, fields, instance = self._both_ways(state, instance)
-        heard = [form.shifted(*own)[0] for form, *own in self._known(fields, instance)]
-        pairs = zip(self.parts, messages, strict=True)
-        return tuple(x for part, own in pairs for x in part.statistic(own, heard, temperature))
-
-    def log_partition(self, state: State, instance: Instance) -> Float[Array, ""]:
-        """The Bethe approximation of log Z, or of the largest log-potential for max-product, over
-        the configurations that agree with what is held. In log-odds form only.
-
-        The log-normalisers of the factors, plus those of the units times one minus the number of
-        factors that they are in.
-        """
-        if len(self.numbered) < len(self.forms):
-            raise NotImplementedError(
-                "`log_partition` is not known of Gaussian messages; `Exact` may give it."
-            )
-        value, is_possible = self._normalised(state, instance)
-        return jnp.where(is_possible, value, -jnp.inf)
-
-    def is_possible(self, state: State, instance: Instance) -> Bool[Array, ""]:
-        """Whether messages leave a configuration; on a tree, whether there is one. Only such
-        messages count as each exclude a state: those that are merely low may add up to as much.
-        """
-        if not any(part.excludes for part in self.parts):
-            return jnp.ones((), bool)
-        return self._normalised(state, instance)[1]
-
-    def score(self, states: Sequence[Int[Array, " _"]], instance: Instance) -> Float[Array, ""]:
-        """The log-potential of one configuration with its unary terms, minus infinity where it
-        breaks a factor.
-        """
-        with jax.default_matmul_precision("highest"):
-            own = dict(zip(self.names, states, strict=True))
-            met = [-factor.energy(own) for factor in self.factors]
-        return jnp.stack([self.linear(states, instance.unary), *met]).sum()
-
-    def linear(self, states: Sequence[Int[Array, " _"]], unary: Any) -> Float[Array, ""]:
-        """The sum of the unary terms that states meet."""
-        parts = zip(self.numbered, states, unary, strict=True)
-        return jnp.stack([form.linear(x, u) for form, x, u in parts]).sum()
-
-    def is_peak(self, states: Sequence[Int[Array, " _"]], instance: Instance) -> Bool[Array, ""]:
-        """Whether no change of one unit raises the log-potential."""
-        own, peaks = dict(zip(self.names, states, strict=True)), []
-        for k, (form, name) in enumerate(zip(self.numbered, self.names, strict=True)):
-            rows = form.rows(instance.unary[k])
-            for factor in self.factors:
-                if name in factor.groups:
-                    with jax.default_matmul_precision("highest"):
-                        found = factor.given(own, name)
-                    rows = rows + form.scores(found, rows)
-            met = jnp.take_along_axis(rows, states[k][:, None], axis=-1)[:, 0]
-            # A configuration that is excluded is no peak, though all its neighbours may be too.
-            peak = (rows.max(-1) <= met) & (met > EXCLUDED / 2)
-            clamp = instance.clamp[k]
-            peaks.append((peak if clamp is None else peak | ~form.free(clamp)).all())
-        return jnp.stack(peaks).all()
 
     def as_logs(self, state: State, are_odds: bool | Bool[AnyArray, ""]) -> State:
         """The state with messages as log-odds, if they are odds; damped ones never are."""
@@ -286,16 +193,13 @@ class Engine(eqx.Module):
         return sums
 
     @property
-    def _groups(self) -> range:
-        return range(len(self.forms))
-
-    @property
     def numbered(self) -> list[AbstractNumbered]:
         """The forms of groups whose units have a few states each."""
         return [form for form in self.forms if isinstance(form, AbstractNumbered)]
 
     @property
-    def _in_place(self) -> bool:
+    def in_place(self) -> bool:
+        """Whether groups send in turn, and their messages whole."""
         return self.schedule == "layers" and self.damping is None
 
     @property
@@ -307,7 +211,7 @@ class Engine(eqx.Module):
             if part.leaf is not None
         ]
 
-    def _finished(self, state: State, instance: Instance) -> State:
+    def finished(self, state: State, instance: Instance) -> State:
         """The state after all groups have heard what there is to hear."""
         messages, fields = list(state.messages), list(state.fields)
         if not self._leaves:
@@ -318,14 +222,12 @@ class Engine(eqx.Module):
             fields[leaf] = self._field(leaf, messages, instance, fields[leaf])
         return State(tuple(messages), tuple(fields))
 
-    def _dtype(self, instance: Instance) -> Any:
-        return jax.tree.leaves(instance.unary)[0].dtype
-
-    def _known(self, fields: Sequence[Any], instance: Instance) -> Any:
+    def known(self, fields: Sequence[Any], instance: Instance) -> Any:
+        """The form, the field and the units that are held of each group."""
         return zip(self.forms, fields, instance.clamp, strict=True)
 
     def _heard(self, fields: Sequence[Any], instance: Instance) -> list[Heard]:
-        return [form.heard(*own) for form, *own in self._known(fields, instance)]
+        return [form.heard(*own) for form, *own in self.known(fields, instance)]
 
     def _damped(self, old: Array, new: Array) -> Array:
         if self.damping is None:
@@ -333,13 +235,13 @@ class Engine(eqx.Module):
         return jnp.asarray(self.damping) * old + jnp.asarray(1 - self.damping) * new
 
     def _begun(self, messages: list, sent: list, instance: Instance) -> State:
-        fields = self._summed(sent, instance, (None,) * len(self.forms)).fields
+        fields = self.summed(sent, instance, (None,) * len(self.forms)).fields
         pairs = zip(self.parts, messages, strict=True)
         return State(tuple(part.begun(own, fields) for part, own in pairs), fields)
 
-    def _summed(self, messages: Sequence[PyTree], instance: Instance, old: Sequence[Any]) -> State:
+    def summed(self, messages: Sequence[PyTree], instance: Instance, old: Sequence[Any]) -> State:
         """Messages, and what they add up to."""
-        fields = [self._field(g, messages, instance, old[g]) for g in self._groups]
+        fields = [self._field(g, messages, instance, old[g]) for g in range(len(self.forms))]
         return State(tuple(messages), tuple(fields))
 
     def _field(self, group: int, sent: Sequence[PyTree], instance: Instance, old: Any) -> Any:
@@ -350,75 +252,162 @@ class Engine(eqx.Module):
                 sums = part.added(sums, own, group)
         return self.forms[group].field(sums, old, instance.clamp[group])
 
-    def _inward(self, state: State, instance: Instance) -> list[PyTree]:
+    def inward(self, state: State, instance: Instance) -> list[PyTree]:
         """The messages of a state as they add up."""
         heard = self._heard(state.fields, instance)
         pairs = zip(self.parts, state.messages, strict=True)
         return [part.inward(own, heard) for part, own in pairs]
 
-    def _plugged(self, state: State, instance: Instance) -> Instance:
-        """Mixed-product: the maximised units held at their most likely states."""
-        if self.maximised is None:
-            return instance
-        clamp = []
-        for form, mask, field, own in zip(
-            self.numbered, self.maximised, state.fields, instance.clamp, strict=True
-        ):
-            chosen = form.chosen(form.held(field, own))
-            free = jnp.full_like(chosen, form.unheld) if own is None else own
-            clamp.append(jnp.where(mask, chosen, free))
-        return instance._replace(clamp=tuple(clamp))
 
-    def _both_ways(self, state: State, instance: Instance) -> tuple[list, list, Instance]:
-        """The messages in both directions, with the fields that they add up to. The fields are
-        added up again, so that a gradient with the messages held fixed is complete.
-        """
-        state = self._finished(state, instance)
-        inward = self._inward(state, instance)
-        fields = list(self._summed(inward, instance, state.fields).fields)
-        instance = self._plugged(state, instance)
-        sent: list = inward
-        if self._in_place:
-            sent = self.take_turn(0, list(state.messages), fields, instance)
-        parts = zip(self.parts, inward, sent, strict=True)
-        return [part.both(own, back) for part, own, back in parts], fields, instance
+def statistics(engine: Engine, state: State, instance: Instance) -> Expected:
+    """The gradient of `log_partition` at a fixed point; what is maximised is 0 or 1."""
+    if engine.product == "max":
+        found = engine.beliefs(state, instance)
+        pairs = zip(engine.numbered, found, strict=True)
+        units = tuple(form.expected(form.decided(x))[0] for form, x in pairs)
+        return Expected(units, _met(engine, engine.decode(found)), (None,) * len(units))
+    plugged = _plugged(engine, state, instance)
+    if engine.in_place and engine.parts and all(isinstance(p, OddsSent) for p in engine.parts):
+        inward, fields = engine.inward(state, instance), list(state.fields)
+        engine.take_turn(0, list(state.messages), fields, plugged)
+        state = state._replace(fields=tuple(fields))
+        known = [form.held(*own) for form, *own in engine.known(fields, plugged)]
+        both: Any = zip(engine.parts, inward, strict=True)
+        pairs = tuple(x for part, own in both for x in part.in_turn(own, known))
+    else:
+        dtype = jax.tree.leaves(instance.unary)[0].dtype
+        pairs = pairwise(engine, state, instance, jnp.ones((), dtype))
+    found = [
+        form.expected(x)
+        for form, x in zip(engine.forms, engine.beliefs(state, plugged), strict=True)
+    ]
+    return Expected(tuple(x for x, _ in found), pairs, tuple(x for _, x in found))
 
-    def _normalised(
-        self, state: State, instance: Instance
-    ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
-        """The Bethe approximation of log Z, and whether a state of each unit and a configuration of
-        each factor are left.
-        """
-        messages, fields, posed = self._both_ways(state, instance)
-        known = self._known(fields, posed)
-        found = [form.shifted(*own) for form, *own in known]  # pyright: ignore
-        heard, tops = [x for x, _ in found], [top for _, top in found]
-        singles = [reduced(x.rows, -1, self.product) for x in heard]
-        values, possible = [x.sum() for x in (*tops, *singles)], []
-        for part, own in zip(self.parts, messages, strict=True):
-            value, is_possible = part.normalisers(own, heard, singles)
-            values.append(value)
-            possible.append(is_possible)
-        for group, form in enumerate(self.numbered):
-            left = form.possible(posed.unary[group], posed.clamp[group])
-            for part, own in zip(self.parts, messages, strict=True):
-                if group in part.ends:
-                    left = part.left(own, group, left)
-            possible.append(left.any(-1).all())
-        return jnp.stack(values).sum(), jnp.stack(possible).all()
 
-    def _met(self, states: Sequence[Int[Array, " _"]]) -> tuple[Float[Array, "..."], ...]:
-        """How often one configuration meets each parameter."""
-        own = dict(zip(self.names, states, strict=True))
+def tells_statistics(engine: Engine) -> bool:
+    """Whether `statistics` are known in the form of messages at hand; in log-odds they are."""
+    return engine.in_place or not any(part.is_fast for part in engine.parts)
 
-        if not self.factors:
-            return ()
 
-        def potential(factors: tuple[AbstractFactor, ...]) -> Float[Array, ""]:
-            return -jnp.stack([factor.energy(own) for factor in factors]).sum()
+def pairwise(
+    engine: Engine, state: State, instance: Instance, temperature: Float[Array, ""]
+) -> tuple[Float[Array, "..."], ...]:
+    """The expected statistic of each parameter, at a temperature of which this is the engine at
+    1. In log-odds form only.
+    """
+    messages, fields, instance = _both_ways(engine, state, instance)
+    heard = [form.shifted(*own)[0] for form, *own in engine.known(fields, instance)]
+    pairs = zip(engine.parts, messages, strict=True)
+    return tuple(x for part, own in pairs for x in part.statistic(own, heard, temperature))
 
-        found = eqx.filter_grad(potential)(self.factors)
-        return sum((f.statistic(g) for f, g in zip(self.factors, found, strict=True)), ())
+
+def log_partition(engine: Engine, state: State, instance: Instance) -> Float[Array, ""]:
+    """The Bethe approximation of log Z, or of the largest log-potential for max-product, over
+    the configurations that agree with what is held. In log-odds form only.
+
+    The log-normalisers of the factors, plus those of the units times one minus the number of
+    factors that they are in.
+    """
+    if len(engine.numbered) < len(engine.forms):
+        raise NotImplementedError(
+            "`log_partition` is not known of Gaussian messages; `Exact` may give it."
+        )
+    value, some = _normalised(engine, state, instance)
+    return jnp.where(some, value, -jnp.inf)
+
+
+def is_possible(engine: Engine, state: State, instance: Instance) -> Bool[Array, ""]:
+    """Whether messages leave a configuration; on a tree, whether there is one. Only such
+    messages count as each exclude a state: those that are merely low may add up to as much.
+    """
+    return _normalised(engine, state, instance)[1]
+
+
+def score(
+    engine: Engine, states: Sequence[Int[Array, " _"]], instance: Instance
+) -> Float[Array, ""]:
+    """The log-potential of one configuration with its unary terms, minus infinity where it
+    breaks a factor.
+    """
+    with jax.default_matmul_precision("highest"):
+        own = dict(zip(engine.names, states, strict=True))
+        met = [-factor.energy(own) for factor in engine.factors]
+    return jnp.stack([linear(engine, states, instance.unary), *met]).sum()
+
+
+def linear(engine: Engine, states: Sequence[Int[Array, " _"]], unary: Any) -> Float[Array, ""]:
+    """The sum of the unary terms that states meet."""
+    parts = zip(engine.numbered, states, unary, strict=True)
+    return jnp.stack([form.linear(x, u) for form, x, u in parts]).sum()
+
+
+def _plugged(engine: Engine, state: State, instance: Instance) -> Instance:
+    """Mixed-product: the maximised units held at their most likely states."""
+    if engine.maximised is None:
+        return instance
+    clamp = []
+    for form, mask, field, own in zip(
+        engine.numbered, engine.maximised, state.fields, instance.clamp, strict=True
+    ):
+        chosen = form.chosen(form.held(field, own))
+        free = jnp.full_like(chosen, form.unheld) if own is None else own
+        clamp.append(jnp.where(mask, chosen, free))
+    return instance._replace(clamp=tuple(clamp))
+
+
+def _both_ways(engine: Engine, state: State, instance: Instance) -> tuple[list, list, Instance]:
+    """The messages in both directions, with the fields that they add up to. The fields are
+    added up again, so that a gradient with the messages held fixed is complete.
+    """
+    state = engine.finished(state, instance)
+    inward = engine.inward(state, instance)
+    fields = list(engine.summed(inward, instance, state.fields).fields)
+    instance = _plugged(engine, state, instance)
+    sent: list = inward
+    if engine.in_place:
+        sent = engine.take_turn(0, list(state.messages), fields, instance)
+    parts = zip(engine.parts, inward, sent, strict=True)
+    return [part.both(own, back) for part, own, back in parts], fields, instance
+
+
+def _normalised(
+    engine: Engine, state: State, instance: Instance
+) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    """The Bethe approximation of log Z, and whether a state of each unit and a configuration of
+    each factor are left.
+    """
+    messages, fields, posed = _both_ways(engine, state, instance)
+    known = engine.known(fields, posed)
+    found = [form.shifted(*own) for form, *own in known]  # pyright: ignore
+    heard, tops = [x for x, _ in found], [top for _, top in found]
+    singles = [reduced(x.rows, -1, engine.product) for x in heard]
+    values, possible = [x.sum() for x in (*tops, *singles)], []
+    for part, own in zip(engine.parts, messages, strict=True):
+        told = part.normalisers(own, heard, singles)
+        assert told is not None
+        values.append(told[0])
+        possible.append(told[1])
+    for group, form in enumerate(engine.numbered):
+        left = form.possible(posed.unary[group], posed.clamp[group])
+        for part, own in zip(engine.parts, messages, strict=True):
+            if group in part.ends:
+                left = part.left(own, group, left)
+        possible.append(left.any(-1).all())
+    return jnp.stack(values).sum(), jnp.stack(possible).all()
+
+
+def _met(engine: Engine, states: Sequence[Int[Array, " _"]]) -> tuple[Float[Array, "..."], ...]:
+    """How often one configuration meets each parameter."""
+    own = dict(zip(engine.names, states, strict=True))
+
+    if not engine.factors:
+        return ()
+
+    def potential(factors: tuple[AbstractFactor, ...]) -> Float[Array, ""]:
+        return -jnp.stack([factor.energy(own) for factor in factors]).sum()
+
+    found = eqx.filter_grad(potential)(engine.factors)
+    return sum((f.statistic(g) for f, g in zip(engine.factors, found, strict=True)), ())
 
 
 def _whole(old: Array, new: Array) -> Array:

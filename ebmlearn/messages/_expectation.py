@@ -7,15 +7,16 @@ A message from a hidden to a visible unit is $e^{\\eta z - \\Lambda z^2 / 2}$; $
 and $\\theta_2 = -\\Lambda / 2$ in the paper.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ._forms import AbstractForm, AbstractSent, Damp, Heard, Start, Sums
+from .._types import AnyArray
+from ._forms import AbstractSent, counts_of_pairs, Damp, Heard, Start, Sums
 
 
 # A precision is called guarded if it lies below what is possible by more than rounding explains.
@@ -62,10 +63,13 @@ class Moments(NamedTuple):
     guarded: Float[Array, "*rows"]
 
 
-class Gaussians(AbstractForm):
-    """Gaussian units. `least` is the lowest precision that one can have: given the hidden units it
-    is 1, and they move its mean within a range of $\\sum_j |W_{ij}|$, to which they can add a
-    quarter of the square of that as variance. `first` are the means that messages begin at.
+class Gaussians(eqx.Module):
+    """What is known of Gaussian units, for one instance, by the same functions as of other units
+    (`AbstractNumbered`).
+
+    `least` is the lowest precision that one can have: given the hidden units it is 1, and they move
+    its mean within a range of $\\sum_j |W_{ij}|$, to which they can add a quarter of the square of
+    that as variance. `first` are the means that messages begin at.
     """
 
     sigma: Float[Array, " n"]
@@ -183,9 +187,6 @@ class GaussianSent(AbstractSent):
     def is_silent(self, start: Start) -> bool:
         return False
 
-    def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> NoReturn:
-        raise NotImplementedError("Gaussian messages have one start.")
-
     def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
         real, binary = self.ends
         mean, variance = self._cavities(messages, *heard[real].field)
@@ -213,9 +214,6 @@ class GaussianSent(AbstractSent):
             return sums[0] + sent[0].sum(1), sums[1] + sent[1].sum(1)
         return sums if len(sent) == 2 else (sums[0], sums[1] + sent[2].sum(0))
 
-    def normalisers(self, messages: PyTree, heard: Any, singles: Any) -> NoReturn:
-        raise NotImplementedError("Gaussian messages have no log Z.")
-
     def statistic(
         self, messages: PyTree, heard: Sequence[Heard], temperature: Float[Array, ""]
     ) -> tuple[Float[Array, "_ _"]]:
@@ -229,8 +227,8 @@ class GaussianSent(AbstractSent):
         both = self.sigma[:, None] * (shifted + at.origin[:, None]) * hidden[None, :]
         return (both.T if self.is_turned else both,)
 
-    def counts(self, group: int, size: int) -> NoReturn:
-        raise NotImplementedError("Gaussian messages do not maximise.")
+    def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
+        return counts_of_pairs(self.weights.shape, self.ends, group, size)
 
     def _cavities(
         self, messages: PyTree, field: Normal, at: Given

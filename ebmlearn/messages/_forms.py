@@ -55,10 +55,16 @@ class Heard(NamedTuple):
     open: Any
 
 
-class AbstractForm(eqx.Module):
-    """The form of what is known of a group, for one instance. `clamp` says which units are held, or
-    is None.
+class AbstractNumbered(eqx.Module):
+    """The form of what is known of units of a few states, for one instance. `clamp` says which
+    units are held, or is None.
+
+    - `excluded`: the score of a state that evidence excludes.
+    - `unheld`: the `clamp` of a unit that is free.
     """
+
+    excluded: ClassVar[float]
+    unheld: ClassVar[int]
 
     @abc.abstractmethod
     def posed(self, unary: Any, clamp: Any, temperature: Any) -> tuple[Any, Any]:
@@ -71,39 +77,6 @@ class AbstractForm(eqx.Module):
     @abc.abstractmethod
     def field(self, sums: Sums, old: Any, clamp: Any) -> Any:
         """What the sums say. `old` is what was known a sweep ago, None at the start."""
-
-    @abc.abstractmethod
-    def heard(self, field: Any, clamp: Any) -> Heard:
-        """What factors hear when they send."""
-
-    @abc.abstractmethod
-    def change(self, old: Any, new: Any, clamp: Any) -> Float[Array, ""]:
-        """The largest change of a probability."""
-
-    @abc.abstractmethod
-    def belief(self, field: Any, unary: Any, clamp: Any) -> Any:
-        """What is to be said of the units."""
-
-    @abc.abstractmethod
-    def expected(self, belief: Any) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
-        """The means of the states and, where units have an energy of their own, of their
-        squares.
-        """
-
-    @abc.abstractmethod
-    def shifted(self, field: Any, clamp: Any) -> tuple[Heard, Float[Array, "..."]]:
-        """What factors hear when log Z is added up: scores less the largest of each unit, and
-        that. What evidence excludes is no largest, and remains excluded.
-        """
-
-
-class AbstractNumbered(AbstractForm):
-    """Units of a few states. `excluded` is the score of a state that evidence excludes; `unheld` is
-    the `clamp` of a unit that is free.
-    """
-
-    excluded: ClassVar[float]
-    unheld: ClassVar[int]
 
     @abc.abstractmethod
     def held(self, field: Any, clamp: Any) -> Any:
@@ -168,16 +141,20 @@ class AbstractNumbered(AbstractForm):
         return jax.random.uniform(key, like.shape, like.dtype, -LEANING, LEANING)
 
     def change(self, old: Any, new: Any, clamp: Any) -> Float[Array, ""]:
+        """The largest change of a probability."""
         before, after = (self.p(self.held(x, clamp)) for x in (old, new))
         return jnp.abs(after - before).max(initial=0)
 
     def belief(self, field: Any, unary: Any, clamp: Any) -> Any:
+        """What is to be said of the units."""
         return self.held(field, clamp)
 
     def expected(self, belief: Any) -> tuple[Float[Array, "..."], None]:
+        """The means of the states; and None, since such units have no energy of their own."""
         return self.p(belief), None
 
     def heard(self, field: Any, clamp: Any) -> Heard:
+        """What factors hear when they send."""
         rows = self.rows(field)
         if clamp is None:
             return Heard(field, rows, jnp.ones(rows.shape, bool))
@@ -186,6 +163,9 @@ class AbstractNumbered(AbstractForm):
         return Heard(self.held(field, clamp), jnp.where(free, rows, nothing), free)
 
     def shifted(self, field: Any, clamp: Any) -> tuple[Heard, Float[Array, " n"]]:
+        """What factors hear when log Z is added up: scores less the largest of each unit, and
+        that. What evidence excludes is no largest, and remains excluded.
+        """
         rows = self.rows(field)
         left = jnp.ones(rows.shape, bool) if clamp is None else self.left(rows, clamp)
         top = jax.lax.stop_gradient(jnp.where(left, rows, -jnp.inf).max(-1))
@@ -412,11 +392,11 @@ class AbstractSent(eqx.Module):
         """What is known of a group without messages, as these take it."""
         return sums
 
-    @abc.abstractmethod
     def spread(self, fields: Sequence[Any], joined: Callable = jnp.subtract) -> PyTree:
-        """Messages to each unit that say what its field does. Where a message is one number for two
-        scores, `joined` makes it of them.
+        """Messages to each unit that say what its field does; None where there are no such ones.
+        Where a message is one number for two scores, `joined` makes it of them.
         """
+        return None
 
     @abc.abstractmethod
     def update(self, messages: PyTree, heard: Sequence[Heard], damp: Damp) -> PyTree:
@@ -435,13 +415,13 @@ class AbstractSent(eqx.Module):
     def added(self, sums: Sums, sent: PyTree, group: int) -> Sums:
         """What is known of a group with these messages."""
 
-    @abc.abstractmethod
     def normalisers(
         self, messages: PyTree, heard: Sequence[Heard], singles: Singles
-    ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    ) -> tuple[Float[Array, ""], Bool[Array, ""]] | None:
         """The sum of log Z of all parts of the factor, each less those of its units; and whether
-        each part has a configuration left.
+        each part has a configuration left. None where that is not known.
         """
+        return None
 
     @abc.abstractmethod
     def statistic(

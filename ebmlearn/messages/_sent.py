@@ -1,6 +1,5 @@
 """What factors send to units, and what they add to the Bethe approximation of log Z."""
 
-import abc
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,51 +26,7 @@ from ._forms import (
 )
 
 
-class AbstractListed(AbstractSent):
-    """Messages of tables: `[..., states]` towards each axis."""
-
-    forms: eqx.AbstractVar[tuple[AbstractNumbered, ...]]
-    product: eqx.AbstractVar[Product]
-    maximised: eqx.AbstractVar[Maximised]
-
-    @abc.abstractmethod
-    def _joint(self, messages: PyTree, heard: Sequence[Heard]) -> Float[Array, "parts ..."]:
-        """The scores of all configurations of each part."""
-
-    @abc.abstractmethod
-    def _singles(self, singles: Singles) -> Float[Array, ""]:
-        """The sum of those of all units of all parts."""
-
-    def _tops(self, messages: PyTree) -> Float[Array, ""]:
-        """What `_joint` leaves out of messages."""
-        return jnp.zeros((), messages[0].dtype)
-
-    @abc.abstractmethod
-    def _gathered(
-        self, p: Float[Array, "parts ..."], alone: Sequence[Any]
-    ) -> tuple[Float[Array, "..."], ...]:
-        """The expected statistic, from the probabilities of configurations and of states."""
-
-    def normalisers(
-        self, messages: PyTree, heard: Sequence[Heard], singles: Singles
-    ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
-        joint = _flat(self._joint(messages, heard))
-        found = reduced(joint, -1, self.product)
-        value = found.sum() - self._singles(singles) - self._tops(messages)
-        return value, (found > EXCLUDED / 2).all()
-
-    def statistic(
-        self, messages: PyTree, heard: Sequence[Heard], temperature: Float[Array, ""]
-    ) -> tuple[Float[Array, "..."], ...]:
-        joint = self._joint(messages, heard)
-        p = jax.nn.softmax(temperature * _flat(joint), axis=-1)
-        alone = [
-            None if x.rows is None else jax.nn.softmax(temperature * x.rows, axis=-1) for x in heard
-        ]
-        return self._gathered(p.reshape(joint.shape), alone)
-
-
-class TablesSent(AbstractListed):
+class TablesSent(AbstractSent):
     """Tables of one shape. Messages towards an axis are `[tables, states]`."""
 
     tables: Float[Array, "tables ..."]
@@ -108,6 +63,22 @@ class TablesSent(AbstractListed):
                 sums = form.told(sums, message, self.members[:, axis])
         return sums
 
+    def normalisers(
+        self, messages: PyTree, heard: Sequence[Heard], singles: Singles
+    ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+        value, possible = _added(self._joint(messages, heard), self.product)
+        own = [singles[end][self.members[:, axis]].sum() for axis, end in enumerate(self.ends)]
+        # What `_joint` leaves out.
+        tops = [form.rows(x).max(-1).sum() for form, x in zip(self.forms, messages, strict=True)]
+        for found in (own, tops):
+            value = value - jnp.stack([jnp.zeros_like(value), *found]).sum()
+        return value, possible
+
+    def statistic(
+        self, messages: PyTree, heard: Sequence[Heard], temperature: Float[Array, ""]
+    ) -> tuple[Float[Array, "tables ..."]]:
+        return (_probabilities(self._joint(messages, heard), temperature),)
+
     def left(self, messages: PyTree, group: int, possible: Bool[Array, "n states"]) -> Any:
         for axis, (form, end, message) in enumerate(
             zip(self.forms, self.ends, messages, strict=True)
@@ -134,20 +105,6 @@ class TablesSent(AbstractListed):
         for axis, cavity in enumerate(self._cavities(messages, heard, level=True)):
             table = table + jnp.broadcast_to(_along(cavity, axis, table.ndim), table.shape)
         return table
-
-    def _tops(self, messages: PyTree) -> Float[Array, ""]:
-        pairs = zip(self.forms, messages, strict=True)
-        tops = [form.rows(x).max(-1).sum() for form, x in pairs]
-        return jnp.stack([jnp.zeros((), self.tables.dtype), *tops]).sum()
-
-    def _singles(self, singles: Singles) -> Float[Array, ""]:
-        met = [singles[end][self.members[:, axis]].sum() for axis, end in enumerate(self.ends)]
-        return jnp.stack([jnp.zeros((), self.tables.dtype), *met]).sum()
-
-    def _gathered(
-        self, p: Float[Array, "tables ..."], alone: Sequence[Any]
-    ) -> tuple[Float[Array, "tables ..."]]:
-        return (p,)
 
     def _cavities(
         self, messages: PyTree, heard: Sequence[Heard], level: bool = False
@@ -195,7 +152,7 @@ class TablesSent(AbstractListed):
         return [mask[self.members[:, axis]][:, None] for axis, mask in pairs]
 
 
-class DenseSent(AbstractListed):
+class DenseSent(AbstractSent):
     """All pairs of units of two groups, or of one. Messages towards the second unit of a pair are
     `[m, n, states]`, and so are those towards the first; inside a group these are the same ones.
     """
@@ -241,6 +198,32 @@ class DenseSent(AbstractListed):
     def counts(self, group: int, size: int) -> tuple[Int[AnyArray, " n"], Int[AnyArray, " n"]]:
         return counts_of_pairs(self.tables.shape[:2], self.ends, group, size)
 
+    def normalisers(
+        self, messages: PyTree, heard: Sequence[Heard], singles: Singles
+    ) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+        value, possible = _added(self._joint(messages, heard), self.product)
+        one, two = (singles[end].sum() for end in self.ends)
+        m, n = self.tables.shape[:2]
+        own = (m - 1) * one if self._is_one else n * one + m * two
+        return value - own, possible
+
+    def statistic(
+        self, messages: PyTree, heard: Sequence[Heard], temperature: Float[Array, ""]
+    ) -> tuple[Float[Array, "_ _"]]:
+        p = _probabilities(self._joint(messages, heard), temperature)
+        m, n, a, b = self.tables.shape
+        if self._is_one:
+            first, second = jnp.triu_indices(m, 1)
+            both = jnp.zeros((m, m, a, a), p.dtype).at[first, second].set(p)
+            p = both + both.transpose(1, 0, 3, 2)
+            # A unit has the same state as itself.
+            own = jnp.arange(m)
+            alone = jax.nn.softmax(temperature * heard[self.ends[0]].rows, axis=-1)
+            p = p.at[own, own].set(jax.vmap(jnp.diag)(alone))
+        one, two = self.inside
+        found = jnp.einsum("mnab,ax,by->mxny", p.reshape(m, n, a, b), one, two, precision="highest")
+        return (found.reshape(m * one.shape[1], n * two.shape[1]),)
+
     @property
     def _is_one(self) -> bool:
         return self.ends[0] == self.ends[1]
@@ -253,27 +236,6 @@ class DenseSent(AbstractListed):
             first, second = jnp.triu_indices(found.shape[0], 1)
             return found[first, second]
         return found.reshape(math.prod(found.shape[:2]), *found.shape[2:])
-
-    def _singles(self, singles: Singles) -> Float[Array, ""]:
-        (m, n, _, _), (first, second) = self.tables.shape, self.ends
-        if self._is_one:
-            return (m - 1) * singles[first].sum()
-        return n * singles[first].sum() + m * singles[second].sum()
-
-    def _gathered(
-        self, p: Float[Array, "pairs _ _"], alone: Sequence[Any]
-    ) -> tuple[Float[Array, "_ _"]]:
-        m, n, a, b = self.tables.shape
-        if self._is_one:
-            first, second = jnp.triu_indices(m, 1)
-            both = jnp.zeros((m, m, a, a), p.dtype).at[first, second].set(p)
-            p = both + both.transpose(1, 0, 3, 2)
-            # A unit has the same state as itself.
-            own = jnp.arange(m)
-            p = p.at[own, own].set(jax.vmap(jnp.diag)(alone[self.ends[0]]))
-        one, two = self.inside
-        found = jnp.einsum("mnab,ax,by->mxny", p.reshape(m, n, a, b), one, two, precision="highest")
-        return (found.reshape(m * one.shape[1], n * two.shape[1]),)
 
     def _cavities(self, messages: PyTree, heard: Sequence[Heard]) -> tuple[Array, Array]:
         """The scores of the units of each pair without what the other one sent."""
@@ -332,6 +294,23 @@ def less_the_largest(sent: Float[Array, "... _"]) -> Float[Array, "... _"]:
 
 def _plus(sums: Sums, more: Array) -> Sums:
     return sums[0], sums[1] + more
+
+
+def _added(
+    joint: Float[Array, "parts ..."], product: Product
+) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    """The sum of log Z of all parts, from the scores of their configurations; and whether each has
+    one left.
+    """
+    found = reduced(_flat(joint), -1, product)
+    return found.sum(), (found > EXCLUDED / 2).all()
+
+
+def _probabilities(
+    joint: Float[Array, "parts ..."], temperature: Float[Array, ""]
+) -> Float[Array, "parts ..."]:
+    """Those of the configurations of each part."""
+    return jax.nn.softmax(temperature * _flat(joint), axis=-1).reshape(joint.shape)
 
 
 def _flat(joint: Float[Array, "parts ..."]) -> Float[Array, "parts _"]:

@@ -48,6 +48,7 @@ from ._listed import stacks_of as stacks_of, told as told, whole_stacks as whole
 from ._nnbm import check_couplings as check_couplings, NNBM as NNBM
 from ._observed import (
     asked_rows as asked_rows,
+    chosen_units as chosen_units,
     has_nan as has_nan,
     Masks as Masks,
     named_types as named_types,

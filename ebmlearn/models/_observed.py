@@ -13,6 +13,7 @@ from .. import _checks
 from .._types import AnyArray, Batch
 from ..units import AbstractUnits
 from ._problem import Evidence, inside, wanted
+from ._variables import by_layer
 
 
 if TYPE_CHECKING:
@@ -149,6 +150,35 @@ def rows_by_group(
         states = given.get(k, jnp.full(units.size, -1, jnp.int32))
         parts.append(jnp.broadcast_to(states, (*batch, units.size)))
     return jnp.concatenate(parts, -1)
+
+
+def chosen_units(
+    model: "AbstractPlainModel", given: Any, name: str
+) -> Bool[AnyArray, "*#batch units"]:
+    """Which of all units a user chooses: none of those that are left out. For a graph, a dictionary
+    from groups to booleans `[*batch, *shape]`, else booleans `[*batch, units]` by layer, None for a
+    layer of which none are.
+    """
+    if model.grouped:
+        _check_booleans(given, name)
+        return rows_by_group(model, given, name) > 0
+    parts = {}
+    told = zip(model.names, model.layers, by_layer(name, model.names, given), strict=True)
+    for layer, units, x in told:
+        parts[layer] = x = np.zeros(units.size, bool) if x is None else x
+        _check_booleans(x, name)
+        _checks.trailing(name, x, (units.size,), "one value a unit")
+    shape = _checks.broadcastable(**{f"{name}.{k}": x.shape[:-1] for k, x in parts.items()})
+    wide = [jnp.broadcast_to(x, (*shape, x.shape[-1])) for x in parts.values()]
+    return jnp.concatenate(wide, -1)
+
+
+def _check_booleans(x: Any, name: str) -> None:
+    if isinstance(x, Mapping):
+        for own in x.values():
+            _check_booleans(own, name)
+    elif getattr(x, "dtype", None) != np.bool_:
+        raise TypeError(f"`{name}` must hold booleans, got {_checks.describe(x)}.")
 
 
 def named_types(model: "AbstractPlainModel") -> tuple[type, ...]:

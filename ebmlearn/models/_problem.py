@@ -142,10 +142,10 @@ class Problem(AbstractProblem):
 
     def maximised(self) -> Bool[Array, "*#batch units"] | None:
         """The units over which mixed-product maximises; None if these are not known."""
-        if self.outputs is not None or self.model.grouped:
+        groups = self.model.variables.maximised
+        if self.outputs is not None or groups is None:
             return self.outputs
-        seen = self.model.variables.seen
-        parts = [jnp.full(u.size, k in seen) for k, u in enumerate(self.model.layers)]
+        parts = [jnp.full(u.size, k in groups) for k, u in enumerate(self.model.layers)]
         return jnp.concatenate(parts)
 
     def with_outputs(self, outputs: Bool[Array, "*#batch units"]) -> "Problem":

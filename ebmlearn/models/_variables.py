@@ -161,6 +161,14 @@ class Variables(NamedTuple):
         return tuple(k for k, is_hidden in enumerate(hidden) if not is_hidden)
 
     @property
+    def maximised(self) -> tuple[int, ...] | None:
+        """The groups over which mixed-product maximises: those that are not named `hidden`, or
+        `hidden_1`, `hidden_2` and so on. None if users name groups, and no group so.
+        """
+        found = tuple(k for k, name in enumerate(self.names) if not HIDDEN.fullmatch(name))
+        return None if self.grouped and len(found) == len(self.names) else found
+
+    @property
     def unseen(self) -> tuple[int, ...]:
         """The hidden groups."""
         return tuple(k for k in range(len(self.names)) if k not in self.seen)

@@ -10,7 +10,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
+from .._sentinels import EXCLUDED
 from ..inference import BP, is_off, NUMBER, settings_of
+from ..messages import Engine
 from ..models import (
     AbstractModel,
     AbstractPlainModel,
@@ -296,6 +298,26 @@ def _instances(
     return Instance(tuple(u + n for u, n in both), tuple(clamp)), tuple(free)
 
 
+def _is_peak(
+    engine: Engine, states: Sequence[Int[Array, " _"]], instance: Instance
+) -> Bool[Array, ""]:
+    """Whether no change of one unit raises the log-potential."""
+    own, peaks = dict(zip(engine.names, states, strict=True)), []
+    for k, (form, name) in enumerate(zip(engine.numbered, engine.names, strict=True)):
+        rows = form.rows(instance.unary[k])
+        for factor in engine.factors:
+            if name in factor.groups:
+                with jax.default_matmul_precision("highest"):
+                    found = factor.given(own, name)
+                rows = rows + form.scores(found, rows)
+        met = jnp.take_along_axis(rows, states[k][:, None], axis=-1)[:, 0]
+        # A configuration that is excluded is no peak, though all its neighbours may be too.
+        peak = (rows.max(-1) <= met) & (met > EXCLUDED / 2)
+        clamp = instance.clamp[k]
+        peaks.append((peak if clamp is None else peak | ~form.free(clamp)).all())
+    return jnp.stack(peaks).all()
+
+
 def perturbed(
     sampler: PMP,
     model: AbstractPlainModel,
@@ -318,12 +340,12 @@ def perturbed(
         states = engine.decode(engine.beliefs(end, instance))
         if model.turns is not None:
             states = model.turns.mended(states, given.clamp)
-        score = engine.score(states, instance)
+        score = messages.score(engine, states, instance)
         centre = [x.sum() / 2 for x, alone in zip(noise, log_odds, strict=True) if alone]
         info = PMPInfo(
-            energy=engine.linear(states, noise) - score,
+            energy=messages.linear(engine, states, noise) - score,
             perturbed=score - sum(centre, jnp.zeros((), score.dtype)),
-            peak=engine.is_peak(states, instance),
+            peak=_is_peak(engine, states, instance),
             residual=residual,
         )
         return states, info, None if is_off(sampler.renewal, 1) else end
