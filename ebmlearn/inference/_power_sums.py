@@ -320,12 +320,10 @@ def _differentiable(best: Best, model: Decomposition, rows: Float[Array, "_ _"])
     """The same with the derivatives of the value. It is stationary in what was searched over, so
     they are those with that held fixed. Nothing else is added.
     """
-    fixed, own = jax.lax.stop_gradient((model, rows))
-    value = best.value + (best.p * (model.rows - fixed.rows + rows - own)).sum()
-    value = value + (model.constant - fixed.constant)
-    for q, stack, same in zip(best.joint, model.stacks, fixed.stacks, strict=True):
-        value = value + (q * (stack.tables - same.tables)).sum()
-    return best._replace(value=value)
+    given = model.rows + rows, model.constant, tuple(x.tables for x in model.stacks)
+    slopes = best.p, jnp.ones_like(model.constant), best.joint
+    parts = jax.tree.map(lambda a, x: (a * (x - jax.lax.stop_gradient(x))).sum(), slopes, given)
+    return best._replace(value=best.value + sum(jax.tree.leaves(parts)))
 
 
 def _power_sum(
