@@ -129,30 +129,27 @@ def _repeated(problem: Problem, number: int, key: PRNGKeyArray) -> _Chained | No
     evidence that is certain is held, likelihoods are added to biases. None if the model has no
     biases to add them to.
     """
-    model, held = problem.model, problem.held()
-    states, masks = [], []
-    for units, (own, mask, scores) in zip(model.layers, held, strict=True):
+    model, size, rows = problem.model, math.prod(problem.shape), []
+    for units, (own, mask, scores) in zip(model.layers, problem.held(), strict=True):
         if model.grouped and scores is not None:
             return None
-        size = (math.prod(problem.shape), units.size)
-        mask = jnp.zeros(size, bool) if mask is None else mask
-        own = jnp.zeros(size, jnp.int32) if own is None else own.astype(jnp.int32)
-        drawn = jax.random.bernoulli(key, 0.5, (number * size[0], size[1])).astype(jnp.int32)
-        mask = jnp.tile(mask, (number, 1))
-        states.append(jnp.where(mask, jnp.tile(own, (number, 1)), drawn))
-        masks.append(mask)
-    if model.grouped:
-        if all(x is None for x in problem.evidence):
-            return _Chained(model, None, None)
-        start = jnp.where(jnp.concatenate(masks, -1), jnp.concatenate(states, -1), -1)
-        return _Chained(model, start, model.variables.named(masks))
-    unary = [x.reshape(len(x), -1) for x in problem.instances().unary]
-    unary = tuple(jnp.tile(x, (number, 1)) for x in unary)
-    chained = model.with_unary(unary)
-    if problem.evidence[0] is None:
+        known = jnp.full((size, units.size), -1, jnp.int32)
+        if own is not None and mask is not None:
+            known = jnp.where(mask, own.astype(jnp.int32), -1)
+        rows.append(jnp.tile(known, (number, 1)))
+    chained = model
+    if not model.grouped:
+        unary = [x.reshape(size, -1) for x in problem.instances().unary]
+        chained = model.with_unary(tuple(jnp.tile(x, (number, 1)) for x in unary))
+    if all(x is None for x in problem.evidence):
         return _Chained(chained, None, None)
-    none = [None] * (len(states) - 1)
-    return _Chained(chained, model.named([states[0], *none]), model.named([masks[0], *none]))
+    if model.grouped:
+        return _Chained(model, jnp.concatenate(rows, -1), model.named([x >= 0 for x in rows]))
+    # Evidence is about the first layer.
+    seen, none = rows[0], [None] * (len(rows) - 1)
+    drawn = jax.random.bernoulli(key, 0.5, seen.shape).astype(jnp.int32)
+    start = jnp.where(seen >= 0, seen, drawn)
+    return _Chained(chained, model.named([start, *none]), model.named([seen >= 0, *none]))
 
 
 def _given_others(model: AbstractPlainModel, units: PyTree, clamped: PyTree) -> PyTree:

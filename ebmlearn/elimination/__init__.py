@@ -13,11 +13,13 @@ from ._buckets import (
     TooWide as TooWide,
 )
 from ._estimates import Estimate as Estimate, estimate as estimate, estimated as estimated
-from ._orders import find_order as find_order, Order as Order
+from ._orders import fewest_first as fewest_first, find_order as find_order, Order as Order
 from ._search import Found as Found, likely_states as likely_states, possible as possible
 from ._table_network import (
     Impossible as Impossible,
+    Marginals as Marginals,
     Network as Network,
     Reduced as Reduced,
     reduced as reduced,
+    States as States,
 )

@@ -1,7 +1,8 @@
 """Elimination of variables one by one, on the host: sums, maxima, marginals and draws."""
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,17 +53,27 @@ class TooWide(ValueError):
 
 def planned(
     counts: Sequence[int],
-    scopes: Sequence[Sequence[int]],
+    scopes: Iterable[Sequence[int]],
     *,
     maximised: frozenset[int] = frozenset(),
     most: float | int = 24,
-    seconds: float | int = 1,
 ) -> Plan:
-    """The buckets of a network. Variables that are maximised over come last.
+    """The buckets of a network. Variables that are maximised over come last. The last plans are
+    kept.
 
     Raises `TooWide` where a table would have more than `2**most` entries.
     """
-    order = find_order(counts, scopes, last=maximised, most=HOPELESS * most, seconds=seconds)
+    return _planned(tuple(counts), tuple(map(tuple, scopes)), maximised, most)
+
+
+@functools.lru_cache(maxsize=256)
+def _planned(
+    counts: tuple[int, ...],
+    scopes: tuple[tuple[int, ...], ...],
+    maximised: frozenset[int],
+    most: float | int,
+) -> Plan:
+    order = find_order(counts, scopes, last=maximised, most=HOPELESS * most)
     if order.width > most:
         raise TooWide(
             f"elimination needs tables of 2**{order.width:.1f} numbers, and at most 2**{most:g} are"
@@ -226,14 +237,12 @@ class Solution:
                 return states, -math.inf
             weights = np.exp(log_weights - top)
             if weights.sum() ** 2 < number / 2 * (weights**2).sum():
-                value += float(top + np.log(weights.mean()))
-                states = states[_resampled(weights, rng)]
-                log_weights = np.zeros(number)
-        if not log_weights.any():
-            return states, value
-        top = log_weights.max()
-        weights = np.exp(log_weights - top)
-        return states[_resampled(weights, rng)], value + float(top + np.log(weights.mean()))
+                states, more = _resampled(states, log_weights, rng)
+                value, log_weights = value + more, np.zeros(number)
+        if log_weights.any():
+            states, more = _resampled(states, log_weights, rng)
+            value += more
+        return states, value
 
     def _parts(self, bucket: Bucket) -> list[Part]:
         """The tables and messages of a bucket with their scopes."""
@@ -320,12 +329,16 @@ def _normalised(scores: Float[np.ndarray, "number n"]) -> Float[np.ndarray, "num
 
 
 def _resampled(
-    weights: Float[np.ndarray, " number"], rng: np.random.Generator
-) -> Int[np.ndarray, " number"]:
-    """Numbers of draws, each about as often as its weight says."""
-    number = len(weights)
+    states: Int[np.ndarray, "number variables"],
+    log_weights: Float[np.ndarray, " number"],
+    rng: np.random.Generator,
+) -> tuple[Int[np.ndarray, "number variables"], float]:
+    """Draws, each about as often as its weight says, and the logarithm of the mean weight."""
+    top, number = log_weights.max(), len(states)
+    weights = np.exp(log_weights - top)
     points = (np.arange(number) + rng.random()) / number
-    return np.minimum(np.searchsorted(np.cumsum(weights / weights.sum()), points), number - 1)
+    chosen = np.searchsorted(np.cumsum(weights / weights.sum()), points)
+    return states[np.minimum(chosen, number - 1)], float(top + np.log(weights.mean()))
 
 
 def solve(
@@ -333,6 +346,7 @@ def solve(
     evidence: States | None = None,
     *,
     maximised: frozenset[int] | None = frozenset(),
+    most: float | int = 24,
 ) -> tuple[Solution, Reduced]:
     """Eliminates all variables of a network with evidence.
 
@@ -341,9 +355,9 @@ def solve(
     - `network`: the tables.
     - `evidence`: the states of variables, -1 where not known.
     - `maximised`: the variables to maximise over; None for all. All others are summed over.
+    - `most`: the logarithm to base 2 of the size of the largest table that is allowed.
     """
     small = reduced(network, evidence)
-    every = frozenset(range(len(network.counts)))
-    top = every if maximised is None else frozenset(maximised)
-    plan = planned(small.network.counts, small.network.scopes, maximised=top)
+    top = frozenset(range(len(network.counts))) if maximised is None else maximised
+    plan = planned(small.network.counts, small.network.scopes, maximised=top, most=most)
     return Solution(small.network, plan), small

@@ -126,7 +126,7 @@ class _Left:
         self.heap: list[tuple] = []
         self.order, self.width, self.work = [], 0.0, 0.0
 
-    def push(self, v: int, *cost: float | bool) -> None:
+    def push(self, v: int, *cost: float | int) -> None:
         """Sets what a variable costs. The cheapest comes next."""
         self.stamp[v] += 1
         heapq.heappush(self.heap, (*cost, v, self.stamp[v]))
@@ -176,6 +176,22 @@ def neighbours(number: int, scopes: Iterable[Sequence[int]]) -> list[set[int]]:
     for v, near in enumerate(around):
         near.discard(v)
     return around
+
+
+def fewest_first(number: int, scopes: Iterable[Sequence[int]]) -> list[int]:
+    """An order of so many variables in which the next one is always joined to the fewest of those
+    that are left. On trees, where each has one such neighbour, sums in this order are exact.
+    """
+    left, order = _Left([0.0] * number, neighbours(number, scopes)), []
+    changed: Iterable[int] = range(number)
+    while True:
+        for u in changed:
+            left.push(u, len(left.near[u]))
+        v = left.pop()
+        if v is None:
+            return order
+        order.append(v)
+        changed = left.remove(v)
 
 
 def _end_to_end(around: list[set[int]]) -> list[int]:

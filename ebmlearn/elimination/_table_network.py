@@ -47,9 +47,9 @@ class Reduced(NamedTuple):
     states: tuple[Int[np.ndarray, " _"], ...]
 
     def restored(self, states: Int[np.ndarray, "*rows variables"]) -> Int[np.ndarray, "*rows n"]:
-        """Configurations of all variables, in the states of the whole network."""
+        """Configurations in the states of the whole network, -1 where a variable has none."""
         parts = [own[states[..., v]] for v, own in enumerate(self.states)]
-        return np.stack(parts, -1).astype(np.int64)
+        return np.where(states < 0, -1, np.stack(parts, -1))
 
     def whole(self, marginals: Marginals, counts: Sequence[int]) -> list[Float[np.ndarray, " _"]]:
         """Probabilities of all states, from those of the states that are possible."""

@@ -1,5 +1,3 @@
-import functools
-import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar
@@ -7,12 +5,11 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .. import _checks, messages
 from .._sentinels import LEAST
-from ..factors import Stacks
+from ..factors import AbstractFactor
 from ..messages import Expected
 from ..models import AbstractModel, AbstractPlainModel, Statistics
 from ._base import (
@@ -31,11 +28,12 @@ from ._power_sums import (
     Best,
     decomposed,
     Decomposition,
+    Entries,
+    entries_of,
     minimised,
-    Piece,
-    pieces_of,
     restored,
     settled,
+    Tables,
 )
 
 
@@ -63,35 +61,32 @@ class AbstractDual(AbstractInference):
         check_limits(self.iterations, 0.0, self.tol)
 
     def _beliefs(self, problem: Problem) -> Beliefs:
-        scores, best, found, went = self._found(problem)
-        derived = Found(best.value, found, type(self).__name__)
+        scores, best, entries, went = self._found(problem)
+        pairs = jax.tree_util.Partial(_pairwise, best.p, best.joint, entries)
+        derived = Found(best.value, pairs, type(self).__name__)
         return Beliefs(problem, derived, log_odds=problem.named(scores), **went._asdict())
 
     def _statistics(self, problem: Problem) -> Statistics:
-        model, (_, _, found, went) = problem.model, self._found(problem)
-        expected = found.expected(problem)
-        size = math.prod(problem.shape)
-        pairs = tuple(
-            x.reshape(size, *x.shape[len(problem.shape) :]).mean(0) for x in expected.pairs
-        )
-        units = problem.expected(expected.units)
-        return Statistics(units, model.by_factor(pairs), expected.squares, *went)
+        _, best, entries, went = self._found(problem)
+        units, pairs, squares = _expected(best.p, best.joint, entries, problem)
+        axes = tuple(range(len(problem.shape)))
+        pairs = problem.model.by_factor(tuple(x.mean(axes) for x in pairs))
+        return Statistics(problem.expected(units), pairs, squares, *went)
 
-    def _found(self, problem: Problem) -> tuple[Array, Best, "_Pairs", Went]:
-        """Scores of all states, what was found, what it says of factors, and how it went."""
+    def _found(self, problem: Problem) -> tuple[Array, Best, tuple[Entries, ...], Went]:
+        """Scores of all states, what was found, which entries are joined, and how it went."""
         model = problem.model
         limits = limited(self.iterations, self.tol, model.dtype)
         if any(factor.helpers for factor in model.factors()):
             hint = "write it as tables by `uai.to_tables`"
             refuse(model, f"have factors of few variables for {type(self).__name__}", hint)
-        listed = _listed(model)
-        if not _checks.is_concrete([members for members, _ in listed]):
+        stacks = stacks_of(model) or ()
+        if not _checks.is_concrete([members for members, _ in stacks]):
             hint = "use it as a constant there, and its log-potentials as the argument"
             refuse(model, "not be an argument of a compiled function", hint)
-        pieces = pieces_of((len(problem.counts), max(problem.counts)), listed)
-        best, scores = _solved(limits, problem, listed, pieces, type(self).search)
-        went = Went(best.residual <= limits.tol, best.iterations, best.residual)
-        return scores, best, _Pairs(best.p, best.joint, listed, pieces), went
+        entries = entries_of(len(problem.counts), stacks)
+        best, scores = _solved(limits, problem, entries, type(self).search)
+        return scores, best, entries, Went(best.residual <= limits.tol, *best[3:])
 
 
 class TRBP(AbstractDual):
@@ -158,49 +153,14 @@ class ConvergentBP(AbstractDual):
     search = staticmethod(settled)
 
 
-class _Pairs(eqx.Module):
-    """What the probabilities of states and of the entries of tables say of factors."""
-
-    p: Float[Array, "*batch variables most"]
-    joint: tuple[Float[Array, "..."], ...]
-    listed: Stacks
-    pieces: tuple[tuple[Piece, ...], ...] = eqx.field(static=True)
-
-    def __call__(self, problem: Problem) -> PyTree:
-        return problem.model.by_factor(self.expected(problem).pairs)
-
-    def expected(self, problem: Problem) -> Expected:
-        """Expected statistics of each instance."""
-        one = functools.partial(_expected, problem.model, self.listed, self.pieces)
-        for _ in problem.shape:
-            one = jax.vmap(one)
-        return one(self.p, self.joint)
-
-
-def _kept(table: Array) -> np.ndarray | slice:
-    """Tables that join something: not those that are known to be zero."""
-    if not _checks.is_concrete(table):
-        return slice(None)
-    return np.flatnonzero(np.asarray(table).reshape(len(table), -1).any(-1))
-
-
-def _listed(model: AbstractPlainModel) -> Stacks:
-    """All tables that join something."""
-    found = ((members, table, _kept(table)) for members, table in stacks_of(model) or ())
-    return tuple((members[kept], table[kept]) for members, table, kept in found)
-
-
 @eqx.filter_jit
 def _solved(
-    limits: Limits,
-    problem: Problem,
-    listed: Stacks,
-    pieces: tuple[tuple[Piece, ...], ...],
-    search: Search,
+    limits: Limits, problem: Problem, entries: tuple[Entries, ...], search: Search
 ) -> tuple[Best, Array]:
     """What was found, and scores of all states."""
     shape = len(problem.counts), max(problem.counts)
-    tables = decomposed(shape, listed, pieces, problem.model.dtype)
+    stacks = stacks_of(problem.model) or ()
+    tables = decomposed(shape, stacks, entries, problem.model.dtype)
 
     def one(instance: Any) -> tuple[Best, Array]:
         rows, there = instance
@@ -211,33 +171,41 @@ def _solved(
         return best, scores
 
     # The entries of all tables are kept some twenty times.
-    size = 20 * sum(table.size for _, table in listed)
+    size = 20 * sum(own.places.size for own in entries)
     return each(one, problem.scores(), problem.shape, max(1, KEPT // max(1, size)))
 
 
+def _pairwise(p: Array, joint: Tables, entries: tuple[Entries, ...], problem: Problem) -> PyTree:
+    return problem.model.by_factor(_expected(p, joint, entries, problem).pairs)
+
+
 def _expected(
-    model: AbstractPlainModel,
-    listed: Stacks,
-    pieces: tuple[tuple[Piece, ...], ...],
-    p: Float[Array, "variables most"],
-    joint: tuple[Array, ...],
+    p: Float[Array, "*batch variables most"],
+    joint: Tables,
+    entries: tuple[Entries, ...],
+    problem: Problem,
 ) -> Expected:
-    """Expected statistics of one instance."""
-    found, out = iter(restored(pieces, listed, joint, p)), []
-    units, names = messages.probabilities(model.layers, p), model.names
-    means = {name: x.reshape(-1) for name, x in zip(names, units, strict=True)}
-    own_units = dict(zip(names, model.layers, strict=True))
-    for factor in model.factors():
-        tables = []
-        for members, table in stacks_of(model, (factor,)) or ():
-            # Variables that nothing joins are independent.
-            own = jnp.ones((len(table), *(1,) * (table.ndim - 1)), p.dtype)
-            for axis, size in enumerate(table.shape[1:]):
-                shape = (len(table), *(size if k == axis else 1 for k in range(table.ndim - 1)))
-                own = own * p[members[:, axis], :size].reshape(shape)
-            tables.append(own.at[_kept(table)].set(next(found)))
-        # Tables are linear in the log-potentials, which several of them may share.
-        again = eqx.filter_vjp(lambda f: [x for _, x in stacks_of(model, (f,))], factor)[1]  # pyright: ignore
-        (gradient,) = again(tables)
-        out += factor.with_own(factor.statistic(gradient), means, own_units)
-    return Expected(units, tuple(out), (None,) * len(units))
+    """Expected statistics of each instance, from the probabilities of states and of the entries of
+    tables.
+    """
+    model = problem.model
+    own_units = model.variables.by_name
+
+    def one(p: Float[Array, "variables most"], joint: Tables) -> Expected:
+        units, out = messages.probabilities(model.layers, p), ()
+        means = {name: x.reshape(-1) for name, x in zip(model.names, units, strict=True)}
+        found = iter(restored(stacks_of(model) or (), entries, joint, p))
+        for factor in model.factors():
+            # Tables are linear in the log-potentials, which several of them may share.
+            own, again = eqx.filter_vjp(lambda f: _tables(model, f), factor)  # pyright: ignore
+            (gradient,) = again([next(found) for _ in own])
+            out += factor.with_own(factor.statistic(gradient), means, own_units)
+        return Expected(units, out, (None,) * len(units))
+
+    for _ in problem.shape:
+        one = jax.vmap(one)
+    return one(p, joint)
+
+
+def _tables(model: AbstractPlainModel, factor: AbstractFactor) -> list[Array]:
+    return [tables for _, tables in stacks_of(model, (factor,)) or ()]

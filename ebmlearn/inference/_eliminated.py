@@ -62,13 +62,13 @@ def check_width(problem: Problem, product: str, most: int) -> None:
         for own, _ in stacks
         for row in np.asarray(own).tolist()
     )
-    maximised = [frozenset()]
+    counts, maximised = counts_of(problem), [frozenset()]
     if product == "mixed" and _checks.is_concrete(at.outputs):
         rows = np.asarray(at.outputs) & ~held
         maximised = [frozenset(np.flatnonzero(row).tolist()) for row in np.unique(rows, axis=0)]
     try:
         for own in maximised:
-            _planned(counts_of(problem), scopes, most, own)
+            elimination.planned(counts, scopes, maximised=own, most=most)
     except elimination.TooWide as error:
         raise TooLarge(
             f"`model` must be narrow enough: {error}. Raise `max_units`, or take `BP`."
@@ -122,28 +122,21 @@ def _called(parameters: Any, members: Any, given: Any, settings: _Settings) -> t
 
 
 def _packed(tree: Any) -> Any:
-    """Numbers as integers of 32 bits, two of them along a last axis for a number of 64 bits: where
-    only a part of a program uses float64, callbacks would turn it into float32.
+    """Numbers as bytes along a last axis: where only a part of a program uses float64, callbacks
+    would turn it into float32.
     """
-    return jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, jnp.uint32), tree)
-
-
-def _host(x: Any, dtype: np.dtype) -> np.ndarray:
-    """What was packed, on the host."""
-    bits = np.ascontiguousarray(np.asarray(x))
-    return bits.view(dtype) if dtype.itemsize == 4 else bits.view(dtype)[..., 0]
-
-
-def _bits(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The reverse of `_host`."""
-    values = np.asarray(x, dtype)
-    shape = values.shape if dtype.itemsize == 4 else (*values.shape, 2)
-    return values.reshape(-1).view(np.uint32).reshape(shape)
+    return jax.tree.map(lambda x: jax.lax.bitcast_convert_type(x, jnp.uint8), tree)
 
 
 def _solved(settings: _Settings, dtype: np.dtype, parameters: Any, members: Any, given: Any) -> Any:
+    def values(x: Any) -> np.ndarray:
+        return np.ascontiguousarray(x).view(dtype)[..., 0].astype(np.float64)
+
+    def packed(x: Any) -> np.ndarray:
+        return np.ascontiguousarray(np.asarray(x, dtype)[..., None]).view(np.uint8)
+
     counts, product, most = settings
-    tables, rows = jax.tree.map(lambda x: _host(x, dtype).astype(np.float64), parameters)
+    tables, rows = jax.tree.map(values, parameters)
     there, outputs = (np.asarray(x) for x in given)
     stacks = zip(members, tables, strict=True)
     (network,) = networks(counts, stacks, np.where(there, rows, -np.inf)[None])
@@ -153,7 +146,7 @@ def _solved(settings: _Settings, dtype: np.dtype, parameters: Any, members: Any,
         maximised[: len(rows)] = outputs
     out = np.zeros_like(rows), [np.zeros_like(x) for x in tables]
     value = _fill(network, frozenset(np.flatnonzero(maximised).tolist()), most, *out)
-    return jax.tree.map(lambda x: _bits(x, dtype), (np.asarray(value), (tuple(out[1]), out[0])))
+    return jax.tree.map(packed, (value, (tuple(out[1]), out[0])))
 
 
 def networks(
@@ -195,13 +188,10 @@ def _fill(
     over; returns log Z, or its largest value.
     """
     try:
-        small = elimination.reduced(network)
-        solution = _solution(small.network, maximised, most)
+        solution, small = elimination.solve(network, maximised=maximised, most=most)
         if maximised:
-            best = solution.best()
-            held = [small.states[v][s] if s >= 0 else -1 for v, s in enumerate(best.tolist())]
-            small = elimination.reduced(network, np.asarray(held))
-            solution = _solution(small.network, frozenset(), most)
+            held = small.restored(solution.best())
+            solution, small = elimination.solve(network, held, most=most)
     except elimination.Impossible:
         return -np.inf
     variables, found = solution.marginals(of_tables=True)
@@ -216,20 +206,3 @@ def _fill(
             stack[(row, *np.ix_(*states))] = own
             k += 1
     return solution.value
-
-
-def _solution(
-    network: elimination.Network, maximised: frozenset[int], most: int
-) -> elimination.Solution:
-    plan = _planned(network.counts, network.scopes, most, maximised)
-    return elimination.Solution(network, plan)
-
-
-@functools.lru_cache(maxsize=256)
-def _planned(
-    counts: tuple[int, ...],
-    scopes: tuple[tuple[int, ...], ...],
-    most: int,
-    maximised: frozenset[int] = frozenset(),
-) -> elimination.Plan:
-    return elimination.planned(counts, scopes, maximised=maximised, most=most)

@@ -143,7 +143,6 @@ class Exact(AbstractInference):
     def _way(self, problem: Problem) -> "Way":
         """How log Z is found."""
         model, most = problem.model, self.max_units
-        name = _checks.article(type(model).__name__)
         outputs_of(problem, self.product)
         space = _space(problem, self.product)
         # Layers are listed by products of matrices, and in compiled functions.
@@ -157,8 +156,8 @@ class Exact(AbstractInference):
             return self._listed(model, space)
         if stacks is None:
             raise ValueError(
-                f'`method="elimination"` needs factors that are tables, got {name}: write it as a'
-                " `TableModel`."
+                '`method="elimination"` needs factors that are tables, got'
+                f" {_checks.article(type(model).__name__)}: write it as a `TableModel`."
             )
         check_width(problem, self.product, most)
         return Way(self.product, None, counts_of(problem), most)
@@ -304,9 +303,7 @@ def _pair_maxima(table: Table) -> tuple[Float[Array, "_ _"], ...]:
     for factor in table.factors:
         ends = [table.space.names.index(group) for group in factor.groups]
         one, two = (places[k] for k in ends)
-        own = best[one][:, :, two].transpose(0, 2, 1, 3)
-        flat = own.reshape(*own.shape[:2], math.prod(own.shape[2:]))
-        p = jax.nn.softmax(flat, axis=-1).reshape(own.shape).transpose(0, 2, 1, 3)
+        p = jax.nn.softmax(best[one][:, :, two], axis=(1, 3))
         # Of binary units, that both are 1.
         for axis, k in zip((1, 3), ends, strict=True):
             units = table.space.units[k]

@@ -4,7 +4,7 @@ hidden units. With the unobserved visible units integrated out, these are a Bolt
 
 import math
 from collections.abc import Callable
-from typing import Any, cast, NamedTuple
+from typing import Any, cast, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -22,20 +22,23 @@ from ._enumeration import CHUNK, Space, Table
 
 class _Found(NamedTuple):
     """What is found of an instance: log-odds of the hidden units, log Z, means and variances of the
-    visible units, and the means of $v h^\\top$ for each factor.
+    visible units.
     """
 
     log_odds: Float[Array, "*batch hidden"]
     log_z: Float[Array, "*batch"]
     normal: Normal
-    pairs: tuple[Float[Array, "*batch _ _"], ...]
+
+
+# The means of $v h^\top$ for each factor.
+_Pairs: TypeAlias = tuple[Float[Array, "*batch _ _"], ...]
 
 
 @eqx.filter_jit
 def gaussian_exact(problem: Problem) -> Beliefs:
     """The beliefs of all instances."""
-    shape, dtype = problem.shape, problem.model.dtype
-    found = _each(problem)
+    shape, dtype, finder = problem.shape, problem.model.dtype, _finder(problem.model)
+    found = each(lambda at: finder(at)[0], problem.instances(), shape, _chunk(problem))
     return Beliefs(
         problem,
         Found(found.log_z + _offset(problem), jax.tree_util.Partial(_pairwise), "Exact"),
@@ -49,13 +52,8 @@ def gaussian_exact(problem: Problem) -> Beliefs:
 @eqx.filter_jit
 def gaussian_statistics(problem: Problem) -> Statistics:
     """The expected statistics of all instances."""
-    model, shape, finder = problem.model, problem.shape, _finder(problem.model)
-
-    def one(instance: Instance) -> tuple[_Found, Any]:
-        found = finder(instance)
-        return found._replace(pairs=()), found.pairs
-
-    found, pairs = each_and_mean(one, problem.instances(), shape, _chunk(problem))
+    model, shape = problem.model, problem.shape
+    found, pairs = each_and_mean(_finder(model), problem.instances(), shape, _chunk(problem))
     mean, variance = found.normal
     return Statistics(
         problem.expected((mean, jax.nn.sigmoid(found.log_odds))),
@@ -65,20 +63,12 @@ def gaussian_statistics(problem: Problem) -> Statistics:
     )
 
 
-def _pairwise(problem: Problem) -> PyTree:
-    return problem.model.by_factor(_each(problem, with_pairs=True).pairs)
-
-
 @eqx.filter_jit
-def _each(problem: Problem, with_pairs: bool = False) -> _Found:
-    """What is found of all instances; pairs take as much memory as the weights for each."""
-    finder = _finder(problem.model)
-
-    def one(instance: Instance) -> _Found:
-        found = finder(instance)
-        return found if with_pairs else found._replace(pairs=())
-
-    return each(one, problem.instances(), problem.shape, _chunk(problem))
+def _pairwise(problem: Problem) -> PyTree:
+    """Pairs take as much memory as the weights for each instance."""
+    model, finder = problem.model, _finder(problem.model)
+    pairs = each(lambda at: finder(at)[1], problem.instances(), problem.shape, _chunk(problem))
+    return model.by_factor(pairs)
 
 
 def _offset(problem: Problem) -> Float[Array, "*batch"]:
@@ -94,9 +84,9 @@ def _chunk(problem: Problem) -> int:
     return max(1, CHUNK // 2 ** problem.model.layers[1].size)
 
 
-def _finder(model: AbstractPlainModel) -> Callable[[Instance], _Found]:
-    """A function from an instance to what is found of it. Sums are in standard units, answers in
-    those of the model.
+def _finder(model: AbstractPlainModel) -> Callable[[Instance], tuple[_Found, _Pairs]]:
+    """A function from an instance to what is found of it, and of pairs. Sums are in standard units,
+    answers in those of the model.
     """
     if any(len(set(factor.groups)) == 1 for factor in model.factors()):
         refuse(model, "have one block of weights, between its layers, for exact inference")
@@ -107,7 +97,7 @@ def _finder(model: AbstractPlainModel) -> Callable[[Instance], _Found]:
     weights = sum((part.weights for part in parts), jnp.zeros((len(sigma), hidden), model.dtype))
     space = Space(("hidden",), (units,), ((2,) * hidden,), (0,), ())
 
-    def found(instance: Instance) -> _Found:
+    def found(instance: Instance) -> tuple[_Found, _Pairs]:
         instance = engine.posed(instance)
         at = instance.clamp[0]
         free = weights * at.free[:, None]
@@ -130,11 +120,11 @@ def _finder(model: AbstractPlainModel) -> Callable[[Instance], _Found]:
         mean = sigma * (free @ p + at.value + at.origin)
         variance = at.free + ((free @ covariance) * free).sum(1)
         both = sigma[:, None] * (free @ both + (at.value + at.origin)[:, None] * p[None, :])
-        return _Found(
+        own = _Found(
             answer.scores[:, 1] - answer.scores[:, 0],
             answer.value + volume - at.value @ at.value / 2,
             Normal(jnp.where(at.free > 0, mean, at.evidence), sigma**2 * variance),
-            tuple(both.T if part.is_turned else both for part in parts),
         )
+        return own, tuple(both.T if part.is_turned else both for part in parts)
 
     return found

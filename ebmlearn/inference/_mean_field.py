@@ -1,4 +1,3 @@
-import math
 from dataclasses import KW_ONLY
 from typing import Any, TypeAlias
 
@@ -172,9 +171,7 @@ class _Settings(eqx.Module):
         """Fields after the units of some groups, which are joined to each other, were updated: all
         units of a class at once, of which no two share a factor.
         """
-        units, factors = _units(model), _factors(model)
-        ends = np.cumsum([u.size for u in units.values()]).tolist()
-        starts = {name: end - u.size for (name, u), end in zip(units.items(), ends, strict=True)}
+        units, factors, starts = _units(model), _factors(model), model.variables.starts
         still = [f for f in factors if sum(group in tight for group in f.groups) < 2]
         moving = [f for f in factors if sum(group in tight for group in f.groups) > 1]
         outside = {name: field(q, name, still) for name in tight}
@@ -279,8 +276,7 @@ def _solved(settings: _Settings, problem: Problem) -> tuple[PyTree, ByGroup, Wen
 
 def _flat(problem: Problem, fields: ByGroup) -> ByGroup:
     """Fields of all instances along one leading axis."""
-    size = math.prod(problem.shape)
-    return {name: x.reshape(size, x.shape[-1]) for name, x in fields.items()}
+    return {name: problem.flat(x) for name, x in fields.items()}
 
 
 @eqx.filter_jit

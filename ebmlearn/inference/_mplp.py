@@ -156,10 +156,11 @@ def _engine(model: AbstractModel) -> Engine:
 
 def _ended(
     limits: Limits, engine: Engine, instance: Instance
-) -> tuple[State, Float[Array, ""], Went]:
+) -> tuple[State, Instance, Float[Array, ""], Went]:
     """The messages that those at the end are answered with: these leave no preference. With them,
-    the dual bound, and how it went.
+    the instance as messages take it, the dual bound, and how it went.
     """
+    instance = engine.posed(instance)
     start = engine.start(instance, "plain")
     shares, _ = _shares(engine, start.fields, instance)
     edges = _less(start.messages, [part.spread(shares) for part in engine.parts])
@@ -168,7 +169,8 @@ def _ended(
     )
     bound = messages.log_partition(engine, state, instance)
     converged = (bound > -jnp.inf) & (residual <= limits.tol)
-    return engine.update(state, instance), bound, Went(converged, iterations, residual)
+    went = Went(converged, iterations, residual)
+    return engine.update(state, instance), instance, bound, went
 
 
 @eqx.filter_jit
@@ -177,9 +179,8 @@ def _solved(limits: Limits, problem: Problem) -> tuple[Any, Float[Array, "*batch
     engine = _engine(problem.model)
 
     def one(instance: Instance) -> tuple[Any, Float[Array, ""], Went]:
-        instance = engine.posed(instance)
-        state, bound, went = _ended(limits, engine, instance)
-        return engine.beliefs(state, instance), bound, went
+        state, posed, bound, went = _ended(limits, engine, instance)
+        return engine.beliefs(state, posed), bound, went
 
     return each(one, problem.instances(), problem.shape, chunk_of(problem.model))
 
@@ -208,9 +209,8 @@ def _decoded(limits: Limits, model: AbstractModel) -> Callable[[Instance], tuple
     engine = _engine(model)
 
     def one(instance: Instance) -> tuple[tuple[Any, Went], PyTree]:
-        instance = engine.posed(instance)
-        state, _, went = _ended(limits, engine, instance)
-        found = messages.statistics(engine, state, instance)
+        state, posed, _, went = _ended(limits, engine, instance)
+        found = messages.statistics(engine, state, posed)
         return (found.units, went), found.pairs
 
     return one

@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from .. import messages
 from .._sentinels import CLAMPED
-from ..models import QueryModel, Statistics
+from ..models import QueryModel, QueryProblem, Statistics
 from ._base import AbstractInference, Problem, refuse
 from ._beliefs import Beliefs, Found, Normal
 from ._bp import BP
@@ -20,7 +20,7 @@ class Network(AbstractInference):
     takes = ("query",)
     sends: ClassVar[bool] = True
 
-    def _beliefs(self, problem: Any) -> Beliefs:
+    def _beliefs(self, problem: QueryProblem) -> Beliefs:
         if problem.plain.is_answered:
             raise ValueError(
                 "`evidence` and `observed` must leave at least one unit open, got all of them."
@@ -43,7 +43,7 @@ class Network(AbstractInference):
             normal=normal,
         )
 
-    def _statistics(self, problem: Any) -> Statistics:
+    def _statistics(self, problem: QueryProblem) -> Statistics:
         return refuse(problem.model, "be a plain one for this learner")
 
     def bp(self, model: QueryModel) -> BP:

@@ -11,7 +11,7 @@ weights that add up to 1, $\\sum_a w_{ai} = 1$, if all tables sum over their var
 order. The bound is convex in both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -20,8 +20,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
+from .. import _checks
 from .._sentinels import EXCLUDED
 from .._types import AnyArray
+from ..elimination import fewest_first
 from ..factors import Stacks
 from ._base import Limits
 from ._minimise import minimise
@@ -39,12 +41,13 @@ _INNER, _TAKEN = 100, 0.9
 Tables: TypeAlias = tuple[Float[Array, "..."], ...]
 
 
-class Piece(NamedTuple):
-    """Where tables come from: rows of a stack, and the order of their axes."""
+class Entries(NamedTuple):
+    """Where the entries of tables of one shape, with axes in the order of the sums, stand among
+    those of all tables of a model, one after the other; and the variables of each table.
+    """
 
-    stack: int
-    rows: tuple[int, ...]
-    order: tuple[int, ...]
+    members: Int[AnyArray, "tables rank"]
+    places: Int[AnyArray, "tables ..."]
 
 
 class Stack(NamedTuple):
@@ -87,71 +90,78 @@ class Messages(NamedTuple):
     logits: Weights
 
 
-def pieces_of(shape: tuple[int, int], stacks: Stacks) -> tuple[tuple[Piece, ...], ...]:
-    """For each shape of tables with at least two axes in the order of the sums, where they come
-    from. `shape` is that of the rows of states.
+def entries_of(variables: int, stacks: Stacks) -> tuple[Entries, ...]:
+    """The tables of so many variables that join two or more, by their shape in the order of the
+    sums. Tables that are known to be zero join nothing.
     """
-    rank = _order(shape[0], [np.asarray(members) for members, _ in stacks])
-    found: dict[tuple[int, ...], list[Piece]] = {}
-    for k, (members, tables) in enumerate(stacks):
-        if members.shape[1] < 2:
-            continue
-        orders = np.argsort(rank[np.asarray(members)], axis=1)
-        for order in np.unique(orders, axis=0):
-            rows = np.flatnonzero((orders == order).all(1))
-            sizes = tuple(tables.shape[1 + axis] for axis in order)
-            piece = Piece(k, tuple(rows.tolist()), tuple(order.tolist()))
-            found.setdefault(sizes, []).append(piece)
-    return tuple(map(tuple, found.values()))
+    start, telling = 0, []
+    for members, tables in stacks:
+        places = np.arange(start, start + tables.size, dtype=np.int32).reshape(tables.shape)
+        start += tables.size
+        some = np.ones(len(tables), bool)
+        if _checks.is_concrete(tables):
+            some = np.asarray(tables).any(tuple(range(1, tables.ndim)))
+        telling.append(Entries(np.asarray(members, np.int32)[some], places[some]))
+    scopes = [scope for members, _ in telling for scope in members.tolist()]
+    rank = np.argsort(fewest_first(variables, scopes))
+    found: dict[tuple[int, ...], list[Entries]] = {}
+    for members, places in telling:
+        orders = np.argsort(rank[members], axis=1)
+        for order in np.unique(orders, axis=0) if places.ndim > 2 else ():
+            at = (orders == order).all(1)
+            own = Entries(members[at][:, order], places[at].transpose(0, *(1 + order)))
+            found.setdefault(own.places.shape[1:], []).append(own)
+    return tuple(Entries(*map(np.concatenate, zip(*own, strict=True))) for own in found.values())
 
 
 def decomposed(
-    shape: tuple[int, int], stacks: Stacks, pieces: tuple[tuple[Piece, ...], ...], dtype: Any
+    shape: tuple[int, int], stacks: Stacks, entries: tuple[Entries, ...], dtype: Any
 ) -> Decomposition:
-    """The tables of a model in the order of the sums."""
+    """The tables of a model in the order of the sums. `shape` is that of the rows of states."""
     rows, constant = jnp.zeros(shape, dtype), jnp.zeros((), dtype)
     for members, tables in stacks:
         if members.shape[1] == 1:
             rows = rows.at[members[:, 0], : tables.shape[1]].add(tables)
         elif members.shape[1] == 0:
             constant = constant + tables.sum()
-    out, number = [], jnp.zeros(shape[0], dtype)
-    for own in pieces:
-        parts = []
-        for k, at, order in own:
-            members, tables = stacks[k]
-            chosen = np.asarray(at)
-            moved = jnp.transpose(tables[chosen], (0, *(1 + axis for axis in order)))
-            parts.append((members[chosen][:, np.asarray(order)], moved))
-        members, tables = (jnp.concatenate(x) for x in zip(*parts, strict=True))
+    flat, number = _flat([tables for _, tables in stacks], dtype), jnp.zeros(shape[0], dtype)
+    out = []
+    for members, places in entries:
+        members = jnp.asarray(members)
         number = number.at[members.reshape(-1)].add(1)
-        out.append(Stack(members, tables, jnp.zeros(members.shape, dtype)))
+        out.append(Stack(members, flat[places], jnp.zeros(members.shape, dtype)))
     found = Decomposition(tuple(out), rows, number, constant)
     shares = zip(out, weights_of(first(found).logits, found), strict=True)
     return found._replace(stacks=tuple(x._replace(share=share) for x, share in shares))
 
 
 def restored(
-    pieces: tuple[tuple[Piece, ...], ...],
-    stacks: Stacks,
-    joint: tuple[Float[Array, "_ ..."], ...],
-    p: Float[Array, "variables most"],
-) -> tuple[Float[Array, "..."], ...]:
-    """The probabilities of entries, in the order of the model's own tables."""
+    stacks: Stacks, entries: tuple[Entries, ...], joint: Tables, p: Float[Array, "variables most"]
+) -> Tables:
+    """The probabilities of the entries of all tables of a model. Variables that nothing joins are
+    independent.
+    """
     out = []
     for members, tables in stacks:
-        if members.shape[1] == 1:
-            out.append(p[members[:, 0], : tables.shape[1]])
-        else:
-            out.append(jnp.ones(tables.shape, p.dtype))
-    for own, values in zip(pieces, joint, strict=True):
-        at = 0
-        for k, rows, order in own:
-            part = values[at : at + len(rows)]
-            back = (0, *(1 + axis for axis in np.argsort(order)))
-            out[k] = out[k].at[np.asarray(rows)].set(jnp.transpose(part, back))
-            at += len(rows)
-    return tuple(out)
+        own = jnp.ones(tables.shape, p.dtype)
+        for axis, size in enumerate(tables.shape[1:]):
+            own = own * _along(p[members[:, axis], :size], axis, tables.ndim - 1)
+        out.append(own)
+    flat = _flat(out, p.dtype)
+    for (_, places), values in zip(entries, joint, strict=True):
+        flat = flat.at[places].set(values)
+    parts = jnp.split(flat, np.cumsum([x.size for x in out])[:-1])
+    return tuple(part.reshape(x.shape) for part, x in zip(parts, out, strict=True))
+
+
+def _flat(tables: Sequence[Float[Array, "..."]], dtype: Any) -> Float[Array, " entries"]:
+    """The entries of all tables, one after the other."""
+    return jnp.concatenate([jnp.zeros(0, dtype), *(x.reshape(-1) for x in tables)])
+
+
+def _along(x: Float[Array, "tables size"], axis: int, rank: int) -> Float[Array, "tables ..."]:
+    """A row for each table, along one of its axes."""
+    return jnp.expand_dims(x, [1 + k for k in range(rank) if k != axis])
 
 
 def first(model: Decomposition) -> Messages:
@@ -190,9 +200,7 @@ def bound(
             told = stack.share[:, axis, None] * rows[members, :size]
             told = told + mean[members, :size] - message
             told = jnp.where(there[members, :size], told, excluded)
-            along = [1] * scores.ndim
-            along[0], along[axis + 1] = message.shape
-            scores = scores + jnp.broadcast_to(told.reshape(along), scores.shape)
+            scores = scores + _along(told, axis, len(to))
         for axis in range(len(to)):
             scores = _power_sum(scores, own[:, axis])
         out = out + scores.sum()
@@ -312,12 +320,10 @@ def _differentiable(best: Best, model: Decomposition, rows: Float[Array, "_ _"])
     """The same with the derivatives of the value. It is stationary in what was searched over, so
     they are those with that held fixed. Nothing else is added.
     """
-    fixed, own = jax.lax.stop_gradient((model, rows))
-    value = best.value + (best.p * (model.rows - fixed.rows + rows - own)).sum()
-    value = value + (model.constant - fixed.constant)
-    for q, stack, same in zip(best.joint, model.stacks, fixed.stacks, strict=True):
-        value = value + (q * (stack.tables - same.tables)).sum()
-    return best._replace(value=value)
+    given = model.rows + rows, model.constant, tuple(x.tables for x in model.stacks)
+    slopes = best.p, jnp.ones_like(model.constant), best.joint
+    parts = jax.tree.map(lambda a, x: (a * (x - jax.lax.stop_gradient(x))).sum(), slopes, given)
+    return best._replace(value=best.value + sum(jax.tree.leaves(parts)))
 
 
 def _power_sum(
@@ -355,31 +361,3 @@ def weights_of(logits: Weights, model: Decomposition) -> Weights:
     ends = np.cumsum([x.members.size for x in model.stacks])[:-1]
     pairs = zip(jnp.split(flat, ends), model.stacks, strict=True)
     return tuple(x.reshape(stack.members.shape) for x, stack in pairs)
-
-
-def _order(size: int, stacks: list[Int[np.ndarray, "_ _"]]) -> Int[np.ndarray, " variables"]:
-    """The place of each variable in the order of the sums: the next one is always joined to the
-    fewest of those that are left. On trees, where each has one such neighbour, the bound is exact.
-    """
-    around: list[set[int]] = [set() for _ in range(size)]
-    for members in stacks:
-        for scope in members.tolist():
-            for v in scope:
-                around[v].update(scope)
-    buckets: list[set[int]] = [set() for _ in range(size + 1)]
-    for v in range(size):
-        around[v].discard(v)
-        buckets[len(around[v])].add(v)
-    rank, least = np.zeros(size, np.int64), 0
-    for place in range(size):
-        while not buckets[least]:
-            least += 1
-        v = min(buckets[least])
-        buckets[least].remove(v)
-        rank[v] = place
-        for u in around[v]:
-            buckets[len(around[u])].remove(u)
-            around[u].remove(v)
-            buckets[len(around[u])].add(u)
-        least = max(0, least - 1)
-    return rank

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Int, Num, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray
-from ..models import num_asked, places_of, structure_of
+from ..models import AbstractModel, num_asked, places_of, structure_of
 
 
 Masks: TypeAlias = Bool[Array, "rows units"]
@@ -39,7 +39,7 @@ class AbstractQueries(eqx.Module):
     """
 
     @abc.abstractmethod
-    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
+    def __call__(self, model: AbstractModel, rows: int, *, key: PRNGKeyArray) -> Query:
         """Draws a query for each row of data.
 
         **Arguments:**
@@ -75,10 +75,10 @@ class AbstractGrouped(AbstractQueries):
     groups: tuple[Hashable, ...] | None = eqx.field(converter=_as_groups, default=None)
 
     @abc.abstractmethod
-    def _targets(self, model: Any, members: Members, rows: int, key: PRNGKeyArray) -> Masks:
-        """Draws the targets of each row. Only those count that are `members` of the groups."""
+    def _targets(self, model: AbstractModel, asked: Members, rows: int, key: PRNGKeyArray) -> Masks:
+        """Draws the targets of each row. Only those count that are `asked` about."""
 
-    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
+    def __call__(self, model: AbstractModel, rows: int, *, key: PRNGKeyArray) -> Query:
         members = _members(model, self.groups, "groups")
         targets, own = self._targets(model, members, rows, key), members[None, :]
         return Query(~targets & own, targets & own)
@@ -99,8 +99,8 @@ class RandomTargets(AbstractGrouped):
     def __check_init__(self):
         _checks.number("probability", self.probability, 0, 1, "(0, 1]")
 
-    def _targets(self, model: Any, members: Members, rows: int, key: PRNGKeyArray) -> Masks:
-        return jax.random.bernoulli(key, self.probability, (rows, members.size))
+    def _targets(self, model: AbstractModel, asked: Members, rows: int, key: PRNGKeyArray) -> Masks:
+        return jax.random.bernoulli(key, self.probability, (rows, asked.size))
 
 
 class TargetCount(AbstractGrouped):
@@ -119,13 +119,13 @@ class TargetCount(AbstractGrouped):
     def __check_init__(self):
         _checks.count("number", self.number)
 
-    def _targets(self, model: Any, members: Members, rows: int, key: PRNGKeyArray) -> Masks:
-        most, what = int(members.sum()), "variables of `groups`" if self.groups else "units"
+    def _targets(self, model: AbstractModel, asked: Members, rows: int, key: PRNGKeyArray) -> Masks:
+        most, what = int(asked.sum()), "variables of `groups`" if self.groups else "units"
         if self.number > most:
             raise ValueError(f"`number` must be at most the {most} {what}, got {self.number}.")
-        place = jax.random.uniform(key, (rows, members.size))
+        place = jax.random.uniform(key, (rows, asked.size))
         # All others come last.
-        place = jnp.where(members[None, :], place, jnp.full_like(place, 2))
+        place = jnp.where(asked[None, :], place, jnp.full_like(place, 2))
         return place.argsort(-1).argsort(-1) < self.number
 
 
@@ -141,8 +141,8 @@ class LeaveOneOut(AbstractGrouped):
       in the data: hidden targets do not count.
     """
 
-    def _targets(self, model: Any, members: Members, rows: int, key: PRNGKeyArray) -> Masks:
-        return TargetCount(1, groups=self.groups)._targets(model, members, rows, key)
+    def _targets(self, model: AbstractModel, asked: Members, rows: int, key: PRNGKeyArray) -> Masks:
+        return TargetCount(1, groups=self.groups)._targets(model, asked, rows, key)
 
 
 def _pair(name: str, x: Sequence[int] | Int[np.ndarray, "2"]) -> tuple[int, int]:
@@ -177,8 +177,8 @@ class BlockTargets(AbstractGrouped):
         if self.block[0] > self.image[0] or self.block[1] > self.image[1]:
             raise ValueError(f"`block` must fit in the image, {self.image}, got {self.block}.")
 
-    def _targets(self, model: Any, members: Members, rows: int, key: PRNGKeyArray) -> Masks:
-        places = [np.arange(members.size)]
+    def _targets(self, model: AbstractModel, asked: Members, rows: int, key: PRNGKeyArray) -> Masks:
+        places = [np.arange(asked.size)]
         if self.groups is not None:
             places = [
                 places_of(structure_of(model), group, "groups").reshape(-1) for group in self.groups
@@ -196,7 +196,7 @@ class BlockTargets(AbstractGrouped):
             at = jnp.arange(length)[None, :]
             inside.append((at >= first) & (at < first + size))
         block = (inside[0][:, :, None] & inside[1][:, None, :]).reshape(rows, pixels)
-        targets = jnp.zeros((rows, members.size), bool)
+        targets = jnp.zeros((rows, asked.size), bool)
         for own in places:
             targets = targets.at[:, own].set(block)
         return targets
@@ -235,7 +235,7 @@ class FixedTargets(AbstractQueries):
             _check_apart(one, two)
         self.observed, self.targets = one, two
 
-    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
+    def __call__(self, model: AbstractModel, rows: int, *, key: PRNGKeyArray) -> Query:
         masks = []
         for name, x in (("observed", self.observed), ("targets", self.targets)):
             masks.append(_members(model, x, name) if isinstance(x, tuple) else x)
@@ -280,7 +280,7 @@ class MixedTargets(AbstractQueries):
                 f" {len(self.parts)} and {len(self.weights)}."
             )
 
-    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
+    def __call__(self, model: AbstractModel, rows: int, *, key: PRNGKeyArray) -> Query:
         choose, *own = jax.random.split(key, len(self.parts) + 1)
         drawn = [draw(part, model, rows, key=k) for part, k in zip(self.parts, own, strict=True)]
         which = jax.random.categorical(choose, jnp.log(jnp.asarray(self.weights)), shape=(rows,))
@@ -293,7 +293,7 @@ class _Function(AbstractQueries):
 
     function: Callable = eqx.field(static=True)
 
-    def __call__(self, model: Any, rows: int, *, key: PRNGKeyArray) -> Any:
+    def __call__(self, model: AbstractModel, rows: int, *, key: PRNGKeyArray) -> Any:
         drawn = self.function((rows, num_asked(model)), key=key)
         return (drawn, jnp.logical_not(drawn)) if hasattr(drawn, "dtype") else drawn
 
@@ -311,7 +311,7 @@ def as_queries(queries: Any, name: str = "queries") -> AbstractQueries:
     return _Function(queries)
 
 
-def draw(queries: AbstractQueries, model: Any, rows: int, *, key: PRNGKeyArray) -> Query:
+def draw(queries: AbstractQueries, model: AbstractModel, rows: int, *, key: PRNGKeyArray) -> Query:
     """A query for each row, checked."""
     drawn, shape = queries(model, rows, key=key), (rows, num_asked(model))
     is_function = isinstance(queries, _Function)
@@ -321,8 +321,7 @@ def draw(queries: AbstractQueries, model: Any, rows: int, *, key: PRNGKeyArray) 
             f"`queries` must return two arrays of booleans {shape}, observed and targets{more}, got"
             f" {_came(drawn)}."
         )
-    observed = _booleans("observed", drawn[0], shape)
-    targets = _booleans("targets", drawn[1], shape)
+    observed, targets = map(_booleans, Query._fields, drawn, (shape, shape))
     if is_function:
         message = "`queries` must return at least one target, got none."
         targets = _error_if(targets, ~targets.any(), message)
@@ -343,11 +342,11 @@ def _booleans(name: str, x: Any, shape: tuple[int, int]) -> Masks:
 
 def _error_if(x: Masks, wrong: Bool[Array, ""], message: str) -> Masks:
     """Raises at once if values are known, else at run time."""
-    if _checks.is_concrete(wrong):
-        if bool(wrong):
-            raise ValueError(message)
-        return x
-    return eqx.error_if(x, wrong, message)
+    if not _checks.is_concrete(wrong):
+        return eqx.error_if(x, wrong, message)
+    if bool(wrong):
+        raise ValueError(message)
+    return x
 
 
 def _came(x: Any) -> str:
@@ -365,7 +364,7 @@ def _mask(x: Any) -> Any:
     return np.array(x) if listed and all(isinstance(k, (bool, np.bool_)) for k in x) else x
 
 
-def _members(model: Any, groups: tuple[Hashable, ...] | None, name: str) -> Members:
+def _members(model: AbstractModel, groups: tuple[Hashable, ...] | None, name: str) -> Members:
     """Which variables belong to some groups, all of them without groups."""
     out = np.full(num_asked(model), groups is None)
     for group in groups or ():
@@ -380,7 +379,7 @@ def _check_apart(observed: Members, targets: Members) -> None:
         raise ValueError("`targets` must not be observed, got units that are in both.")
 
 
-def check_told(queries: AbstractQueries, model: Any, batch: Any) -> None:
+def check_told(queries: AbstractQueries, model: AbstractModel, batch: Any) -> None:
     """Raises if all targets are missing in the data."""
     asked = (
         queries.targets if isinstance(queries, FixedTargets) else getattr(queries, "groups", None)

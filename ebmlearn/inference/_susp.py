@@ -17,24 +17,26 @@ variance. What is left are the couplings between units, and for I-SusP $\\Lambda
 give the known covariances; biases and diagonal couplings follow by (16) and (17).
 """
 
-from typing import Any, ClassVar, get_args, Literal
+from typing import Any, get_args, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .. import _checks
 from ..units import Rectified, rectified
 from ._tap import (
     AbstractNonnegativeInference,
-    damped,
+    Covariance,
     Inverse,
     Moments,
     response_change,
     Responses,
+    State,
+    Sweeps,
     Terms,
     Wanted,
 )
@@ -46,38 +48,7 @@ _LARGEST = 1e4
 _BISECTIONS = 64
 
 
-class AbstractSusceptible(AbstractNonnegativeInference):
-    """Covariances by the response of the means to the biases. `consistent` says whether variances
-    are made equal to the responses of units to their own biases.
-    """
-
-    method: Method = eqx.field(static=True, default="solve")
-    consistent: ClassVar[bool]
-
-    def __check_init__(self):
-        _checks.choice("method", self.method, get_args(Method))
-
-    def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
-        """$dm / db$ at the fixed point, by linear solves or propagated until nothing changes by
-        more than a part of the variances of the two units.
-        """
-        unit, reaction = terms.units(at), terms.reaction(at)
-        if self.method == "solve":
-            return response(terms, unit, reaction), jnp.asarray(True)
-        limits, damping = self._limits(at.mean.dtype)
-
-        def step(old: Responses) -> tuple[Responses, Float[Array, ""]]:
-            new = propagated(terms, unit, reaction, old)
-            return damped(new, old, damping), response_change(new, old, unit.variance)
-
-        (mean, _), _, residual = limits.iterate(step, alone(unit))
-        return mean, residual <= limits.tol
-
-    def _inverse(self, wanted: Wanted) -> Inverse:
-        return match_covariance(wanted, self.consistent)
-
-
-class SusP(AbstractSusceptible):
+class SusP(AbstractNonnegativeInference):
     """Susceptibility propagation: means and second moments by [`ebmlearn.TAP`][], covariances by
     the response of the means to the biases (Yasuda 2015, eqs. (10) to (14)).
 
@@ -101,10 +72,19 @@ class SusP(AbstractSusceptible):
       sums over edges in $O(n |E|)$ per step. Gradients need `"solve"`.
     """
 
-    consistent = False
+    method: Method = eqx.field(static=True, default="solve")
+
+    def __check_init__(self):
+        _checks.choice("method", self.method, get_args(Method))
+
+    def _covariance(self, terms: Terms, at: Moments, sweeps: Sweeps) -> Covariance:
+        return _responses(self.method, terms, at, sweeps)
+
+    def _inverse(self, wanted: Wanted) -> Inverse:
+        return _with_covariance(wanted, consistent=False)
 
 
-class ISusP(AbstractSusceptible):
+class ISusP(AbstractNonnegativeInference):
     """Improved susceptibility propagation: TAP with means and responses made consistent (Yasuda
     2015, eqs. (15) to (20)).
 
@@ -129,14 +109,15 @@ class ISusP(AbstractSusceptible):
       sums over edges in $O(n |E|)$ per step. Gradients need `"solve"`.
     """
 
-    consistent = True
+    method: Method = eqx.field(static=True, default="solve")
+
+    def __check_init__(self):
+        _checks.choice("method", self.method, get_args(Method))
 
     def _told(self, terms: Terms, start: Moments) -> Responses | None:
         return None if self.method == "solve" else alone(terms.units(start))
 
-    def _sweep(
-        self, terms: Terms, at: Moments, told: Responses | None = None
-    ) -> tuple[Moments, Responses | None]:
+    def _sweep(self, terms: Terms, at: Moments, told: Responses | None = None) -> State:
         unit, reaction = terms.units(at), terms.reaction(at)
         if told is None:
             covariance = response(terms, unit, reaction)
@@ -145,6 +126,27 @@ class ISusP(AbstractSusceptible):
         # All else held, 1 / M_ii grows as Lambda_i does.
         step = 1 / unit.variance - 1 / jnp.diagonal(covariance)
         return Moments(unit.mean, unit.variance, at.correction + step), told
+
+    def _covariance(self, terms: Terms, at: Moments, sweeps: Sweeps) -> Covariance:
+        return _responses(self.method, terms, at, sweeps)
+
+    def _inverse(self, wanted: Wanted) -> Inverse:
+        return _with_covariance(wanted, consistent=True)
+
+
+def _responses(method: Method, terms: Terms, at: Moments, sweeps: Sweeps) -> Covariance:
+    """$dm / db$ at the fixed point, by linear solves or propagated until nothing changes by more
+    than a part of the variances of the two units.
+    """
+    unit, reaction = terms.units(at), terms.reaction(at)
+    if method == "solve":
+        return response(terms, unit, reaction), jnp.asarray(True)
+    (mean, _), _, residual = sweeps.repeated(
+        lambda old: propagated(terms, unit, reaction, old),
+        lambda new, old: response_change(new, old, unit.variance),
+        alone(unit),
+    )
+    return mean, residual <= sweeps.limits.tol
 
 
 def alone(unit: Rectified) -> Responses:
@@ -226,9 +228,9 @@ def own_fields(
     return a * root, root**2
 
 
-def match_covariance(wanted: Wanted, consistent: bool) -> Inverse:
-    """Newton's method on the covariances of joined units and, if `consistent`, on the responses of
-    units to their own biases.
+def _with_covariance(wanted: Wanted, consistent: bool) -> Inverse:
+    """Couplings by Newton's method on the covariances of joined units and, if `consistent`, on
+    the responses of units to their own biases.
     """
     at, covariance, (first, second), tol, max_steps = wanted
     n, dtype = at.mean.shape[0], at.mean.dtype

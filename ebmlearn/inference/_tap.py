@@ -3,15 +3,17 @@ and the free energy.
 """
 
 import abc
+import dataclasses
+from collections.abc import Callable
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, DTypeLike, Float, Int
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int
 
 from ..factors import inner
 from ..models import AbstractPlainModel, Statistics
@@ -61,7 +63,35 @@ class Wanted(NamedTuple):
 
 # The derivatives of means and of variances in the biases.
 Responses: TypeAlias = tuple[Float[Array, "n n"], Float[Array, "n n"]]
+# Moments, and responses where sweeps propagate these too.
 State: TypeAlias = tuple[Moments, Responses | None]
+# Covariances, and whether they were found.
+Covariance: TypeAlias = tuple[Float[Array, "n n"], Bool[Array, ""]]
+
+
+class Sweeps(NamedTuple):
+    """How sweeps are repeated, and the share of old values that they keep."""
+
+    limits: Limits
+    damping: Float[Array, ""]
+
+    def repeated(
+        self, sweep: Callable[[Any], Any], change: Callable[[Any, Any], Array], start: Any
+    ) -> tuple[Any, Int[Array, ""], Float[Array, ""]]:
+        """The last state, the number of sweeps, and the last `change` from one state to the next
+        without damping. What diverges stands still at the last numbers that can be held, and its
+        change is infinite.
+        """
+
+        def step(old: Any) -> tuple[Any, Float[Array, ""]]:
+            new = sweep(old)
+            moved = jax.tree.map(lambda x, y: x + self.damping * (y - x), new, old)
+            size = change(new, old)
+            good = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(moved)]).all()
+            kept = jax.tree.map(lambda x, y: jnp.where(good, x, y), moved, old)
+            return kept, jnp.where(good, size, jnp.asarray(jnp.inf, size.dtype))
+
+        return self.limits.iterate(step, start)
 
 
 class Terms(eqx.Module):
@@ -101,11 +131,6 @@ class Terms(eqx.Module):
         linear, precision = self.fields(at)
         return rectified(linear, jnp.maximum(precision, _FLOOR * self.diagonal))
 
-    def sweep(self, at: Moments) -> Moments:
-        """The moments of all units in the fields of the others, without a correction."""
-        unit = self.units(at)
-        return Moments(unit.mean, unit.variance, jnp.zeros_like(at.correction))
-
     def log_partition(self, at: Moments) -> Float[Array, ""]:
         """Minus the free energy, eq. (4), with $\\Lambda$ (15)."""
         (linear, precision), unit = self.fields(at), self.units(at)
@@ -136,35 +161,27 @@ class AbstractNonnegativeInference(AbstractInference):
         """The first responses, if sweeps propagate them."""
         return None
 
-    def _sweep(
-        self, terms: Terms, at: Moments, told: Responses | None = None
-    ) -> tuple[Moments, Responses | None]:
+    def _sweep(self, terms: Terms, at: Moments, told: Responses | None = None) -> State:
         """One undamped sweep, of the responses too if these are propagated."""
-        return terms.sweep(at), told
+        unit = terms.units(at)
+        return Moments(unit.mean, unit.variance, jnp.zeros_like(at.correction)), told
 
     @abc.abstractmethod
-    def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
-        """Covariances at the fixed point, and whether they were found."""
+    def _covariance(self, terms: Terms, at: Moments, sweeps: Sweeps) -> Covariance:
+        """Covariances at the fixed point."""
 
     @abc.abstractmethod
     def _inverse(self, wanted: Wanted) -> Inverse:
         """The couplings between units that give these covariances."""
 
-    def _limits(self, dtype: DTypeLike) -> tuple[Limits, Float[Array, ""]]:
-        return limited(self.iterations, self.tol, dtype), jnp.asarray(traced(self.damping, dtype))
-
     def _beliefs(self, problem: Problem) -> Beliefs:
         dtype = problem.model.dtype
-        # Numbers as arrays, so that new values compile nothing.
-        numbers = traced(self.iterations, jnp.int32), traced(self.damping, dtype)
         tol = _TOL[dtype.name] if self.tol == "auto" else self.tol
-        own = eqx.tree_at(
-            lambda x: (x.iterations, x.damping, x.tol),
-            self,
-            (*numbers, None if tol is None else traced(tol, dtype)),
-            is_leaf=lambda x: x is None,
-        )
-        return _solved(own, problem)
+        limits = limited(self.iterations, tol, dtype)
+        sweeps = Sweeps(limits, jnp.asarray(traced(self.damping, dtype)))
+        # Numbers are in `sweeps`, so that new values compile nothing.
+        own = dataclasses.replace(self, iterations=0, damping=0.0, tol=None)
+        return _solved(own, sweeps, problem)
 
     def _statistics(self, problem: Problem) -> Statistics:
         return moment_statistics(self._beliefs(problem))
@@ -190,7 +207,7 @@ class NaiveMeanField(AbstractNonnegativeInference):
 
     second_order = False
 
-    def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
+    def _covariance(self, terms: Terms, at: Moments, sweeps: Sweeps) -> Covariance:
         return jnp.diag(at.variance), jnp.asarray(True)
 
     def _inverse(self, wanted: Wanted) -> Inverse:
@@ -222,7 +239,7 @@ class TAP(AbstractNonnegativeInference):
       is 2e-5 in float32 and 1e-9 in float64. None makes all sweeps.
     """
 
-    def _covariance(self, terms: Terms, at: Moments) -> tuple[Float[Array, "n n"], Bool[Array, ""]]:
+    def _covariance(self, terms: Terms, at: Moments, sweeps: Sweeps) -> Covariance:
         s = at.variance
         return jnp.diag(s) - terms.weights * s[:, None] * s[None, :], jnp.asarray(True)
 
@@ -235,18 +252,17 @@ class TAP(AbstractNonnegativeInference):
 
 
 @eqx.filter_jit
-def _solved(inference: AbstractNonnegativeInference, problem: Problem) -> Beliefs:
+def _solved(inference: AbstractNonnegativeInference, sweeps: Sweeps, problem: Problem) -> Beliefs:
     terms = Terms.of(problem.model, inference.second_order)
     # Units that are joined to nobody.
     unit = rectified(terms.bias, terms.diagonal)
     start = Moments(unit.mean, unit.variance, jnp.zeros_like(unit.mean))
-    at, (number, residual) = _fixed_point(inference, terms, start)
-    covariance, found = inference._covariance(terms, at)
+    at, (number, residual) = _fixed_point(inference, sweeps, terms, start)
+    covariance, found = inference._covariance(terms, at, sweeps)
     _, precision = terms.fields(at)
-    limits, _ = inference._limits(start.mean.dtype)
     positive = (precision > _FLOOR * terms.diagonal).all()
     # A precision that is not positive belongs to no distribution. NaN is never converged.
-    good = (residual <= limits.tol) & positive & found & jnp.isfinite(covariance).all()
+    good = (residual <= sweeps.limits.tol) & positive & found & jnp.isfinite(covariance).all()
     value, went = terms.log_partition(at), Went(good, number, residual)
     name = type(inference).__name__
     return real_beliefs(problem, Normal(at.mean, at.variance), covariance, value, went, name)
@@ -283,48 +299,32 @@ def moment_statistics(beliefs: Beliefs) -> Statistics:
 
 
 def _fixed_point(
-    inference: AbstractNonnegativeInference, terms: Terms, start: Moments
+    inference: AbstractNonnegativeInference, sweeps: Sweeps, terms: Terms, start: Moments
 ) -> tuple[Moments, Any]:
     """The fixed point of the sweeps, whose derivative is that of the equation it solves; the number
     of sweeps, and the last change.
     """
-    limits, damping = inference._limits(start.mean.dtype)
 
     def residual(at: Moments) -> Moments:
         return jax.tree.map(jnp.subtract, inference._sweep(terms, at)[0], at)
 
-    def step(old: State) -> tuple[State, Float[Array, ""]]:
-        new = inference._sweep(terms, *old)
-        return _guarded(damped(new, old, damping), old, _change(new, old))
-
     def solve(_: Any, start: Moments) -> tuple[Moments, Any]:
-        (at, _), number, size = limits.iterate(step, (start, inference._told(terms, start)))
+        (at, _), number, size = sweeps.repeated(
+            lambda old: inference._sweep(terms, *old),
+            _change,
+            (start, inference._told(terms, start)),
+        )
         # What has no tangent comes along as a real number.
         return at, (number.astype(size.dtype), size)
 
     def tangent(linear: Any, right: Moments) -> Moments:
-        flat, unflat = jax.flatten_util.ravel_pytree(right)
-        columns = jax.vmap(
-            lambda x: jax.flatten_util.ravel_pytree(linear(unflat(x)))[0], out_axes=1
-        )(jnp.eye(flat.size, dtype=flat.dtype))
-        return unflat(jnp.linalg.solve(columns, flat))
+        flat, unflat = ravel_pytree(right)
+        matrix = jax.jacfwd(lambda x: ravel_pytree(linear(unflat(x)))[0])(jnp.zeros_like(flat))
+        return unflat(jnp.linalg.solve(matrix, flat))
 
     at, aux = jax.lax.custom_root(residual, start, solve, tangent, has_aux=True)
     number, size = jax.lax.stop_gradient(aux)
     return at, (number.astype(jnp.int32), size)
-
-
-def damped(new: Any, old: Any, damping: Float[Array, ""]) -> Any:
-    return jax.tree.map(lambda x, y: x + damping * (y - x), new, old)
-
-
-def _guarded(new: State, old: State, size: Float[Array, ""]) -> tuple[State, Float[Array, ""]]:
-    """The new state and how much changed; or the old one and infinity, if any number of the new
-    one is not finite: what diverges stands still at the last numbers that can be held.
-    """
-    good = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(new)]).all()
-    kept = jax.tree.map(lambda x, y: jnp.where(good, x, y), new, old)
-    return kept, jnp.where(good, size, jnp.asarray(jnp.inf, size.dtype))
 
 
 def _change(new: State, old: State) -> Float[Array, ""]:

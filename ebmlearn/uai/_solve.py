@@ -17,12 +17,13 @@ from ..elimination import (
     find_order,
     HOPELESS,
     Impossible,
+    Marginals,
     Network,
     Reduced,
     reduced,
     Solution,
+    States,
 )
-from ..inference import Beliefs
 from ..models import whole
 from ._answers import Answer, Task, TASKS
 
@@ -113,13 +114,34 @@ def answer(
     maximised = {"MAP": range(len(network.counts)), "MMAP": query}.get(task, ())
     solution, width = _eliminated(small.network, frozenset(maximised), seconds, memory)
     if solution is not None:
-        found = _exact(task, solution, small, network.counts, query)
-        method, quality = "elimination", _value_of(task, solution.value)
+        marginals = solution.marginals()[0] if task == "MAR" else ()
+        said = _value_of(task, solution.value)
+        found = _Found("elimination", said, solution.value, marginals, solution.best())
     else:
-        search = _Approximate(small, network.counts, began + seconds, memory)
-        found, method, quality = search.answer(task, tuple(query))
+        found = _Approximate(small, began + seconds, memory).found(task, tuple(query))
+    variables, states = tuple(sorted(query)), small.restored(found.states)
+    if task == "PR":
+        told = Answer(task, log10_partition=found.value / math.log(10))
+    elif task == "MAR":
+        told = Answer(task, marginals=tuple(small.whole(found.marginals, network.counts)))
+    elif task == "MAP":
+        told = Answer(task, states=states)
+    else:
+        told = Answer(task, states=states[list(variables)], variables=variables)
     took = time.perf_counter() - began
-    return found, Report(method, solution is not None, width, quality, took)
+    return told, Report(found.method, solution is not None, width, found.quality, took)
+
+
+class _Found(NamedTuple):
+    """What was found of a network without impossible states: by which method, and how good it is in
+    words; log Z, marginals, and likely states, as far as the task asks for them.
+    """
+
+    method: str
+    quality: str
+    value: float
+    marginals: Marginals
+    states: States
 
 
 def _eliminated(
@@ -137,22 +159,6 @@ def _eliminated(
     return Solution(network, bucketed(network.counts, network.scopes, order, maximised)), width
 
 
-def _exact(
-    task: Task, solution: Solution, small: Reduced, counts: tuple[int, ...], query: Sequence[int]
-) -> Answer:
-    if task == "PR":
-        return Answer(task, log10_partition=solution.value / math.log(10))
-    if task == "MAR":
-        return Answer(task, marginals=tuple(small.whole(solution.marginals()[0], counts)))
-    states = small.restored(np.maximum(solution.best(), 0))
-    return Answer("MAP", states=states) if task == "MAP" else _of_query(states, query)
-
-
-def _of_query(states: Int[np.ndarray, " variables"], query: Sequence[int]) -> Answer:
-    variables = tuple(sorted(query))
-    return Answer("MMAP", states=states[list(variables)], variables=variables)
-
-
 def _value_of(task: Task, value: float) -> str:
     what = "the value" if task in ("MAP", "MMAP") else "Z"
     return f"log10 of {what}: {value / math.log(10):.6g}."
@@ -161,28 +167,17 @@ def _value_of(task: Task, value: float) -> str:
 class _Approximate:
     """Approximate answers about a network, until a deadline."""
 
-    def __init__(
-        self, small: Reduced, counts: tuple[int, ...], deadline: float, memory: float | int
-    ):
-        self.small, self.counts, self.deadline, self.memory = small, counts, deadline, memory
+    def __init__(self, small: Reduced, deadline: float, memory: float | int):
+        self.small, self.deadline, self.memory = small, deadline, memory
         self.model, self.constant = tabled(small.network)
         self.key = jax.random.key(0)
 
-    def answer(self, task: Task, query: tuple[int, ...]) -> tuple[Answer, str, str]:
-        """The answer, the method, and how good it is."""
+    def found(self, task: Task, query: tuple[int, ...]) -> _Found:
         if task == "MMAP":
             return self._mmap(query)
-        if task == "MAP":
-            states, said = self._best()
-            return Answer(task, states=self.small.restored(states)), "search", said
-        beliefs, method, said = self._judged()
-        value = (float(beliefs.log_partition) + self.constant) / math.log(10)
-        if task == "PR":
-            return Answer(task, log10_partition=value), method, said
-        whole = self.small.whole(marginals_of(beliefs, self.small), self.counts)
-        return Answer(task, marginals=tuple(whole)), method, said
+        return self._best() if task == "MAP" else self._judged()
 
-    def _judged(self) -> tuple[Beliefs, str, str]:
+    def _judged(self) -> _Found:
         """The best approximation of all marginals and of log Z."""
         left = max(self.deadline - time.perf_counter(), 0.5)
         beliefs = Auto(left, exact=False, key=self.key)(self.model)
@@ -193,18 +188,20 @@ class _Approximate:
         lower, upper = (
             (float(x) + self.constant) / math.log(10) for x in (report.lower, report.upper)
         )
-        told = ""
+        said = ""
         if not bool(beliefs.converged):
-            told = f"It did not converge in {int(beliefs.iterations)} sweeps. "
+            said = f"It did not converge in {int(beliefs.iterations)} sweeps. "
         elif beliefs.stable is not None and not bool(beliefs.stable):
-            told = "Messages from different starts led to different answers. "
-        said = told + (
+            said = "Messages from different starts led to different answers. "
+        said += (
             f"Probabilities are off by about {float(report.error):.1e}; log10 of Z is between"
             f" {lower:.6g} and {upper:.6g}."
         )
-        return beliefs, report.method, said
+        value = float(beliefs.log_partition) + self.constant
+        marginals = marginals_of(beliefs, self.small)
+        return _Found(report.method, said, value, marginals, self._unknown())
 
-    def _mmap(self, query: tuple[int, ...]) -> tuple[Answer, str, str]:
+    def _mmap(self, query: tuple[int, ...]) -> _Found:
         """Of the joint maximum, and of states fixed one part after the other by their marginals,
         the better one, if the others can be summed out.
         """
@@ -212,34 +209,35 @@ class _Approximate:
         end = self.deadline
         self.deadline -= (end - time.perf_counter()) / 4
         decimated = self._decimated(query)
-        joint, _ = self._best()
-        candidates = [decimated, np.where(decimated >= 0, joint, -1)]
+        candidates = [decimated, np.where(decimated >= 0, self._best().states, -1)]
         values = []
         for k, states in enumerate(candidates):
             left = (end - time.perf_counter()) / (len(candidates) - k)
             values.append(self._value_given(states, max(left, 1.0)))
         best = int(np.argmax(values))
-        states = self.small.restored(np.maximum(candidates[best], 0))
         said = "Its value is not known: the other variables cannot be summed out."
         if np.isfinite(values[best]):
             said = _value_of("MMAP", values[best])
         name = ("sum-product, variables fixed in turn", "search")[best]
-        return _of_query(states, query), name, said
+        return _Found(name, said, values[best], (), candidates[best])
 
-    def _best(self) -> tuple[Int[np.ndarray, " variables"], str]:
-        """Likely states, and how good they are."""
+    def _best(self) -> _Found:
+        """Likely states."""
         found = maximum(self.small.network, self.deadline, self.key)
         if found.bound == -math.inf:
             raise Impossible
-        if not np.isfinite(found.value):
-            return found.states, "No configuration was found that tables allow."
-        gap = (found.bound - found.value) / math.log(10)
-        said = f"{_value_of('MAP', found.value)} No value is higher by more than {gap:.4g}."
-        return found.states, said
+        said = "No configuration was found that tables allow."
+        if np.isfinite(found.value):
+            gap = (found.bound - found.value) / math.log(10)
+            said = f"{_value_of('MAP', found.value)} No value is higher by more than {gap:.4g}."
+        return _Found("search", said, found.value, (), found.states)
 
-    def _decimated(self, query: tuple[int, ...]) -> Int[np.ndarray, " variables"]:
+    def _unknown(self) -> States:
+        return np.full(len(self.small.states), -1, np.int64)
+
+    def _decimated(self, query: tuple[int, ...]) -> States:
         """States of the query: the surest half is fixed, and messages are passed again."""
-        states = np.full(len(self.model.num_states), -1)
+        states = self._unknown()
         open_ = list(query)
         while open_:
             now = time.perf_counter()
@@ -254,7 +252,7 @@ class _Approximate:
             open_ = open_[number:]
         return states
 
-    def _value_given(self, states: Int[np.ndarray, " variables"], seconds: float) -> float:
+    def _value_given(self, states: States, seconds: float) -> float:
         """The value of states of the query, minus infinity where it cannot be computed in time."""
         try:
             small = reduced(self.small.network, states)
