@@ -711,3 +711,26 @@ def test_states_of_a_group_are_checked_beside_those_of_a_variable():
     with pytest.raises(ValueError, match="as the group of variables has"):
         model.rows({y: np.array(2), y[0]: np.array(1)})
     np.testing.assert_array_equal(model.rows({y: np.array([2, 0]), y[0]: np.array(1)}), [1, 0])
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        ebm.CD(),
+        ebm.PseudoLikelihood(),
+        ebm.SAP(),
+        ebm.TransSAP([0.5, 1.0]),
+        ebm.MCMCMLE(),
+    ],
+)
+def test_learners_refuse_tables_that_exclude_configurations(learner):
+    table = np.array([[0.3, -np.inf], [0.1, 0.0]], np.float32)
+    tied = ebm.Tables(("a", "b"), table)
+    bits = {"a": ebm.Binary(1), "b": ebm.Binary(1)}
+    data = np.array([[0, 0], [1, 0], [1, 1]], np.int32)
+    for model in (
+        ebm.TableModel([2, 2], [(0, 1)], [table]),
+        ebm.FactorModel(bits, [tied]),
+    ):
+        with pytest.raises(TypeError, match=r"reaches all configurations.* exclude .*\.$"):
+            ebm.fit(model, learner, data, epochs=1, key=0, progress=False)

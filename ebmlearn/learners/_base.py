@@ -23,6 +23,7 @@ from ..models import (
     only_trained,
     Problem,
     refuse,
+    require_chains,
     Statistics,
     Told as States,
 )
@@ -340,6 +341,14 @@ class AbstractMemoryless(AbstractLearner):
     def init(self, model: AbstractModel, *, key: Key) -> None:
         """Nothing: this learner carries no state."""
         return
+
+
+def require_reached(model: AbstractModel, learner: AbstractLearner) -> None:
+    """Raises `TypeError` for a model of which chains do not reach all configurations; that of a
+    model with features is looked at in a step, when these are known.
+    """
+    if isinstance(model, AbstractPlainModel):
+        require_chains(model, type(learner).__name__)
 
 
 class AbstractInferring(AbstractLearner):

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
+from .._types import Key
 from ..inference import AbstractInference, NUMBER
 from ..models import (
+    AbstractModel,
     AbstractPlainModel,
     complete,
     complete_energies,
@@ -28,6 +30,7 @@ from ._base import (
     Inference,
     mean_field,
     Phases,
+    require_reached,
     Told,
 )
 
@@ -35,7 +38,7 @@ from ._base import (
 Start = Literal["data", "random"]
 
 
-class CD(AbstractMemoryless, AbstractInferring, AbstractContrastive):
+class CD(AbstractInferring, AbstractContrastive):
     """Contrastive divergence, CD-k (Hinton 2002). The expectation under the model is estimated by a
     Gibbs chain of `k` sweeps for each instance, with the probabilities of the hidden units at its
     end.
@@ -72,6 +75,10 @@ class CD(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     def __check_init__(self):
         _checks.count("k", self.k)
         _checks.choice("start", self.start, get_args(Start))
+
+    def init(self, model: AbstractModel, *, key: Key) -> None:
+        """Nothing: this learner carries no state."""
+        require_reached(model, self)
 
     def phases(
         self, told: Told, state: None, *, key: PRNGKeyArray, epoch: Int[Array, ""]

@@ -7,14 +7,27 @@ from .._types import Batch, Key
 from ..estimate import pseudo_log_likelihood_of, require_conditionals
 from ..inference import AbstractInference
 from ..models import AbstractModel, with_inside
-from ._base import AbstractMemoryless, mean_field, Metric, Model, prediction_error, StepInfo, Told
+from ._base import (
+    AbstractLearner,
+    mean_field,
+    Metric,
+    Model,
+    prediction_error,
+    require_reached,
+    StepInfo,
+    Told,
+)
 
 
-class PseudoLikelihood(AbstractMemoryless):
+class PseudoLikelihood(AbstractLearner):
     """Maximum pseudo-likelihood (Besag 1975): each visible unit is to be likely given all others,
     hidden units summed out. No log Z, no sampling; for a model that is not right it gives another
     answer than maximum likelihood. Of a graph, data must tell all variables.
     """
+
+    def init(self, model: AbstractModel, *, key: Key) -> None:
+        """Nothing: this learner carries no state."""
+        require_reached(model, self)
 
     def trained(self, model: AbstractModel) -> PyTree[bool]:
         """The arrays that the model marks as trained."""

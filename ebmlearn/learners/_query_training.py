@@ -1,6 +1,7 @@
 import operator
 import warnings
 from collections.abc import Callable
+from dataclasses import KW_ONLY
 from typing import Any
 
 import equinox as eqx
@@ -27,6 +28,10 @@ from ._base import AbstractComparedMetric, AbstractLearner, Metric, Model, only,
 _NUMBERS = ("temperature", "scale", "strength")
 
 
+def _half_if_none(queries: AbstractQueries | Callable | None) -> AbstractQueries:
+    return RandomTargets(0.5) if queries is None else as_queries(queries)
+
+
 class QueryTraining(AbstractLearner):
     """Query training (Lázaro-Gredilla et al. 2021). Each step draws a query for each row of data,
     that is, which units are evidence and which are targets. It answers the queries by belief
@@ -47,41 +52,22 @@ class QueryTraining(AbstractLearner):
         )
         ebmlearn.query(fitted.model, v, observed=mask)
         ```
+
+    **Arguments:**
+
+    - `queries`: a distribution of queries, `RandomTargets(0.5)` by default, or a function: see
+      [`ebmlearn.AbstractQueries`][].
+    - `iterations`: the number of message updates in training; by default that of the model.
+    - `temperature`, `scale`, `strength`: whether these numbers of the [`ebmlearn.QueryModel`][] are
+      learned; otherwise they stay at their initial values.
     """
 
-    queries: AbstractQueries
-    network: Network
-    temperature: bool = eqx.field(static=True)
-    scale: bool = eqx.field(static=True)
-    strength: bool = eqx.field(static=True)
-
-    def __init__(
-        self,
-        queries: AbstractQueries | Callable | None = None,
-        *,
-        iterations: int | None = None,
-        temperature: bool = True,
-        scale: bool = True,
-        strength: bool = True,
-    ):
-        """**Arguments:**
-
-        - `queries`: a distribution of queries, `RandomTargets(0.5)` by default, or a function: see
-          [`ebmlearn.AbstractQueries`][].
-        - `iterations`: the number of message updates in training; by default that of the model.
-        - `temperature`, `scale`, `strength`: whether these numbers of the
-          [`ebmlearn.QueryModel`][] are learned; otherwise they stay at their initial values.
-        """
-        self.queries = RandomTargets(0.5) if queries is None else as_queries(queries)
-        self.network = Network(iterations=iterations)
-        self.temperature = temperature
-        self.scale = scale
-        self.strength = strength
-
-    @property
-    def iterations(self) -> int | None:
-        """The number of message updates in training; None for that of the model."""
-        return self.network.iterations
+    queries: AbstractQueries = eqx.field(default=None, converter=_half_if_none)
+    _: KW_ONLY
+    iterations: int | None = eqx.field(static=True, default=None)
+    temperature: bool = eqx.field(static=True, default=True)
+    scale: bool = eqx.field(static=True, default=True)
+    strength: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
         if self.iterations is not None:
@@ -133,7 +119,7 @@ class QueryTraining(AbstractLearner):
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """The inference of the model itself."""
-        return self.network
+        return Network(iterations=self.iterations)
 
     def loss(self, model: QueryModel, batch: Batch, *, key: Key) -> Float[Array, ""]:
         """The cross-entropy of the targets of a batch in nats, on average over them."""
@@ -173,7 +159,7 @@ def _loss(
     model: QueryModel, learner: QueryTraining, rows: Any, key: PRNGKeyArray
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     asked = draw(learner.queries, model, rows.shape[0], key=key)
-    sums, targets, settled = cross_entropy(model, rows, asked, learner.network)
+    sums, targets, settled = cross_entropy(model, rows, asked, learner.decoder())
     number = jnp.maximum(targets.sum(), 1).astype(sums.dtype)
     return sums.sum() / number, settled
 

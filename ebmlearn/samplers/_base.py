@@ -90,14 +90,9 @@ class AbstractSampler(eqx.Module):
 
     @abc.abstractmethod
     def _start(
-        self,
-        model: AbstractPlainModel,
-        num_chains: int,
-        key: PRNGKeyArray,
-        start: PyTree,
-        clamped: PyTree,
+        self, model: AbstractPlainModel, num_chains: int, key: PRNGKeyArray, *told: PyTree
     ) -> PyTree:
-        """Does the work of `init`."""
+        """Does the work of `init`, where `told` are `start` and `clamped`."""
 
     @abc.abstractmethod
     def _step(self, model: AbstractPlainModel, state: Any, key: PRNGKeyArray) -> tuple[Any, Any]:
@@ -115,14 +110,9 @@ class AbstractSingle(AbstractSampler):
     """A sampler whose state is a single chain for each that is asked for."""
 
     def _start(
-        self,
-        model: AbstractPlainModel,
-        num_chains: int,
-        key: PRNGKeyArray,
-        start: PyTree,
-        clamped: PyTree,
+        self, model: AbstractPlainModel, num_chains: int, key: PRNGKeyArray, *told: PyTree
     ) -> ChainState:
-        return start_chains(model, num_chains, key, start, clamped)
+        return start_chains(model, num_chains, key, *told)
 
 
 class AbstractChains(AbstractSampler):

@@ -32,12 +32,12 @@ class AbstractTemperingState(eqx.Module):
     `[places, chains, n]`. The last place is that of the sampled model.
     """
 
-    replicas: eqx.AbstractVar[PyTree]
-    clamped: eqx.AbstractVar[PyTree]
-    steps: eqx.AbstractVar[Int[Array, ""]]
-    walker: eqx.AbstractVar[Int[Array, "places chains"]]
-    rising: eqx.AbstractVar[Bool[Array, "places chains"]]
-    trips: eqx.AbstractVar[Int[Array, " chains"]]
+    replicas: PyTree
+    clamped: PyTree
+    steps: Int[Array, ""]
+    walker: Int[Array, "places chains"]
+    rising: Bool[Array, "places chains"]
+    trips: Int[Array, " chains"]
 
     @property
     def units(self) -> PyTree:
@@ -50,14 +50,13 @@ def start_replicas(
     number: int,
     num_chains: int,
     key: PRNGKeyArray,
-    start: Any,
-    clamped: Any,
+    *told: PyTree,
 ) -> dict[str, Any]:
-    """The fields of the state before the first step. All replicas of a chain begin at `start`, or
-    each at its own draw.
+    """The fields of the state before the first step. All replicas of a chain begin where `init` is
+    told, or each at its own draw.
     """
     keys = jax.random.split(key, number)
-    states = [start_chains(model, num_chains, keys[k], start, clamped) for k in range(number)]
+    states = [start_chains(model, num_chains, keys[k], *told) for k in range(number)]
     shape = (number, num_chains)
     return {
         "replicas": jax.tree.map(lambda *x: jnp.stack(x), *[state.units for state in states]),

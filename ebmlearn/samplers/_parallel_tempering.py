@@ -1,9 +1,9 @@
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray, PyTree
 
 from ..inference import NUMBER
 from ..models import AbstractPlainModel, batched
@@ -29,13 +29,6 @@ class ParallelTemperingState(AbstractTemperingState):
     hot end to the cold end.
     """
 
-    replicas: PyTree
-    clamped: PyTree
-    steps: Int[Array, ""]
-    walker: Int[Array, "betas chains"]
-    rising: Bool[Array, "betas chains"]
-    trips: Int[Array, " chains"]
-
 
 class ParallelTempering(AbstractChains):
     """Parallel tempering: each chain is a ladder of replicas at different temperatures. A step
@@ -59,15 +52,10 @@ class ParallelTempering(AbstractChains):
     has_replicas: ClassVar[bool] = True
 
     def _start(
-        self,
-        model: AbstractPlainModel,
-        num_chains: int,
-        key: PRNGKeyArray,
-        start: Any,
-        clamped: Any,
+        self, model: AbstractPlainModel, num_chains: int, key: PRNGKeyArray, *told: PyTree
     ) -> ParallelTemperingState:
         no_improper(model, self.betas)
-        fields = start_replicas(model, len(self.betas), num_chains, key, start, clamped)
+        fields = start_replicas(model, len(self.betas), num_chains, key, *told)
         return ParallelTemperingState(**fields)
 
     def _step(

@@ -24,7 +24,7 @@ from ..models import (
     refuse,
     require_model,
 )
-from ..units import _random, Binary
+from ..units import _random, AbstractUnits, Binary
 from ._base import AbstractSampler
 
 
@@ -158,15 +158,10 @@ class PMP(AbstractSampler):
         return self._begun(model, (units, clamped), key)
 
     def _start(
-        self,
-        model: AbstractPlainModel,
-        num_chains: int,
-        key: PRNGKeyArray,
-        start: Any,
-        clamped: Any,
+        self, model: AbstractPlainModel, num_chains: int, key: PRNGKeyArray, *told: PyTree
     ) -> PMPState:
         one, two = jax.random.split(key)
-        return self._begun(model, chains(model, num_chains, one, start, clamped), two)
+        return self._begun(model, chains(model, num_chains, one, *told), two)
 
     def _begun(
         self, model: AbstractPlainModel, chains: tuple[Any, Any], key: PRNGKeyArray
@@ -191,15 +186,6 @@ class PMP(AbstractSampler):
         return perturbed(self, model, state, noise)
 
 
-def _terms(model: AbstractPlainModel) -> tuple[tuple[Int[np.ndarray, " _"], bool], ...]:
-    """For each group, the unit that each number of its unary term belongs to; and whether these are
-    log-odds, one for each unit, or the scores of all its states.
-    """
-    steps = [max(units.width // max(units.size, 1), 1) for units in model.layers]
-    pairs = zip(model.layers, steps, strict=True)
-    return tuple((np.arange(u.width) // step, isinstance(u, Binary)) for u, step in pairs)
-
-
 def perturbation(
     model: AbstractPlainModel, number: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "samples _"], ...]:
@@ -207,19 +193,16 @@ def perturbation(
     mean zero and moves no maximum; log-odds get logistic numbers, which are differences of the
     Gumbel numbers of both states.
     """
-    terms, out = _terms(model), []
-    for (owner, log_odds), own in zip(terms, jax.random.split(key, len(terms)), strict=True):
-        draw = _random.logistics if log_odds else _random.gumbels
-        noise = draw(own, (number, len(owner)), model.dtype)
-        out.append(noise if log_odds else noise - _own_mean(noise, owner))
+    keys, out = jax.random.split(key, len(model.layers)), []
+    for units, own in zip(model.layers, keys, strict=True):
+        if isinstance(units, Binary):
+            out.append(_random.logistics(own, (number, units.width), model.dtype))
+        else:
+            noise = _random.gumbels(own, (number, units.width), model.dtype)
+            by_unit = noise.reshape(number, *_shape(units))
+            noise = by_unit - by_unit.mean(-1, keepdims=True)
+            out.append(noise.reshape(number, units.width))
     return tuple(out)
-
-
-def _own_mean(noise: Float[Array, "samples _"], owner: Int[np.ndarray, " _"]) -> Array:
-    """The mean over the states of each unit."""
-    counts = np.bincount(owner)
-    mean = jax.vmap(lambda x: jax.ops.segment_sum(x, owner, len(counts)))(noise)
-    return (mean / jnp.broadcast_to(jnp.asarray(counts, noise.dtype), mean.shape))[:, owner]
 
 
 def noise_centre(
@@ -228,19 +211,25 @@ def noise_centre(
     """What makes the noise of both states symmetric where there is noise on log-odds: it has mean
     zero, and without it the perturbed maximum spreads less.
     """
-    pairs = zip(_terms(model), noise, strict=True)
-    return jnp.stack([x.sum(-1) * (0.5 if own[1] else 0.0) for own, x in pairs]).sum(0)
+    pairs = zip(model.layers, noise, strict=True)
+    halves = [x.sum(-1) * (0.5 if isinstance(units, Binary) else 0.0) for units, x in pairs]
+    return jnp.stack(halves).sum(0)
 
 
 def _renewed(
     model: AbstractPlainModel, number: int, share: float | Float[Array, ""], key: PRNGKeyArray
 ) -> tuple[Bool[Array, "samples _"], ...]:
     """A share of the units, drawn at random, in the places of their noise."""
-    terms, out = _terms(model), []
-    for (owner, _), own in zip(terms, jax.random.split(key, len(terms)), strict=True):
-        units = int(owner.max(initial=-1)) + 1
-        out.append(jax.random.bernoulli(own, share, (number, units))[:, owner])
-    return tuple(out)
+    pairs = zip(model.layers, jax.random.split(key, len(model.layers)), strict=True)
+    return tuple(
+        jnp.repeat(jax.random.bernoulli(own, share, (number, u.size)), _shape(u)[1], axis=-1)
+        for u, own in pairs
+    )
+
+
+def _shape(units: AbstractUnits) -> tuple[int, int]:
+    """How many units there are, and how many numbers of a unary term each has."""
+    return units.size, units.width // max(units.size, 1)
 
 
 def _rows(state: PMPState) -> int:
@@ -266,8 +255,8 @@ def _chosen(
             chosen[first : first + model.variables.by_name[name].size] = True
     parts = np.split(chosen, model.variables.ends[:-1])
     return tuple(
-        jnp.where(jnp.broadcast_to(own[owner], x.shape), x, jnp.zeros_like(x))
-        for own, x, (owner, _) in zip(parts, noise, _terms(model), strict=True)
+        jnp.where(np.repeat(own, _shape(units)[1])[None], x, jnp.zeros_like(x))
+        for own, x, units in zip(parts, noise, model.layers, strict=True)
     )
 
 
@@ -333,8 +322,8 @@ def perturbed(
     size = noise[0].shape[:1]
     log_odds = [isinstance(units, Binary) for units in model.layers]
 
-    def one(problem: Any) -> PyTree:
-        given, noise, begin = problem
+    def one(posed: tuple[Instance, tuple[Array, ...], PyTree]) -> PyTree:
+        given, noise, begin = posed
         instance = engine.posed(given)
         end, _, residual = settings.run(engine, instance, settings.rows(size), begin)
         states = engine.decode(engine.beliefs(end, instance))

@@ -4,7 +4,7 @@ models in turns, by the scores of the states of their units.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -132,60 +132,67 @@ def drawn(
     noise = units.noise(key, old.shape, old.dtype)
     couplings, edges = inner[0].weights, inner[0].edges
     redrawn = metropolised and units.numbered
-    fixed = jnp.zeros(old.shape, bool) if held is None else held
+    held = jnp.zeros(old.shape, bool) if held is None else held
+    own = _Layer(units, old, outside, noise, held)
 
     def draw(units: Any, old: Array, field: Array, noise: Array) -> Array:
         field = _times(beta, field)
         return units.redraw(old, field, noise) if redrawn else units.draw(field, noise)
 
-    arrays = old, outside, noise, fixed
     if edges is not None:
-        return _by_colour(units, *arrays, couplings, edges, draw, reverse)
+        return _by_colour(own, couplings, edges, draw, reverse)
     if not reverse:
-        return _one_by_one(units, *arrays, couplings, draw, step)
-    units, arrays = jax.tree.map(lambda x: _flipped(x, step), (units, arrays))
+        return _one_by_one(own, couplings, draw, step)
+    own = jax.tree.map(lambda x: _flipped(x, step), own)
     couplings = _flipped(_flipped(couplings, step).T, step).T
-    new = _one_by_one(units, *arrays, couplings, draw, step)  # pyright: ignore
-    return _flipped(new, step)
+    return _flipped(_one_by_one(own, couplings, draw, step), step)
+
+
+class _Layer(NamedTuple):
+    """What a layer is drawn with: its units and their states, what other layers send, random
+    numbers, and which units keep their states.
+    """
+
+    units: AbstractUnits
+    old: Float[Array, "chains n"]
+    outside: Float[Array, "chains n"]
+    noise: Float[Array, "chains n"]
+    held: Bool[Array, "chains n"]
+
+    def cut(self, first: Array | int, size: int) -> "_Layer":
+        """Some columns."""
+
+        def part(x: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(x, first, size, x.ndim - 1)
+
+        return jax.tree.map(part, self)
 
 
 def _one_by_one(
-    units: AbstractUnits,
-    x: Float[Array, "chains n"],
-    outside: Float[Array, "chains n"],
-    noise: Float[Array, "chains n"],
-    held: Bool[Array, "chains n"],
-    couplings: Float[Array, "n n"],
-    draw: Callable[..., Array],
-    step: int,
+    own: _Layer, couplings: Float[Array, "n n"], draw: Callable[..., Array], step: int
 ) -> Float[Array, "chains n"]:
     """Draws the units of a layer in turn, each given all others. A unit is `step` columns."""
-    n = x.shape[-1]
+    n = own.old.shape[-1]
     size = min(_BLOCK * step, n)
     blocks = -(-n // size)
     extra = blocks * size - n
     # Units are added that are joined to nobody and held, so that all blocks have one size.
-    wide = ((0, 0), (0, extra))
-    x, outside, noise = (jnp.pad(a, wide) for a in (x, outside, noise))
-    held = jnp.pad(held, wide, constant_values=True)
-    couplings = jnp.pad(couplings, ((0, extra), (0, extra)))
-    units = jax.tree.map(
-        lambda a: jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, extra)], mode="edge"), units
+    own = jax.tree.map(
+        lambda a: jnp.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, extra)], mode="edge"), own
     )
+    own = own._replace(held=own.held | (jnp.arange(n + extra) >= n)[None])
+    couplings = jnp.pad(couplings, ((0, extra), (0, extra)))
 
     def block(b: Array | int, x: Float[Array, "chains m"]) -> Float[Array, "chains m"]:
-        def cut(a: Array, axis: int = 1) -> Array:
-            return jax.lax.dynamic_slice_in_dim(a, b * size, size, axis)
-
-        columns = cut(couplings)
-        fields = cut(outside) + x @ columns
-        inner, old, u, fixed = cut(columns, 0), cut(x), cut(noise), cut(held)
-        own = jax.tree.map(lambda a: cut(a, a.ndim - 1), units)
+        columns = jax.lax.dynamic_slice_in_dim(couplings, b * size, size, 1)
+        inner = jax.lax.dynamic_slice_in_dim(columns, b * size, size, 0)
+        units, old, outside, u, held = own._replace(old=x).cut(b * size, size)
+        fields = outside + x @ columns
         new = []
         for i in range(0, size, step):
             at = slice(i, i + step)
-            drawn = draw(own.take(at), old[:, at], fields[:, at], u[:, at])
-            drawn = jnp.where(fixed[:, at], old[:, at], drawn)
+            drawn = draw(units.take(at), old[:, at], fields[:, at], u[:, at])
+            drawn = jnp.where(held[:, at], old[:, at], drawn)
             change = drawn - old[:, at]
             # One number is not worth a product of matrices.
             sent = change * inner[at] if step == 1 else change @ inner[at]
@@ -193,21 +200,18 @@ def _one_by_one(
             new.append(drawn)
         return jax.lax.dynamic_update_slice_in_dim(x, jnp.concatenate(new, 1), b * size, 1)
 
-    return jax.lax.fori_loop(0, blocks, block, x)[:, :n]
+    return jax.lax.fori_loop(0, blocks, block, own.old)[:, :n]
 
 
 def _by_colour(
-    units: AbstractUnits,
-    x: Float[Array, "chains n"],
-    outside: Float[Array, "chains n"],
-    noise: Float[Array, "chains n"],
-    held: Bool[Array, "chains n"],
+    own: _Layer,
     couplings: Float[Array, "n n"],
     edges: tuple[tuple[int, int], ...],
     draw: Callable[..., Array],
     reverse: bool,
 ) -> Float[Array, "chains n"]:
     """Draws all units of one colour at once. Units are one column each."""
+    units, x, outside, noise, held = own
     n = x.shape[-1]
     colours = in_order(((np.array(edges).reshape(-1, 2), jnp.zeros(0)),), n)
     number, width = colours.shape

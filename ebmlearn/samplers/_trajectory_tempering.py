@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from .. import _checks
 from ..models import AbstractModel, AbstractPlainModel, marginal_energies, summed as summed_in
@@ -35,12 +35,6 @@ class TrajectoryTemperingState(AbstractTemperingState):
     a running mean of the probability with which each pair of neighbours swaps, NaN at first.
     """
 
-    replicas: PyTree
-    clamped: PyTree
-    steps: Int[Array, ""]
-    walker: Int[Array, "places chains"]
-    rising: Bool[Array, "places chains"]
-    trips: Int[Array, " chains"]
     trajectory: Trajectory
     rates: Float[Array, " pairs"]
 
@@ -92,15 +86,10 @@ class TrajectoryTempering(AbstractSampler):
         require_shape("trajectory", self.trajectory.shape, model)
 
     def _start(
-        self,
-        model: AbstractPlainModel,
-        num_chains: int,
-        key: PRNGKeyArray,
-        start: Any,
-        clamped: Any,
+        self, model: AbstractPlainModel, num_chains: int, key: PRNGKeyArray, *told: PyTree
     ) -> TrajectoryTemperingState:
         number, first = self.trajectory.capacity, self.trajectory.first
-        fields = start_replicas(model, number, num_chains, key, start, clamped)
+        fields = start_replicas(model, number, num_chains, key, *told)
         fields["rising"] = jnp.zeros((number, num_chains), bool).at[first].set(True)
         rates = jnp.full(number - 1, jnp.nan, model.dtype)
         return TrajectoryTemperingState(**fields, trajectory=self.trajectory, rates=rates)
