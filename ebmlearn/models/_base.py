@@ -46,11 +46,13 @@ class AbstractModel(eqx.Module):
     """The interface of all models: layered models, graphs, and models that make or wrap one.
 
     `hint` tells users what to do if a function refuses a model of this class. `example` shows
-    arguments of `init`, if these are not just numbers of units.
+    arguments of `init`, if these are not just numbers of units. `conditional` says whether its data
+    are pairs of features and visible units.
     """
 
     hint: ClassVar[str] = ""
     example: ClassVar[str] = ""
+    conditional: ClassVar[bool] = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Raises an error that says what to write if numbers of units are given."""
@@ -73,11 +75,6 @@ class AbstractModel(eqx.Module):
             """Raises an error that says what to write for methods that other libraries have."""
             hint = f": write `{_GUESSES[name]}`" if name in _GUESSES else ""
             raise AttributeError(f"`{type(self).__name__}` has no attribute `{name}`{hint}.")
-
-    @property
-    def kind(self) -> str:
-        """The kind of the units in a word or two; inferences list the kinds that they take."""
-        return "of its own kind"
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -283,12 +280,6 @@ class AbstractPlainModel(AbstractModel):
         return Variables(self.names, self.layers, self.shapes, self.grouped)
 
     @property
-    def kind(self) -> str:
-        """`"binary"`, or else the families of all groups in order."""
-        families = [layer.family for layer in self.layers]
-        return families[0] if set(families) == {"binary"} else " ".join(families)
-
-    @property
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of the biases: `()` for a single model."""
         return np.broadcast_shapes(*(bias.shape[:-1] for bias in type(self).unary(self)))
@@ -477,22 +468,32 @@ def field_of(model: AbstractPlainModel, group: int, *parts: Any) -> Float[Array,
     return model.field(rows, group).reshape(*shape, model.layers[group].width)
 
 
+def families(model: AbstractModel) -> tuple[str, ...]:
+    """The families of the units of a model, each once; none of a model that has no units itself,
+    such as a CRBM without its features.
+    """
+    own = model.layers if isinstance(model, AbstractPlainModel) else ()
+    return tuple(dict.fromkeys(units.family for units in own))
+
+
+def is_binary(model: AbstractModel) -> bool:
+    """Whether all units are binary and drawn by their fields: in layers that weights join."""
+    return families(model) == ("binary",) and model.turns is None  # pyright: ignore
+
+
+def is_nonnegative(model: AbstractModel) -> bool:
+    """Whether it is one group of nonnegative units."""
+    return families(model) == ("nonnegative",) and len(model.layers) == 1  # pyright: ignore
+
+
 class Refused(TypeError):
-    """A function does not take a model of this class or kind."""
+    """A function does not take a model of this class, or with these units."""
 
 
 def require_model(model: Any) -> None:
     """Raises `TypeError` if this is not a model."""
     if not isinstance(model, AbstractModel):
         raise TypeError(f"`model` must be a model such as an RBM, got {_checks.describe(model)}.")
-
-
-def require(model: Any, kinds: tuple[str, ...], what: str) -> Any:
-    """The model, or `TypeError` unless it is of one of some kinds."""
-    require_model(model)
-    if model.kind not in kinds:
-        refuse(model, f"be of a kind that {what} takes, {' or '.join(kinds)}")
-    return model
 
 
 def require_plain(model: Any, what: str) -> AbstractPlainModel:
@@ -519,6 +520,14 @@ def require_fields(model: Any, what: str) -> AbstractPlainModel:
     return model
 
 
+def require_binary(model: Any, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless it is one of layers of binary units."""
+    require_model(model)
+    if not is_binary(model):
+        refuse(model, f"be of a kind that {what} takes, layers of binary units")
+    return model
+
+
 def require_chains(model: Any, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless chains reach all its configurations."""
     found = require_plain(model, what)
@@ -542,7 +551,7 @@ def require_numbered(model: Any, what: str) -> AbstractPlainModel:
 def require_discrete(model: Any, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless its units are binary, or it is a graph of variables."""
     found = require_plain(model, what)
-    if not found.grouped and found.kind != "binary":
+    if not found.grouped and not is_binary(found):
         refuse(model, f"have binary units, or be a graph, for {what}")
     return found
 
@@ -568,5 +577,8 @@ def refuse(model: AbstractModel, wanted: str, hint: str | None = None) -> NoRetu
     """Raises an error for a model that is not taken, and says why or what to do."""
     hint = model.hint if hint is None else hint
     hint = f": {hint}" if hint else ""
-    kind = _checks.article(type(model).__name__)
-    raise Refused(f"`model` must {wanted}, got {kind}, which is {model.kind}{hint}.")
+    own = families(model)
+    units = f" of {' and '.join(own)} units" if own else ""
+    raise Refused(
+        f"`model` must {wanted}, got {_checks.article(type(model).__name__)}{units}{hint}."
+    )

@@ -24,11 +24,6 @@ class AbstractGrouped(eqx.Module):
     grouped: ClassVar[bool] = True
     hint: ClassVar[str] = "take `BP` or `Exact`, `Gibbs` or `PMP` to sample, `MLE` to train it"
 
-    @property
-    def kind(self) -> str:
-        """Tables."""
-        return "tables"
-
     def energy(self, states: PyTree) -> Float[Array, "*batch"]:
         """The energy of configurations, infinite where a factor or the evidence excludes one.
 

@@ -203,6 +203,7 @@ class CRBM(AbstractModel):
     visible_bias: Float[Array, " visible"] = eqx.field(converter=parameter("visible_bias"))
     hidden_bias: Float[Array, " hidden"] = eqx.field(converter=parameter("hidden_bias"))
 
+    conditional: ClassVar[bool] = True
     hint: ClassVar[str] = "call `model.condition(features)` first, or train it with `MLE` or `CD`"
 
     def __check_init__(self):
@@ -265,11 +266,6 @@ class CRBM(AbstractModel):
     @property
     def num_features(self) -> int:
         return self.visible_features.shape[1]
-
-    @property
-    def kind(self) -> str:
-        """Conditional: inferences take `condition(features)`."""
-        return "conditional"
 
     @property
     def dtype(self) -> np.dtype:
