@@ -125,8 +125,12 @@ class AbstractModel(eqx.Module):
         return ()
 
     def decayed(self: Model) -> Model:
-        """The parameters that weight decay shrinks, and zeros for all others."""
-        return self._no_penalty("weight_decay")
+        """The parameters that weight decay shrinks, all weights, and zeros for all others, such as
+        the diagonals of couplings inside a group.
+        """
+        if getattr(self, "turns", None) is not None:
+            self._no_penalty("weight_decay")
+        return matrices_of(self)
 
     def uncentred(self: Model, offsets: PyTree, batch: Batch | None = None) -> Model:
         """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
@@ -370,12 +374,6 @@ class AbstractPlainModel(AbstractModel):
         """Which units of each group are held, from what chains keep of it; None if none are."""
         return None if clamped is None else self.variables.parts(clamped)
 
-    def decayed(self: Plain) -> Plain:
-        """What weight decay pulls on: all weights, without what lies on the diagonals of couplings
-        inside a group.
-        """
-        return self._no_penalty("weight_decay") if self.turns is not None else matrices_of(self)
-
     def uncentred(self: Plain, offsets: PyTree, batch: Batch | None = None) -> Plain:
         """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
         in all products of two units: biases less what factors send from the offsets $\\mu$.
@@ -490,78 +488,79 @@ class Refused(TypeError):
     """A function does not take a model of this class, or with these units."""
 
 
-def require_model(model: Any) -> None:
-    """Raises `TypeError` if this is not a model."""
+def require_model(model: object) -> AbstractModel:
+    """The model, or `TypeError` if this is none."""
     if not isinstance(model, AbstractModel):
         raise TypeError(f"`model` must be a model such as an RBM, got {_checks.describe(model)}.")
+    return model
 
 
-def require_plain(model: Any, what: str) -> AbstractPlainModel:
+def require_plain(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless it is one of groups of units."""
-    require_model(model)
-    if not isinstance(model, AbstractPlainModel):
-        refuse(model, f"be one of layers of units, or a graph, for {what}")
-    return model
+    found = require_model(model)
+    if not isinstance(found, AbstractPlainModel):
+        refuse(found, f"be one of layers of units, or a graph, for {what}")
+    return found
 
 
-def require_layers(model: Any, what: str) -> AbstractPlainModel:
+def require_layers(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless it is one of layers."""
-    require_model(model)
-    if not isinstance(model, AbstractPlainModel) or model.grouped:
-        refuse(model, f"be one of layers of units for {what}")
-    return model
+    found = require_model(model)
+    if not isinstance(found, AbstractPlainModel) or found.grouped:
+        refuse(found, f"be one of layers of units for {what}")
+    return found
 
 
-def require_fields(model: Any, what: str) -> AbstractPlainModel:
+def require_fields(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless it is one of layers, each of which is in a field."""
-    require_model(model)
-    if not isinstance(model, AbstractPlainModel) or model.turns is not None:
-        refuse(model, f"be one of layers of units joined by weights for {what}")
-    return model
+    found = require_model(model)
+    if not isinstance(found, AbstractPlainModel) or found.turns is not None:
+        refuse(found, f"be one of layers of units joined by weights for {what}")
+    return found
 
 
-def require_binary(model: Any, what: str) -> AbstractPlainModel:
+def require_binary(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless it is one of layers of binary units."""
-    require_model(model)
-    if not is_binary(model):
-        refuse(model, f"be of a kind that {what} takes, layers of binary units")
-    return model
+    found = require_model(model)
+    if not isinstance(found, AbstractPlainModel) or not is_binary(found):
+        refuse(found, f"be of a kind that {what} takes, layers of binary units")
+    return found
 
 
-def require_chains(model: Any, what: str) -> AbstractPlainModel:
+def require_chains(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless chains reach all its configurations."""
     found = require_plain(model, what)
     reason = None if found.turns is None else found.turns.no_chains()
     if reason is not None:
-        refuse(model, f"be one of which {what} reaches all configurations", reason)
+        refuse(found, f"be one of which {what} reaches all configurations", reason)
     return found
 
 
-def require_numbered(model: Any, what: str) -> AbstractPlainModel:
+def require_numbered(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless chains that follow fields reach all its configurations."""
     found = require_plain(model, what)
     if not found.numbered:
-        refuse(model, f"have binary or categorical units for {what}")
+        refuse(found, f"have binary or categorical units for {what}")
     reason = None if found.turns is None else found.turns.no_moves()
     if reason is not None:
-        refuse(model, f"be one of which {what} reaches all configurations", reason)
+        refuse(found, f"be one of which {what} reaches all configurations", reason)
     return found
 
 
-def require_discrete(model: Any, what: str) -> AbstractPlainModel:
+def require_discrete(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless its units are binary, or it is a graph of variables."""
     found = require_plain(model, what)
     if not found.grouped and not is_binary(found):
-        refuse(model, f"have binary units, or be a graph, for {what}")
+        refuse(found, f"have binary units, or be a graph, for {what}")
     return found
 
 
-def require_possible(model: Any, what: str) -> AbstractPlainModel:
+def require_possible(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless all configurations of its units are possible."""
     found = require_plain(model, what)
     if found.turns is not None and found.turns.no_moves() is not None:
         reason = "some of its factors exclude configurations; take `BP` or `Exact`"
-        refuse(model, f"let all configurations be possible for {what}", reason)
+        refuse(found, f"let all configurations be possible for {what}", reason)
     return found
 
 

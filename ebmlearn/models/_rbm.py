@@ -19,7 +19,6 @@ from ._base import (
     field_of,
     from_spins,
     Kinds,
-    matrices_of,
     refuse,
     to_spins,
 )
@@ -346,10 +345,6 @@ class CRBM(AbstractModel):
     def tempered(self, beta: float | Float[Array, ""]) -> "CRBM":
         """The model of $p(v, h \\mid x)^\\beta$: every parameter times `beta`."""
         return jax.tree.map(lambda x: x * jnp.asarray(beta, x.dtype), self)
-
-    def decayed(self) -> "CRBM":
-        """The parameters that weight decay shrinks: all weights."""
-        return matrices_of(self)
 
     def problem(self, evidence: Evidence, observed: Observed) -> NoReturn:
         """Raises `TypeError`: inferences need the features."""
