@@ -215,7 +215,7 @@ CASES = {
     ),
     "a class with its article": (
         lambda: ebm.BP(1)(ebm.EnergyModel(jnp.sum, ebm.Binary(3))),
-        TypeError, "`model`", "BP takes", "got an EnergyModel, which",
+        TypeError, "`model`", "BP takes", "got an EnergyModel of",
     ),
     "no model": (lambda: ebm.Exact()(W), TypeError, "`model`", "RBM", r"\(3, 2\)"),
     "no inference": (lambda: ebm.query(RBM, V, MASK, "bp"), TypeError, "`inference`", "BP", "'bp'"),

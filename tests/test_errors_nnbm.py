@@ -69,7 +69,7 @@ CASES = {
     "inference of binary units": (
         lambda: ebm.solve_moments(ROWS, ebm.BP(1)), TypeError, "`inference`", "ISusP", "BP",
     ),
-    "BP": (lambda: ebm.BP(1)(MODEL), TypeError, "`model`", "that BP takes, binary", "NNBM, which is nonnegative"),
+    "BP": (lambda: ebm.BP(1)(MODEL), TypeError, "`model`", "that BP takes, binary", "NNBM of nonnegative units"),
     "TAP of an RBM": (lambda: ebm.TAP()(ebm.RBM.init(2, 2, key=KEY)), TypeError, "`model`", "that TAP takes, nonnegative", "RBM"),
     "evidence": (lambda: ebm.TAP()(MODEL, B, B > 0), ValueError, "`evidence`", "None", "NNBM"),
     "too many units": (

@@ -513,7 +513,7 @@ def test_what_gaussian_messages_do_not_give():
 
 def test_units_without_messages():
     assert messages.serves(MODEL) and not messages.serves(ebm.NNBM(jnp.eye(2), jnp.zeros(2)))
-    with pytest.raises(TypeError, match=r"that BP takes, .*, got an NNBM, which is nonnegative"):
+    with pytest.raises(TypeError, match=r"that BP takes, .*, got an NNBM of nonnegative units"):
         ebm.BP(3)(ebm.NNBM(jnp.eye(2), jnp.zeros(2)))
 
 

@@ -454,6 +454,60 @@ def test_gaussian_units_with_a_block_in_either_direction(ends):
                 np.testing.assert_allclose(found, both if turned is w else both.T, atol=1e-5)
 
 
+@pytest.mark.parametrize("names", [("reals", "bits"), ("bits", "reals")])
+def test_gaussian_and_binary_groups_are_served_in_either_order(names):
+    rng = np.random.default_rng(1)
+    w, b, c = (rng.normal(size=shape).astype(np.float32) for shape in ((2, 1), 2, 1))
+    units = {"reals": ebm.Gaussian(2), "bits": ebm.Binary(1)}
+    model = ebm.LayeredModel(
+        {name: units[name] for name in names}, {("reals", "bits"): w}, {"reals": b, "bits": c}
+    )
+    # The reals are Gaussian given the bit, whose log-odds follow from their volumes.
+    sums = (b**2).sum() / 2, ((b + w[:, 0]) ** 2).sum() / 2 + c[0]
+    p = 1 / (1 + np.exp(sums[0] - sums[1]))
+    log_z = np.logaddexp(*sums) + np.log(2 * np.pi)
+    x, h = np.array([[0.5, -1.0], [2.0, 0.0]], np.float32), np.array([[1], [0]], np.int32)
+    rows = {"reals": x, "bits": h}
+    for inference in (ebm.BP(30), ebm.Exact()):
+        beliefs = inference(model)
+        np.testing.assert_allclose(beliefs["bits"], [p], atol=1e-5)
+        np.testing.assert_allclose(beliefs["reals"], b + p * w[:, 0], atol=1e-5)
+        np.testing.assert_allclose(beliefs.mean, b + p * w[:, 0], atol=1e-5)
+        np.testing.assert_allclose(beliefs.variance, 1 + p * (1 - p) * w[:, 0] ** 2, atol=1e-5)
+        decoded = beliefs.decode()
+        np.testing.assert_array_equal(decoded.bits, [p > 0.5])
+        answer, first = beliefs.marginals, rows[names[0]]
+        own = answer.mean if names[0] == "reals" else answer
+        np.testing.assert_allclose(own, beliefs[names[0]])
+        # The states of the first group are known.
+        told = inference(model, first.astype(np.float32), np.ones(first.shape, bool))
+        if names[0] == "bits":
+            np.testing.assert_allclose(told["reals"], b + h * w[:, 0], atol=1e-5)
+        else:
+            np.testing.assert_allclose(told["bits"], 1 / (1 + np.exp(-(x @ w + c))), atol=1e-5)
+        found, _, _ = ebm.MLE(inference).step(
+            model, None, tuple(rows[name] for name in names), key=KEY, epoch=0
+        )
+        by_name = dict(zip(names, found.biases, strict=True))
+        np.testing.assert_allclose(by_name["bits"], [p - h.mean()], atol=1e-5)
+        np.testing.assert_allclose(by_name["reals"], b + p * w[:, 0] - x.mean(0), atol=1e-5)
+        pairs = p * (b + w[:, 0])[:, None] - (x.T @ h) / 2
+        np.testing.assert_allclose(found.weights[0], pairs, atol=1e-5)
+    np.testing.assert_allclose(ebm.Exact()(model).log_partition, log_z, atol=1e-4)
+    assert ebm.QueryModel(model).scale == 1.0
+
+
+@pytest.mark.parametrize("names", [("bits", "label"), ("label", "bits")])
+def test_log_partition_of_groups_in_either_order(names):
+    units = {"label": ebm.Categorical(1, 3), "bits": ebm.Binary(2)}
+    layers = {name: units[name] for name in names}
+    model = ebm.LayeredModel.init(layers, [("label", "bits")], key=1, scale=1.0)
+    found = ebm.log_partition(model, key=0, within=0.3, beside=True)
+    exact = float(ebm.Exact()(model).log_partition)
+    np.testing.assert_allclose(found.log_partition, exact, atol=0.9)
+    np.testing.assert_allclose(found.estimates["bethe"].log_partition, exact, atol=0.1)
+
+
 def test_blocks_in_both_directions_are_one():
     layers = bits("visible", "hidden", visible=3, hidden=1)
     model, t = built(layers, (("hidden", "visible"), ("visible", "hidden")))

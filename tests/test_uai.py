@@ -375,7 +375,7 @@ def models():
 def test_models_as_tables(model):
     tables = uai.to_tables(model)
     rows = random_rows(tables.counts)
-    if model.kind == "grid":
+    if isinstance(model, ebm.GridMRF):
         states = (oracle.by_group(model, jnp.asarray(rows)),)
     else:
         sizes = [layer.size for layer in model.layers]

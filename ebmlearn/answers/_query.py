@@ -7,7 +7,14 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from .. import _checks
 from .._types import Evidence, Observed, Targets
 from ..inference import AbstractInference, Exact, Network
-from ..models import AbstractModel, AbstractProblem, Problem, QueryProblem, require_model
+from ..models import (
+    AbstractModel,
+    AbstractProblem,
+    Problem,
+    QueryModel,
+    QueryProblem,
+    require_model,
+)
 from ._auto import Auto
 
 
@@ -177,12 +184,12 @@ def asker(
     default if none is.
     """
     require_model(model)
-    own, kind = Network(), _checks.article(type(model).__name__)
-    if model.kind in own.takes:
+    kind = _checks.article(type(model).__name__)
+    if isinstance(model, QueryModel):
         if inference is not None:
             got = _checks.describe(inference)
             raise ValueError(f"`inference` must be None for {kind}, which has its own, got {got}.")
-        return own
+        return Network()
     if inference is None and default is not None and default.accepts(model):
         inference = default
     if inference is None:

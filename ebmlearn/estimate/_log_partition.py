@@ -390,7 +390,7 @@ def _weighted(log_weights: Float[np.ndarray, " chains"], sign: int = 1) -> tuple
 def _beside(model: AbstractPlainModel, key: PRNGKeyArray) -> dict[str, Estimate]:
     """What inferences say, if they take the model."""
     inference = BP(200, damping=0.5, tol=1e-4)
-    if model.kind not in inference.takes:
+    if model.turns is not None or not inference.accepts(model):
         return {}
     beliefs = inference(model)
     bethe = float(beliefs.log_partition) if bool(beliefs.converged) else math.nan

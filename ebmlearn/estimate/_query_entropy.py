@@ -22,7 +22,7 @@ from ..models import (
     Problem,
     QueryModel,
     QueryProblem,
-    require,
+    require_binary,
     structure_of,
 )
 from ..samplers import AbstractSampler
@@ -107,7 +107,7 @@ def query_entropy(
     _checks.choice("unit", unit, ("bits", "nats"))
     _checks.count("batch_size", batch_size)
     if isinstance(inference, AbstractSampler):
-        require(model, ("binary",), "a sampler that answers queries")
+        require_binary(model, "a sampler that answers queries")
     else:
         inference = asker(model, inference)
     own: Asked = model  # pyright: ignore

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray, Key
-from ..models import AbstractPlainModel, require
+from ..models import AbstractPlainModel, require_binary
 from ..samplers import AbstractSampler, after_steps, Gibbs, require_sampler
 
 
@@ -36,7 +36,7 @@ def sampled_marginals(
     """
     sampler = Gibbs() if sampler is None else sampler
     require_sampler(sampler)
-    require(model, ("binary",), "sampled_marginals")
+    require_binary(model, "sampled_marginals")
     key = _checks.as_key(key)
     _checks.count("steps", steps)
     _checks.count("burn_in", burn_in, 0)

@@ -21,6 +21,7 @@ from ..models import (
     chosen_units,
     each as each,
     each_and_mean as each_and_mean,
+    families,
     Instance as Instance,
     refuse as refuse,
     require_model,
@@ -53,7 +54,7 @@ class TooLarge(ValueError):
 class AbstractInference(eqx.Module):
     """Turns a model into beliefs about its units.
 
-    - `takes`: the kinds of models that it takes: see `kind` of a model.
+    - `takes`: the families of the units that it takes, such as `"binary"`, in any order.
     - `sends`: whether it passes messages, which are compiled for moderate parameters or for any:
       see `messages.assuming`.
     """
@@ -125,11 +126,13 @@ class AbstractInference(eqx.Module):
         require_model(model)
         kind = type(self)
         if not kind.accepts(self, model):
-            refuse(model, f"be of a kind that {kind.__name__} takes, {' or '.join(self.takes)}")
+            units = f"{' or '.join(self.takes)} units"
+            refuse(model, f"be of a kind that {kind.__name__} takes, {units}")
 
     def accepts(self, model: AbstractModel) -> bool:
-        """Whether it takes models of this kind."""
-        return model.kind in self.takes
+        """Whether it takes a model: by default one of groups of units that it takes."""
+        found = families(model)
+        return bool(found) and set(found) <= set(self.takes)
 
     def beliefs_of(self, problem: AbstractProblem) -> Beliefs:
         """Beliefs about a problem: a model with evidence that has been checked."""

@@ -195,7 +195,9 @@ class Beliefs(eqx.Module):
         """The answer of [`ebmlearn.query`][]: the means of the visible units, the probabilities of
         all variables of a graph by group, or means and variances of real units.
         """
-        return self._problem.answer(self.means) if self._normal is None else self._normal
+        if self._normal is not None and not self._problem.model.layers[0].finite:
+            return self._normal
+        return self._problem.answer(self.means)
 
     @property
     def mean(self) -> Float[Array, "*batch units"]:

@@ -98,7 +98,7 @@ class BP(AbstractInference):
     key: Key = 0
     unroll: bool = eqx.field(static=True, default=False)
     chunk: int | None = eqx.field(static=True, default=None)
-    takes = ("binary", "categorical", "gaussian binary", "a graph")
+    takes = ("binary", "categorical", "gaussian")
     sends: ClassVar[bool] = True
 
     def __check_init__(self):
@@ -210,7 +210,8 @@ def settings_of(bp: BP, model: AbstractModel) -> "Settings":
     undamped = not hottest and isinstance(bp.damping, (int, float)) and bp.damping == 0
     temperature, own = traced(bp.temperature, dtype), messages.outline(model)
     if not own.serves:
-        refuse(model, f"be of a kind that BP takes, {' or '.join(bp.takes)}")
+        units = "binary or categorical units that products or tables join"
+        refuse(model, f"be of a kind that BP takes, {units}, or Gaussian and binary units")
     own.check(bp.product, temperature)
     turns = own.sides is not None
     if bp.schedule == "layers" and not turns:

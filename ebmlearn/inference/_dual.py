@@ -51,7 +51,7 @@ class AbstractDual(AbstractInference):
     _: KW_ONLY
     tol: float | Float[Array, ""] | None = 1e-3
     search: ClassVar[Search]
-    takes = ("binary", "categorical", "a graph")
+    takes = ("binary", "categorical")
 
     def accepts(self, model: AbstractModel) -> bool:
         """Whether units have a few states each."""

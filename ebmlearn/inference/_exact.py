@@ -38,10 +38,10 @@ from ._tap import moment_statistics
 _MOST = 30
 # Up to so many bits of configurations, listing them on the device is faster than elimination.
 _FEW = 12
-# Models of real units, with formulas of their own: beliefs, and statistics.
-_REAL: dict[str, Any] = {
-    "gaussian binary": (gaussian_exact, gaussian_statistics),
-    "nonnegative": (exact_moments, lambda p: moment_statistics(exact_moments(p))),
+# By the families of all groups, what finds beliefs and statistics of real units by formula.
+_REAL: dict[tuple[str, ...], Any] = {
+    ("binary", "gaussian"): (gaussian_exact, gaussian_statistics),
+    ("nonnegative",): (exact_moments, lambda p: moment_statistics(exact_moments(p))),
 }
 
 
@@ -96,7 +96,7 @@ class Exact(AbstractInference):
     _: KW_ONLY
     method: Literal["enumeration", "elimination"] | None = eqx.field(static=True, default=None)
     max_units: int = eqx.field(static=True, default=24)
-    takes = ("binary or categorical units", *_REAL)
+    takes = ("binary", "categorical", "nonnegative", "Gaussian and binary")
 
     def __check_init__(self):
         _checks.choice("product", self.product, get_args(Product))
@@ -107,11 +107,11 @@ class Exact(AbstractInference):
             raise ValueError(f"`max_units` must be at most {_MOST}, got {self.max_units}.")
 
     def accepts(self, model: AbstractModel) -> bool:
-        """Whether all units are binary or categorical, or of a kind with formulas of its own."""
-        return model.kind in _REAL or getattr(model, "numbered", False)
+        """Whether all units are binary or categorical, or there are formulas for real ones."""
+        return getattr(model, "numbered", False) or _real(model) is not None
 
     def _beliefs(self, problem: Problem) -> Beliefs:
-        if problem.model.kind in _REAL:
+        if not problem.model.numbered:
             return self._formulas(problem)[0](problem)
         way = self._way(problem)
         log_odds, states, value = _solved(problem, way)
@@ -123,7 +123,7 @@ class Exact(AbstractInference):
     def _statistics(self, problem: Problem) -> Statistics:
         if not problem.model.exact:
             refuse(problem.model, "have an energy that is linear in its parameters for statistics")
-        if problem.model.kind in _REAL:
+        if not problem.model.numbered:
             return self._formulas(problem)[1](problem)
         return _statistics(problem, self._way(problem))
 
@@ -135,10 +135,10 @@ class Exact(AbstractInference):
             raise ValueError(f'`method="elimination"` needs tables, got {name}.')
         if self.product != "sum":
             raise ValueError(f'`product` must be "sum" for {name}, got {self.product!r}.')
-        bits = sum(units.size for units in model.layers[1:])
+        bits = sum(units.size for units in model.layers if units.numbered)
         if bits > self.max_units:
             raise self._too_large(model, bits)
-        return _REAL[model.kind]
+        return _real(model)
 
     def _way(self, problem: Problem) -> "Way":
         """How log Z is found."""
@@ -179,6 +179,12 @@ class Exact(AbstractInference):
             f"`model` must have at most `max_units` = {self.max_units} units to enumerate, got"
             f" {bits} units in {_checks.article(type(model).__name__)} with layers of {sizes}."
         )
+
+
+def _real(model: AbstractModel) -> Any:
+    """What finds beliefs and statistics of a model of real units; None if nothing does."""
+    own = model.layers if isinstance(model, AbstractPlainModel) else ()
+    return _REAL.get(tuple(sorted(units.family for units in own)))
 
 
 def affordable(problem: Problem, seconds: float | int) -> int:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .. import messages
+from .._sentinels import CLAMPED
 from ..factors import Dense
 from ..models import AbstractPlainModel, refuse, Statistics
 from ..units import binary
@@ -42,7 +43,7 @@ def gaussian_exact(problem: Problem) -> Beliefs:
     return Beliefs(
         problem,
         Found(found.log_z + _offset(problem), jax.tree_util.Partial(_pairwise), "Exact"),
-        log_odds=problem.told((None, found.log_odds)),
+        log_odds=problem.told(_placed(problem.model, None, found.log_odds)),
         guarded=jnp.zeros(shape, dtype),
         normal=found.normal,
         **without_sweeps(jnp.ones(shape, bool), dtype)._asdict(),
@@ -56,9 +57,9 @@ def gaussian_statistics(problem: Problem) -> Statistics:
     found, pairs = each_and_mean(_finder(model), problem.instances(), shape, _chunk(problem))
     mean, variance = found.normal
     return Statistics(
-        problem.expected((mean, jax.nn.sigmoid(found.log_odds))),
+        problem.expected(_placed(model, mean, jax.nn.sigmoid(found.log_odds))),
         model.by_factor(pairs),
-        (variance + mean**2, None),
+        _placed(model, variance + mean**2, None),
         *without_sweeps(jnp.ones(shape, bool), model.dtype),
     )
 
@@ -73,15 +74,28 @@ def _pairwise(problem: Problem) -> PyTree:
 
 def _offset(problem: Problem) -> Float[Array, "*batch"]:
     """What log Z gains where the energy is not the square of a difference from the origin."""
-    units, bias = problem.model.layers[0], problem.model.unary()[0]
+    real, _ = _groups(problem.model)
+    units: Any = problem.model.layers[real]
+    bias = problem.model.unary()[real]
     place = units.mean(bias)
     origin = jnp.broadcast_to(units.origin, place.shape)
     gain = ((place - origin) * (place + origin) / units.variance(bias)).sum(-1) / 2
     return jnp.broadcast_to(gain, problem.shape)
 
 
+def _groups(model: AbstractPlainModel) -> tuple[int, int]:
+    """The number of the Gaussian group, and that of the binary one."""
+    return (1, 0) if model.layers[0].numbered else (0, 1)
+
+
+def _placed(model: AbstractPlainModel, real: Any, binary: Any) -> tuple[Any, Any]:
+    """What belongs to the Gaussian group and to the binary one, in the order of the model."""
+    return (binary, real) if model.layers[0].numbered else (real, binary)
+
+
 def _chunk(problem: Problem) -> int:
-    return max(1, CHUNK // 2 ** problem.model.layers[1].size)
+    _, hidden = _groups(problem.model)
+    return max(1, CHUNK // 2 ** problem.model.layers[hidden].size)
 
 
 def _finder(model: AbstractPlainModel) -> Callable[[Instance], tuple[_Found, _Pairs]]:
@@ -91,21 +105,24 @@ def _finder(model: AbstractPlainModel) -> Callable[[Instance], tuple[_Found, _Pa
     if any(len(set(factor.groups)) == 1 for factor in model.factors()):
         refuse(model, "have one block of weights, between its layers, for exact inference")
     engine = messages.engine(model, temperature=jnp.ones((), model.dtype))
-    hidden = model.layers[1].size
-    form, parts = cast(tuple[Any, Any], (engine.forms[0], engine.parts))
+    first, second = _groups(model)
+    hidden = model.layers[second].size
+    form, parts = cast(tuple[Any, Any], (engine.forms[first], engine.parts))
     sigma, units = form.sigma, binary(hidden)
     weights = sum((part.weights for part in parts), jnp.zeros((len(sigma), hidden), model.dtype))
     space = Space(("hidden",), (units,), ((2,) * hidden,), (0,), ())
 
     def found(instance: Instance) -> tuple[_Found, _Pairs]:
         instance = engine.posed(instance)
-        at = instance.clamp[0]
+        at = instance.clamp[first]
         free = weights * at.free[:, None]
         products = free.T @ free
-        bias = instance.unary[1] + at.value @ weights + jnp.diagonal(products) / 2
+        bias = instance.unary[second] + at.value @ weights + jnp.diagonal(products) / 2
         couplings = jnp.where(jnp.eye(hidden, dtype=bool), 0, products)
         rows = units.scores(bias)
-        known = jnp.ones(rows.shape, bool), jnp.zeros(hidden, bool)
+        held = instance.clamp[second]
+        held = jnp.zeros_like(bias) if held is None else held
+        known = jnp.stack([held <= 0, held >= 0], -1), jnp.zeros(hidden, bool)
 
         def laid_out(factor: Dense) -> Table:
             return Table((factor,), rows, *known, space, "sum")
@@ -121,7 +138,7 @@ def _finder(model: AbstractPlainModel) -> Callable[[Instance], tuple[_Found, _Pa
         variance = at.free + ((free @ covariance) * free).sum(1)
         both = sigma[:, None] * (free @ both + (at.value + at.origin)[:, None] * p[None, :])
         own = _Found(
-            answer.scores[:, 1] - answer.scores[:, 0],
+            jnp.where(held == 0, answer.scores[:, 1] - answer.scores[:, 0], CLAMPED * held),
             answer.value + volume - at.value @ at.value / 2,
             Normal(jnp.where(at.free > 0, mean, at.evidence), sigma**2 * variance),
         )

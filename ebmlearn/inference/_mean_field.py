@@ -61,7 +61,7 @@ class MeanField(AbstractInference):
     _: KW_ONLY
     damping: float | Float[Array, ""] = 0.0
     tol: float | Float[Array, ""] | None = None
-    takes = ("binary or categorical units",)
+    takes = ("binary", "categorical")
 
     def __check_init__(self):
         check_limits(self.iterations, self.damping, self.tol)

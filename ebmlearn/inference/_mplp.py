@@ -55,7 +55,7 @@ class MPLP(AbstractInference):
     iterations: int | Int[Array, ""] = 1000
     _: KW_ONLY
     tol: float | Float[Array, ""] | None = 1e-6
-    takes = ("binary", "categorical", "a graph")
+    takes = ("binary", "categorical")
     product: ClassVar[str] = "max"
 
     def __check_init__(self):

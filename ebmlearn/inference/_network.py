@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from .. import messages
 from .._sentinels import CLAMPED
-from ..models import QueryModel, QueryProblem, Statistics
+from ..models import AbstractModel, is_binary, QueryModel, QueryProblem, Statistics
 from ._base import AbstractInference, Problem, refuse
 from ._beliefs import Beliefs, Found, Normal
 from ._bp import BP
@@ -17,8 +17,13 @@ class Network(AbstractInference):
     """The inference of a [`ebmlearn.QueryModel`][]: unrolled belief propagation as a network."""
 
     iterations: int | None = eqx.field(static=True, default=None)
-    takes = ("query",)
+    takes = ()
     sends: ClassVar[bool] = True
+
+    def check(self, model: AbstractModel) -> None:
+        """Raises `TypeError` unless it is a QueryModel."""
+        if not isinstance(model, QueryModel):
+            refuse(model, "be a QueryModel")
 
     def _beliefs(self, problem: QueryProblem) -> Beliefs:
         if problem.plain.is_answered:
@@ -72,7 +77,7 @@ def _scaled(scale: Array, x: Array, own: Array) -> Array:
 def _sure(plain: Problem, log_odds: Any) -> Any:
     """Log-odds, with those of certain units of layers replaced by the evidence."""
     states, mask, _ = plain.held()[0]
-    if plain.model.kind != "binary" or states is None or mask is None:
+    if not is_binary(plain.model) or states is None or mask is None:
         return log_odds
     leaves, structure = jax.tree.flatten(log_odds)
     told = CLAMPED * (2 * states.astype(leaves[0].dtype) - 1)

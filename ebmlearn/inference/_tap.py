@@ -16,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from ..factors import inner
-from ..models import AbstractPlainModel, Statistics
+from ..models import AbstractModel, AbstractPlainModel, is_nonnegative, Statistics
 from ..units import Rectified, rectified
 from ._base import AbstractInference, check_limits, limited, Limits, Problem, traced
 from ._beliefs import Beliefs, Found, Normal, Went
@@ -156,6 +156,10 @@ class AbstractNonnegativeInference(AbstractInference):
 
     def __check_init__(self):
         check_limits(self.iterations, self.damping, None if self.tol == "auto" else self.tol)
+
+    def accepts(self, model: AbstractModel) -> bool:
+        """Whether it is one group of nonnegative units."""
+        return is_nonnegative(model)
 
     def _told(self, terms: Terms, start: Moments) -> Responses | None:
         """The first responses, if sweeps propagate them."""

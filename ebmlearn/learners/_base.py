@@ -170,7 +170,7 @@ class AbstractLearner(eqx.Module):
 
 def prediction_error(learner: AbstractLearner, model: AbstractModel) -> Metric | None:
     """The share of wrong visible units as a metric, where a model has features."""
-    return PredictionError(learner) if model.kind == "conditional" else None
+    return PredictionError(learner) if model.conditional else None
 
 
 class PredictionError(eqx.Module):

@@ -15,7 +15,7 @@ from ..models import (
     complete,
     complete_energies,
     is_closed,
-    require,
+    require_binary,
     require_chains,
     Statistics,
     statistics,
@@ -145,7 +145,7 @@ class PercLoss(AbstractMemoryless, AbstractContrastive):
     def phases(
         self, told: Told, state: None, *, key: PRNGKeyArray, epoch: Int[Array, ""]
     ) -> tuple[Phases, None]:
-        model = require(told.model, ("binary",), "PercLoss")
+        model = require_binary(told.model, "PercLoss")
         told.one_visible(self)
         if not is_closed(model):
             kind = _checks.article(type(model).__name__)

@@ -181,7 +181,9 @@ class Outline(NamedTuple):
         # A factor of one unit sends to its own group, whoever's turn it is.
         if any(len(ends) != 2 or ends[0] == ends[1] for ends in joined):
             return None
-        sides = two_sides(len(names), joined)
+        # Gaussian units send first: what they send is not kept.
+        real = [int(own.numbered) for own in self.units.values()]
+        sides = real if self.is_real else two_sides(len(names), joined)
         return None if any(sides[a] == sides[b] for a, b in joined) else tuple(sides)
 
     @property

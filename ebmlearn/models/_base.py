@@ -46,11 +46,13 @@ class AbstractModel(eqx.Module):
     """The interface of all models: layered models, graphs, and models that make or wrap one.
 
     `hint` tells users what to do if a function refuses a model of this class. `example` shows
-    arguments of `init`, if these are not just numbers of units.
+    arguments of `init`, if these are not just numbers of units. `conditional` says whether its data
+    are pairs of features and visible units.
     """
 
     hint: ClassVar[str] = ""
     example: ClassVar[str] = ""
+    conditional: ClassVar[bool] = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Raises an error that says what to write if numbers of units are given."""
@@ -73,11 +75,6 @@ class AbstractModel(eqx.Module):
             """Raises an error that says what to write for methods that other libraries have."""
             hint = f": write `{_GUESSES[name]}`" if name in _GUESSES else ""
             raise AttributeError(f"`{type(self).__name__}` has no attribute `{name}`{hint}.")
-
-    @property
-    def kind(self) -> str:
-        """The kind of the units in a word or two; inferences list the kinds that they take."""
-        return "of its own kind"
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -128,8 +125,12 @@ class AbstractModel(eqx.Module):
         return ()
 
     def decayed(self: Model) -> Model:
-        """The parameters that weight decay shrinks, and zeros for all others."""
-        return self._no_penalty("weight_decay")
+        """The parameters that weight decay shrinks, all weights, and zeros for all others, such as
+        the diagonals of couplings inside a group.
+        """
+        if getattr(self, "turns", None) is not None:
+            self._no_penalty("weight_decay")
+        return matrices_of(self)
 
     def uncentred(self: Model, offsets: PyTree, batch: Batch | None = None) -> Model:
         """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
@@ -283,12 +284,6 @@ class AbstractPlainModel(AbstractModel):
         return Variables(self.names, self.layers, self.shapes, self.grouped)
 
     @property
-    def kind(self) -> str:
-        """`"binary"`, or else the families of all groups in order."""
-        families = [layer.family for layer in self.layers]
-        return families[0] if set(families) == {"binary"} else " ".join(families)
-
-    @property
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of the biases: `()` for a single model."""
         return np.broadcast_shapes(*(bias.shape[:-1] for bias in type(self).unary(self)))
@@ -378,12 +373,6 @@ class AbstractPlainModel(AbstractModel):
     def masks(self, clamped: PyTree) -> list[Bool[Array, "rows _"] | None] | None:
         """Which units of each group are held, from what chains keep of it; None if none are."""
         return None if clamped is None else self.variables.parts(clamped)
-
-    def decayed(self: Plain) -> Plain:
-        """What weight decay pulls on: all weights, without what lies on the diagonals of couplings
-        inside a group.
-        """
-        return self._no_penalty("weight_decay") if self.turns is not None else matrices_of(self)
 
     def uncentred(self: Plain, offsets: PyTree, batch: Batch | None = None) -> Plain:
         """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
@@ -477,82 +466,101 @@ def field_of(model: AbstractPlainModel, group: int, *parts: Any) -> Float[Array,
     return model.field(rows, group).reshape(*shape, model.layers[group].width)
 
 
+def families(model: AbstractModel) -> tuple[str, ...]:
+    """The families of the units of a model, each once; none of a model that has no units itself,
+    such as a CRBM without its features.
+    """
+    own = model.layers if isinstance(model, AbstractPlainModel) else ()
+    return tuple(dict.fromkeys(units.family for units in own))
+
+
+def is_binary(model: AbstractModel) -> bool:
+    """Whether all units are binary and drawn by their fields: in layers that weights join."""
+    return families(model) == ("binary",) and model.turns is None  # pyright: ignore
+
+
+def is_nonnegative(model: AbstractModel) -> bool:
+    """Whether it is one group of nonnegative units."""
+    return families(model) == ("nonnegative",) and len(model.layers) == 1  # pyright: ignore
+
+
 class Refused(TypeError):
-    """A function does not take a model of this class or kind."""
+    """A function does not take a model of this class, or with these units."""
 
 
-def require_model(model: Any) -> None:
-    """Raises `TypeError` if this is not a model."""
+def require_model(model: object) -> AbstractModel:
+    """The model, or `TypeError` if this is none."""
     if not isinstance(model, AbstractModel):
         raise TypeError(f"`model` must be a model such as an RBM, got {_checks.describe(model)}.")
-
-
-def require(model: Any, kinds: tuple[str, ...], what: str) -> Any:
-    """The model, or `TypeError` unless it is of one of some kinds."""
-    require_model(model)
-    if model.kind not in kinds:
-        refuse(model, f"be of a kind that {what} takes, {' or '.join(kinds)}")
     return model
 
 
-def require_plain(model: Any, what: str) -> AbstractPlainModel:
+def require_plain(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless it is one of groups of units."""
-    require_model(model)
-    if not isinstance(model, AbstractPlainModel):
-        refuse(model, f"be one of layers of units, or a graph, for {what}")
-    return model
+    found = require_model(model)
+    if not isinstance(found, AbstractPlainModel):
+        refuse(found, f"be one of layers of units, or a graph, for {what}")
+    return found
 
 
-def require_layers(model: Any, what: str) -> AbstractPlainModel:
+def require_layers(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless it is one of layers."""
-    require_model(model)
-    if not isinstance(model, AbstractPlainModel) or model.grouped:
-        refuse(model, f"be one of layers of units for {what}")
-    return model
+    found = require_model(model)
+    if not isinstance(found, AbstractPlainModel) or found.grouped:
+        refuse(found, f"be one of layers of units for {what}")
+    return found
 
 
-def require_fields(model: Any, what: str) -> AbstractPlainModel:
+def require_fields(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless it is one of layers, each of which is in a field."""
-    require_model(model)
-    if not isinstance(model, AbstractPlainModel) or model.turns is not None:
-        refuse(model, f"be one of layers of units joined by weights for {what}")
-    return model
+    found = require_model(model)
+    if not isinstance(found, AbstractPlainModel) or found.turns is not None:
+        refuse(found, f"be one of layers of units joined by weights for {what}")
+    return found
 
 
-def require_chains(model: Any, what: str) -> AbstractPlainModel:
+def require_binary(model: object, what: str) -> AbstractPlainModel:
+    """The model, or `TypeError` unless it is one of layers of binary units."""
+    found = require_model(model)
+    if not isinstance(found, AbstractPlainModel) or not is_binary(found):
+        refuse(found, f"be of a kind that {what} takes, layers of binary units")
+    return found
+
+
+def require_chains(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless chains reach all its configurations."""
     found = require_plain(model, what)
     reason = None if found.turns is None else found.turns.no_chains()
     if reason is not None:
-        refuse(model, f"be one of which {what} reaches all configurations", reason)
+        refuse(found, f"be one of which {what} reaches all configurations", reason)
     return found
 
 
-def require_numbered(model: Any, what: str) -> AbstractPlainModel:
+def require_numbered(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless chains that follow fields reach all its configurations."""
     found = require_plain(model, what)
     if not found.numbered:
-        refuse(model, f"have binary or categorical units for {what}")
+        refuse(found, f"have binary or categorical units for {what}")
     reason = None if found.turns is None else found.turns.no_moves()
     if reason is not None:
-        refuse(model, f"be one of which {what} reaches all configurations", reason)
+        refuse(found, f"be one of which {what} reaches all configurations", reason)
     return found
 
 
-def require_discrete(model: Any, what: str) -> AbstractPlainModel:
+def require_discrete(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless its units are binary, or it is a graph of variables."""
     found = require_plain(model, what)
-    if not found.grouped and found.kind != "binary":
-        refuse(model, f"have binary units, or be a graph, for {what}")
+    if not found.grouped and not is_binary(found):
+        refuse(found, f"have binary units, or be a graph, for {what}")
     return found
 
 
-def require_possible(model: Any, what: str) -> AbstractPlainModel:
+def require_possible(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless all configurations of its units are possible."""
     found = require_plain(model, what)
     if found.turns is not None and found.turns.no_moves() is not None:
         reason = "some of its factors exclude configurations; take `BP` or `Exact`"
-        refuse(model, f"let all configurations be possible for {what}", reason)
+        refuse(found, f"let all configurations be possible for {what}", reason)
     return found
 
 
@@ -568,5 +576,8 @@ def refuse(model: AbstractModel, wanted: str, hint: str | None = None) -> NoRetu
     """Raises an error for a model that is not taken, and says why or what to do."""
     hint = model.hint if hint is None else hint
     hint = f": {hint}" if hint else ""
-    kind = _checks.article(type(model).__name__)
-    raise Refused(f"`model` must {wanted}, got {kind}, which is {model.kind}{hint}.")
+    own = families(model)
+    units = f" of {' and '.join(own)} units" if own else ""
+    raise Refused(
+        f"`model` must {wanted}, got {_checks.article(type(model).__name__)}{units}{hint}."
+    )

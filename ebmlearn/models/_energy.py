@@ -130,11 +130,6 @@ class EnergyModel(AbstractPlainModel):
         )
 
     @property
-    def kind(self) -> str:
-        """An energy of any kind."""
-        return "an energy of any form"
-
-    @property
     def names(self) -> tuple[str, ...]:
         return self.layer_names
 

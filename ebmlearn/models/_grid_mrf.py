@@ -211,11 +211,6 @@ class GridMRF(AbstractGrouped, AbstractPlainModel):
         return (self.shape,) * len(self.names)
 
     @property
-    def kind(self) -> str:
-        """A grid."""
-        return "grid"
-
-    @property
     def names(self) -> tuple[str, ...]:
         """`state`, and the names of the channels."""
         return (_STATE, *self.channels)

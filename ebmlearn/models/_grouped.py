@@ -11,7 +11,7 @@ from .. import _checks
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray, Batch
 from ..units import AbstractUnits
-from ._base import refuse
+from ._base import AbstractPlainModel, refuse
 from ._energy import EnergyModel
 from ._observed import rows_by_group
 
@@ -24,11 +24,6 @@ class AbstractGrouped(eqx.Module):
     grouped: ClassVar[bool] = True
     hint: ClassVar[str] = "take `BP` or `Exact`, `Gibbs` or `PMP` to sample, `MLE` to train it"
 
-    @property
-    def kind(self) -> str:
-        """Tables."""
-        return "tables"
-
     def energy(self, states: PyTree) -> Float[Array, "*batch"]:
         """The energy of configurations, infinite where a factor or the evidence excludes one.
 
@@ -37,10 +32,11 @@ class AbstractGrouped(eqx.Module):
         - `states`: from groups of variables to states `[*batch, *shape]`, of all groups; or the
           states of all variables, `[*batch, variables]`.
         """
+        model: Any = self
         rows = jnp.asarray(self.rows(states, "states"))
         if _checks.is_concrete(rows) and bool((rows < 0).any()):
             raise ValueError("`states` must hold a state of each variable, got some of them.")
-        return _energies(self, rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
+        return _energies(model, rows.reshape(-1, rows.shape[-1])).reshape(rows.shape[:-1])
 
     def rows(self, data: Batch | PyTree, name: str = "data") -> Int[AnyArray, "*batch variables"]:
         """Observed states as one array, in the order of the variables.
@@ -99,7 +95,10 @@ class _Energy(eqx.Module):
 
 
 @eqx.filter_jit
-def _energies(model: Any, rows: Int[Array, "rows variables"]) -> Float[Array, " rows"]:
+def _energies(
+    model: AbstractPlainModel, rows: Int[Array, "rows variables"]
+) -> Float[Array, " rows"]:
+    assert model.turns is not None
     return model.energies(model.turns.layers(rows))
 
 

@@ -4,14 +4,13 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Key
 from ..factors import AbstractFactor, Dense
 from ..units import AbstractUnits
-from ._arrays import gaussian, symmetrised
+from ._arrays import gaussian
 from ._base import AbstractPlainModel, Arrays, Kinds, parameters_of
 from ._conditional import complete_energies, is_closed
 from ._observed import seen_states
@@ -123,7 +122,9 @@ class LayeredModel(AbstractPlainModel):
             widths = [list(layers.values())[k].width for k in (first, second)]
             weights = gaussian((widths[0], widths[1]), scale, None, own)
             inside = first == second
-            blocks[pair] = _inside(weights, list(layers.values())[first]) if inside else weights
+            factor = Dense(*pair, weights)
+            own = factor.projected(list(layers.values())[first]) if inside else factor
+            blocks[pair] = own.weights
         return cls(layers, blocks)
 
     @property
@@ -137,8 +138,8 @@ class LayeredModel(AbstractPlainModel):
     def factors(self, product: str = "sum") -> tuple[AbstractFactor, ...]:
         names, out = self.layer_names, []
         for (first, second), w in zip(self.joined, self.weights, strict=True):
-            own = _inside(w, self.units_of[first]) if first == second else w
-            out.append(Dense(names[first], names[second], own))
+            factor = Dense(names[first], names[second], w)
+            out.append(factor.projected(self.units_of[first]) if first == second else factor)
         return tuple(out)
 
     def inside(self) -> tuple[PyTree, ...]:
@@ -170,15 +171,6 @@ class LayeredModel(AbstractPlainModel):
     def project(self) -> "LayeredModel":
         """The model with its couplings inside layers made symmetric, and zero within each unit."""
         return self.remade(self.layers, parameters_of(self.factors()), self.unary())
-
-
-def _inside(weights: Float[Array, "n n"], units: AbstractUnits) -> Float[Array, "n n"]:
-    """Couplings inside a layer, made symmetric. Of two states of one unit at most one is taken:
-    couplings between them mean nothing, and are zero.
-    """
-    owner = np.arange(units.width) // max(units.width // max(units.size, 1), 1)
-    own = owner[:, None] == owner[None, :]
-    return jnp.where(own, jnp.zeros((), weights.dtype), symmetrised(weights))
 
 
 def _place(name: Any, names: tuple[str, ...], argument: str) -> int:

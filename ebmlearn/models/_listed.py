@@ -1,14 +1,20 @@
 """The factors of a model as tables."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import numpy as np
 
 from ..factors import AbstractFactor, Stacks
 
 
-def stacks_of(model: Any, factors: Sequence[AbstractFactor] | None = None) -> Stacks | None:
+if TYPE_CHECKING:
+    from ._base import AbstractPlainModel
+
+
+def stacks_of(
+    model: "AbstractPlainModel", factors: Sequence[AbstractFactor] | None = None
+) -> Stacks | None:
     """All factors of a model as stacks of tables of one shape: the variables of each, all units
     being numbered on, and its log-potentials. None if some are no tables.
 
@@ -23,9 +29,10 @@ def stacks_of(model: Any, factors: Sequence[AbstractFactor] | None = None) -> St
     return None if any(x is None for x in found) else sum(found, ())
 
 
-def whole_stacks(model: Any) -> Stacks | None:
+def whole_stacks(model: "AbstractPlainModel") -> Stacks | None:
     """The same with tables of the variables of the model alone, without helper variables."""
-    return model.whole_tables() if hasattr(model, "whole_tables") else stacks_of(model)
+    own = getattr(model, "whole_tables", None)
+    return stacks_of(model) if own is None else own()
 
 
 def told(stacks: Stacks) -> Stacks:

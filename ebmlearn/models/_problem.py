@@ -4,7 +4,7 @@ import abc
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TYPE_CHECKING, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,6 +17,9 @@ from .._sentinels import CLAMPED, EXCLUDED, LIMIT
 from .._types import AnyArray, Targets
 from ..units import AbstractUnits, Binary
 
+
+if TYPE_CHECKING:
+    from ._base import AbstractPlainModel
 
 Posed = TypeVar("Posed", bound="AbstractProblem")
 # The number of a group, and that of a unit in it.
@@ -102,7 +105,7 @@ class Problem(AbstractProblem):
 
     def __init__(
         self,
-        model: Any,
+        model: "AbstractPlainModel",
         evidence: tuple[Evidence | None, ...] = (),
         outputs: Bool[Array, "*#batch units"] | None = None,
         trusted: bool = False,
@@ -280,11 +283,11 @@ class Problem(AbstractProblem):
 
     def told(self, beliefs: tuple[Any, ...]) -> PyTree:
         """Log-odds of units, or scores of their states, by name."""
-        return self._named(self.model.variables.shown(beliefs, self.shape))
+        return self.model.named(self.model.variables.shown(beliefs, self.shape))
 
     def expected(self, units: tuple[Any, ...]) -> PyTree:
         """The means of units, or the probabilities of their states, by name."""
-        return self._named(self.model.variables.shown(units, self.shape, lambda p: 1 - p))
+        return self.model.named(self.model.variables.shown(units, self.shape, lambda p: 1 - p))
 
     def named(self, scores: Float[Array, "*batch units most"]) -> PyTree:
         """Log-odds, or log-probabilities of states, by name, from scores of all states."""
@@ -299,7 +302,7 @@ class Problem(AbstractProblem):
             sure = jax.nn.log_softmax(own, axis=-1)
             tail = (*shape, units.number) if variables.grouped else (units.width,)
             out.append(sure.reshape(*sure.shape[:-2], *tail))
-        return self._named(out)
+        return self.model.named(out)
 
     def means(self, log_odds: PyTree) -> PyTree:
         """Probabilities from log-odds, by name; of categorical units a row of them for each."""
@@ -317,10 +320,7 @@ class Problem(AbstractProblem):
     def _each(self, log_odds: PyTree, fn: Callable[[Any, Array], Array]) -> PyTree:
         parts = self.model.variables.parts(log_odds)
         pairs = zip(self.model.layers, parts, strict=True)
-        return self._named([x if x is None else fn(units, x) for units, x in pairs])
-
-    def _named(self, values: list[Any]) -> PyTree:
-        return self.model.named(values)
+        return self.model.named([x if x is None else fn(units, x) for units, x in pairs])
 
     @property
     def is_answered(self) -> bool:
@@ -436,7 +436,7 @@ def _probabilities(units: Any, field: Float[Array, "... _"]) -> Float[Array, "..
     return p.reshape(*p.shape[:-1], p.shape[-1] // units.number, units.number)
 
 
-def places_of(model: Any, group: Any, name: str) -> Int[np.ndarray, "..."]:
+def places_of(model: "AbstractPlainModel", group: Any, name: str) -> Int[np.ndarray, "..."]:
     """The numbers of the variables of a group among all, in its shape; an error names the
     argument.
     """

@@ -9,7 +9,15 @@ from jaxtyping import Array, Float, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence as Told, Observed
-from ._base import AbstractModel, AbstractPlainModel, refuse, scaled, shifted
+from ._base import (
+    AbstractModel,
+    AbstractPlainModel,
+    families,
+    is_binary,
+    refuse,
+    scaled,
+    shifted,
+)
 from ._observed import asked_rows
 from ._problem import AbstractProblem, Evidence, Held, Place, Problem
 
@@ -127,11 +135,6 @@ class QueryModel(AbstractModel):
         with it than the QueryModel does.
         """
         return plain_form(self.centred)
-
-    @property
-    def kind(self) -> str:
-        """The kind of models with their own inference."""
-        return "query"
 
     @property
     def dtype(self) -> np.dtype:
@@ -260,21 +263,19 @@ def query_defaults(model: AbstractPlainModel) -> tuple[float, Strength] | None:
     """
     if model.grouped:
         return 1.0, 1000.0
-    return {"binary": (5.0, (1000.0, 9.21)), "gaussian binary": (1.0, None)}.get(model.kind)
+    if is_binary(model):
+        return 5.0, (1000.0, 9.21)
+    return (1.0, None) if set(families(model)) == {"gaussian", "binary"} else None
 
 
 def centred_form(model: AbstractPlainModel) -> AbstractPlainModel:
     """The parameters for units ±1, in a model of the same class, if its units are binary."""
-    if model.kind != "binary":
-        return model
-    return scaled(shifted(model, -0.5), 0.5, 1.0)
+    return scaled(shifted(model, -0.5), 0.5, 1.0) if is_binary(model) else model
 
 
 def plain_form(model: AbstractPlainModel) -> AbstractPlainModel:
     """The reverse of `centred_form`."""
-    if model.kind != "binary":
-        return model
-    return shifted(scaled(model, 2.0, 1.0), 0.5)
+    return shifted(scaled(model, 2.0, 1.0), 0.5) if is_binary(model) else model
 
 
 def num_asked(model: AbstractModel) -> int:

@@ -19,7 +19,6 @@ from ._base import (
     field_of,
     from_spins,
     Kinds,
-    matrices_of,
     refuse,
     to_spins,
 )
@@ -203,6 +202,7 @@ class CRBM(AbstractModel):
     visible_bias: Float[Array, " visible"] = eqx.field(converter=parameter("visible_bias"))
     hidden_bias: Float[Array, " hidden"] = eqx.field(converter=parameter("hidden_bias"))
 
+    conditional: ClassVar[bool] = True
     hint: ClassVar[str] = "call `model.condition(features)` first, or train it with `MLE` or `CD`"
 
     def __check_init__(self):
@@ -265,11 +265,6 @@ class CRBM(AbstractModel):
     @property
     def num_features(self) -> int:
         return self.visible_features.shape[1]
-
-    @property
-    def kind(self) -> str:
-        """Conditional: inferences take `condition(features)`."""
-        return "conditional"
 
     @property
     def dtype(self) -> np.dtype:
@@ -350,10 +345,6 @@ class CRBM(AbstractModel):
     def tempered(self, beta: float | Float[Array, ""]) -> "CRBM":
         """The model of $p(v, h \\mid x)^\\beta$: every parameter times `beta`."""
         return jax.tree.map(lambda x: x * jnp.asarray(beta, x.dtype), self)
-
-    def decayed(self) -> "CRBM":
-        """The parameters that weight decay shrinks: all weights."""
-        return matrices_of(self)
 
     def problem(self, evidence: Evidence, observed: Observed) -> NoReturn:
         """Raises `TypeError`: inferences need the features."""

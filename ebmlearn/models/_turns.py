@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,6 +13,10 @@ from .. import _checks
 from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
 from ..factors import Stacks
+
+
+if TYPE_CHECKING:
+    from ._base import AbstractPlainModel
 
 
 class AbstractTurns(eqx.Module):
@@ -141,7 +145,9 @@ def excludes(x: Float[AnyArray, "..."]) -> bool:
     return _checks.is_concrete(x) and bool((np.asarray(x) < EXCLUDED / 2).any())
 
 
-def given(model: Any, layers: Sequence[Float[Array, "rows _"]]) -> Float[Array, "rows units most"]:
+def given(
+    model: "AbstractPlainModel", layers: Sequence[Float[Array, "rows _"]]
+) -> Float[Array, "rows units most"]:
     """The score of every state of every unit given all others; what a factor excludes has about
     -1e6, what a unit does not have less.
     """

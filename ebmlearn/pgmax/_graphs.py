@@ -13,6 +13,7 @@ from ..factors import AbstractFactor, Dense, Tables
 from ..models import (
     AbstractModel,
     AbstractPlainModel,
+    is_nonnegative,
     refuse,
     require_model,
 )
@@ -72,7 +73,7 @@ def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
     require_model(model)
     if not isinstance(model, AbstractPlainModel):
         refuse(model, "be one of layers of units, or a graph, for to_pgmax")
-    if model.kind == "nonnegative":
+    if is_nonnegative(model):
         return _quantised(model, grid)
     if grid is not None:
         kind = _checks.article(type(model).__name__)

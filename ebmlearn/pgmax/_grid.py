@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from .. import _checks
 from ..factors import inner
-from ..models import AbstractPlainModel, require, require_single
+from ..models import AbstractPlainModel, is_nonnegative, refuse, require_model, require_single
 
 
 # Of each unit, a part of at most exp(-12.5), that is 4e-6, may lie beyond the end of its grid.
@@ -116,7 +116,9 @@ def grid_for(
       are of similar scales.
     """
     _checks.choice("kind", kind, ("uniform", "geometric", "laguerre"))
-    require(model, ("nonnegative",), "grid_for")
+    require_model(model)
+    if not is_nonnegative(model):
+        refuse(model, "be of a kind that grid_for takes, nonnegative units")
     reach = _reach(*(np.asarray(x, float) for x in quadratic(model)))
     upper = float(reach.max())
     if kind == "uniform":

@@ -99,11 +99,6 @@ class FactorGraphModel(AbstractGrouped, AbstractPlainModel):
         self.evidence = tuple(jnp.zeros((*shape, s), float) for shape, s in self.layout.variables)
 
     @property
-    def kind(self) -> str:
-        """A graph of factors."""
-        return "factors"
-
-    @property
     def names(self) -> tuple[str, ...]:
         """`x`, or a number for each group of variables, as `x_0`."""
         return self.layout.names
