@@ -110,6 +110,39 @@ def labelled():
     return grid({"label": jnp.log(jnp.asarray([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))}, 3)
 
 
+def only(scope, *rows):
+    """A factor that lists some configurations, of which no variable need be a function."""
+
+    def make(x, rng):
+        return fgroup.EnumFactorGroup(
+            variables_for_factors=[[x[i] for i in scope]],
+            factor_configs=np.array(rows),
+            log_potentials=rng.normal(size=(1, len(rows))),
+        )
+
+    return make
+
+
+def partial(seed):
+    """Variables of which some states exclude each other, and functions of those that remain."""
+    rng = np.random.default_rng(seed)
+    states = rng.integers(2, 4, size=4)
+    made = []
+    for _ in range(rng.integers(1, 4)):
+        scope = tuple(rng.permutation(4)[: rng.integers(2, 4)].tolist())
+        if any(set(scope) == set(other) for other, _ in made):
+            continue
+        every = np.array([*np.ndindex(*states[list(scope)])])
+        kept = every[rng.random(len(every)) < 0.8]
+        if rng.random() < 0.5:
+            # One state at most of the last variable for each of the others.
+            kept = kept[np.unique(rng.permutation(kept)[:, :-1], axis=0, return_index=True)[1]]
+        if len(kept):
+            made.append((scope, kept))
+    parts = [only(scope, *rows) for scope, rows in made]
+    return graph(*parts, states=states, shape=(4,), seed=seed)
+
+
 GRAPHS = {
     "pairs": lambda: graph(pairs((0, 1), (1, 2))),
     "triple": lambda: graph(triple),
@@ -131,6 +164,20 @@ GRAPHS = {
     ),
     "three": lambda: functions(1, (3,) * 4),
     "two": lambda: functions(2, (2,) * 4),
+    "not both": lambda: graph(pairs((1, 2)), only((0, 1), (0, 1), (1, 0), (1, 1))),
+    # Each of three is a function of the others, which are not both 1.
+    "one of three": lambda: graph(
+        pairs((2, 3)), only((0, 1, 2), (1, 0, 0), (0, 1, 0), (0, 0, 1)), shape=(4,)
+    ),
+    # A function of two variables where they are not both 0, and another of what it determines.
+    "partial": lambda: graph(
+        only((0, 1, 2), (0, 1, 1), (1, 0, 1), (1, 1, 0)), lists(operator.xor, (1, 2, 3)), shape=(4,)
+    ),
+    "chosen": lambda: graph(
+        factors(fgroup.PoolFactorGroup, (0, 1, 2)),
+        factors(fgroup.ANDFactorGroup, (3, 4, 0)),
+        shape=(5,),
+    ),
     "grid": grid,
     "labelled": labelled,
 }
@@ -228,6 +275,26 @@ def test_gibbs_leaves_the_distribution_as_it_is(monkeypatch, name, metropolised)
 
 
 @pytest.mark.usefixtures("in_float64")
+def test_gibbs_reaches_all_of_random_graphs_or_refuses_them(monkeypatch):
+    served = 0
+    for seed in range(6):
+        model = partial(seed)
+        rows, p = possible(model)
+        if not 1 < len(rows) < 40 or model.turns.no_chains() is not None:
+            continue
+        served += 1
+        matrix = matrix_of(monkeypatch, model, ebm.Gibbs(), sites(model))
+        np.testing.assert_allclose(p @ matrix, p, atol=1e-12, err_msg=str(seed))
+        assert (np.linalg.matrix_power(matrix, len(matrix)) > 0).all(), seed
+        # Chains start from all that is possible, each alike.
+        assert float(model.turns.log_number()) == pytest.approx(np.log(len(rows)))
+        drawn = jnp.asarray(np.random.default_rng(0).integers(0, 2, (2000, 4)), jnp.int32)
+        starts = model.turns.completed(drawn, jnp.zeros(drawn.shape, bool), KEY)
+        assert np.isfinite(model.energy(starts)).all(), seed
+    assert served > 1
+
+
+@pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", ["pairs", "or", "labelled"])
 def test_tempering_leaves_the_distribution_as_it_is(monkeypatch, name):
     model = GRAPHS[name]()
@@ -274,7 +341,9 @@ def test_chains_that_follow_scores_are_balanced(monkeypatch, name):
         np.testing.assert_allclose(flow, flow.T, atol=1e-12, err_msg="detailed balance")
 
 
-@pytest.mark.parametrize("name", ["pairs", "or", "pool", "xor", "labelled"])
+@pytest.mark.parametrize(
+    "name", ["pairs", "or", "pool", "xor", "partial", "one of three", "labelled"]
+)
 def test_annealing_finds_log_z(name):
     model = GRAPHS[name]()
     rows, _ = possible(model)
@@ -436,7 +505,9 @@ def test_pseudo_likelihood_of_graphs():
     assert float(info.loss) == pytest.approx(-want.mean(), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["or", "xor", "uneven", "labelled"])
+@pytest.mark.parametrize(
+    "name", ["or", "xor", "uneven", "not both", "one of three", "partial", "labelled"]
+)
 def test_pseudo_likelihood_where_variables_determine_others(name):
     """A variable that others determine moves with them: it has no term, nor a state in others."""
     model = {**GRAPHS, "uneven": lambda: functions(3, (3, 2, 2, 3, 2))}[name]()
@@ -541,7 +612,11 @@ def test_mssvm_of_graphs():
             ebm.Gibbs(),
             "in a circle",
         ),
-        (lambda: graph(_unlisted), ebm.Gibbs(), "no variable is a function of the others"),
+        (
+            lambda: graph(only((0, 1), (0, 0), (0, 1), (1, 0), (1, 1), (2, 2)), states=3),
+            ebm.Gibbs(),
+            "may not come past each other",
+        ),
         (
             lambda: graph(
                 lists(operator.xor, (0, 1, 2)), factors(fgroup.ANDFactorGroup, (2, 1, 0))
@@ -561,13 +636,6 @@ def test_mssvm_of_graphs():
 def test_what_chains_would_not_reach_is_refused(model, sampler, words):
     with pytest.raises(TypeError, match=words):
         ebm.sample(model(), sampler, 3, key=0)
-
-
-def _unlisted(x, rng):
-    """Two variables that are not both 0."""
-    return fgroup.EnumFactorGroup(
-        variables_for_factors=[[x[0], x[1]]], factor_configs=np.array([[0, 1], [1, 0], [1, 1]])
-    )
 
 
 def held_by_evidence(make):
@@ -608,7 +676,7 @@ def test_chains_of_contrastive_divergence_start_at_the_data():
     """Choices of pools too."""
     model = GRAPHS["pool"]()
     rows, _ = possible(model)
-    assert (rows[:, np.asarray(model.sites.choices)] > 0).any()
+    assert (rows[:, np.asarray(model.sites.possible[0].members[0])] > 0).any()
 
     @eqx.filter_jit
     def start(model, rows):

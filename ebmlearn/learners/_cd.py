@@ -116,7 +116,8 @@ def _near(
     if model.turns is None or told.observed is None:
         return layers
     rows, sure = model.turns.rows(layers), jnp.concatenate(told.observed, -1)  # pyright: ignore
-    return model.turns.layers(model.turns.completed(rows, sure))
+    own = jax.random.fold_in(key, len(layers))
+    return model.turns.layers(model.turns.completed(rows, sure, own))
 
 
 class PercLoss(AbstractMemoryless, AbstractContrastive):

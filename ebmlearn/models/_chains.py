@@ -103,7 +103,7 @@ def _of_groups(
     counts = jnp.broadcast_to(jnp.asarray(variables.counts, drawn.dtype), drawn.shape)
     rows = jnp.where(given >= 0, given, (drawn * counts).astype(jnp.int32))
     if model.turns is not None:
-        rows = model.turns.completed(rows, given >= 0)
+        rows = model.turns.completed(rows, given >= 0, jax.random.fold_in(key, 2))
 
     def by_group(x: Array) -> PyTree:
         return variables.named(variables.cut(x))

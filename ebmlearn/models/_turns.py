@@ -7,7 +7,7 @@ from typing import Any, TYPE_CHECKING
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import _checks
 from .._sentinels import EXCLUDED, LEAST
@@ -65,9 +65,12 @@ class AbstractTurns(eqx.Module):
         return put(rows, members, states)
 
     def completed(
-        self, rows: Int[Array, "rows units"], fixed: Bool[Array, "rows units"]
+        self,
+        rows: Int[Array, "rows units"],
+        fixed: Bool[Array, "rows units"],
+        key: PRNGKeyArray,
     ) -> Int[Array, "rows units"]:
-        """Random configurations, in which units that others determine follow these."""
+        """Random configurations that are possible, with the states of units that are fixed."""
         return rows
 
     def conditionals(

@@ -45,6 +45,7 @@ from ._nnbm_group import (
     NNBMWiring as NNBMWiring,
     pass_nnbm_fac_to_var_messages as _pass_nnbm,
 )
+from ._possible import Possible as _Possible
 from ._sites import Sites as _Sites
 from ._split import Listed as _Listed, Listing as _Listing
 from ._wired import register as _register_messages
@@ -57,7 +58,7 @@ _register_messages()
 _SAVED = {
     kind.__name__: kind
     for kind in (
-        FactorGraphModel, _Wires, _Names, _Ids, _Layout, _Kind, _Constants, _Sites, _Listed,
-        _Listing, *_NORMALISERS
+        FactorGraphModel, _Wires, _Names, _Ids, _Layout, _Kind, _Constants, _Sites, _Possible,
+        _Listed, _Listing, *_NORMALISERS
     )
 }  # fmt: skip

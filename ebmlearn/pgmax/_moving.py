@@ -1,14 +1,15 @@
 """How the variables of a graph are drawn in turns."""
 
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .. import _checks
-from .._sentinels import EXCLUDED
+from .._sentinels import EXCLUDED, LEAST
 from .._types import AnyArray
 from ..models import AbstractTurns, excludes, given, put, refuse, taken, unless_held
 from ._nnbm_group import NNBMFactor
@@ -57,17 +58,18 @@ class Following(AbstractTurns):
     def conditionals(
         self, rows: Int[Array, "rows variables"]
     ) -> tuple[Float[Array, "rows sites most"], Int[Array, "rows sites"]]:
-        """Of each variable that others do not determine; those that they do follow it. A row in
-        which these did not follow has no likelihood.
+        """Of each variable that others do not determine; those that they do follow it. A row that
+        factors exclude has no likelihood.
         """
         sites = self.model.sites
-        if not sites.depth:
+        if sites.is_free:
             return given(self.model, self.layers(rows)), rows
-        members = jnp.asarray(sites.turns)[:, 0]
+        members = jnp.asarray(sites.turns)[:, 0] if sites.depth else jnp.arange(rows.shape[1])
         scores, own = self.scores(rows, members, None), taken(rows, members)
-        broken = (sites.followed(rows) != rows).any(-1)[:, None, None]
+        broken = jnp.isinf(self.model.energies(self.layers(rows)))[:, None, None]
         here = jax.nn.one_hot(own, scores.shape[-1], dtype=bool)
-        return jnp.where(jnp.broadcast_to(broken, here.shape) & here, -jnp.inf, scores), own
+        none = jnp.where(here, -jnp.inf, jnp.zeros_like(scores))
+        return jnp.where(jnp.broadcast_to(broken, here.shape), none, scores), own
 
     def placed(
         self,
@@ -78,22 +80,25 @@ class Following(AbstractTurns):
         return self.model.sites.followed(put(rows, members, states))
 
     def completed(
-        self, rows: Int[Array, "rows variables"], fixed: Bool[Array, "rows variables"]
+        self,
+        rows: Int[Array, "rows variables"],
+        fixed: Bool[Array, "rows variables"],
+        key: PRNGKeyArray,
     ) -> Int[Array, "rows variables"]:
-        """Choices of pools begin at 0, states that evidence excludes are left for the best ones,
-        and what others determine follows.
+        """Variables of which configurations are excluded get possible ones, states that evidence
+        excludes are left for the best ones, and what others determine follows.
         """
-        sites = self.model.sites
-        at = jnp.asarray(sites.choices)
-        kept = jnp.where(fixed[:, at], rows[:, at], jnp.zeros_like(rows[:, at]))
-        rows, out = rows.at[:, at].set(kept), []
-        for units, bias, x in zip(
-            self.model.layers, self.model.unary(), self.model.variables.cut(rows), strict=True
-        ):
-            scores = jnp.broadcast_to(units.scores(bias), (*x.shape, units.number))
-            own = jnp.take_along_axis(scores, x[..., None], axis=-1)[..., 0]
-            out.append(jnp.where(own < EXCLUDED / 2, scores.argmax(-1).astype(x.dtype), x))
-        return sites.followed(jnp.where(fixed, rows, jnp.concatenate(out, -1)))
+        model, new, most = self.model, rows, self.model.layout.max_states
+        parts = [units.scores(x) for units, x in zip(model.layers, model.unary(), strict=True)]
+        wide = [((0, 0), (0, most - x.shape[-1])) for x in parts]
+        parts = [jnp.pad(x, w, constant_values=LEAST) for x, w in zip(parts, wide, strict=True)]
+        scores = jnp.concatenate(parts)
+        for k, part in enumerate(model.sites.possible):
+            new = part.drawn(new, fixed, scores >= EXCLUDED / 2, jax.random.fold_in(key, k))
+        scores = jnp.broadcast_to(scores, (*rows.shape, most))
+        own = jnp.take_along_axis(scores, new[..., None], axis=-1)[..., 0]
+        new = jnp.where(own < EXCLUDED / 2, scores.argmax(-1).astype(rows.dtype), new)
+        return model.sites.followed(jnp.where(fixed, rows, new))
 
     @property
     def determined(self) -> Int[AnyArray, " _"]:
@@ -101,18 +106,20 @@ class Following(AbstractTurns):
 
     def log_number(self) -> Float[Array, ""]:
         model, sites = self.model, self.model.sites
-        if len(set(np.asarray(sites.choices).tolist())) < sum(sites.pools):
-            refuse(model, "have no choices that two pools share for annealing", "take `BP`")
-        if sites.depth and any(map(excludes, model.evidence)):
+        if not all(part.whole for part in sites.possible):
+            refuse(model, "have fewer choices that pools share for annealing", "take `BP`")
+        if not sites.is_free and any(map(excludes, model.evidence)):
             refuse(model, "exclude no states of variables by evidence for annealing", "take `BP`")
         pairs = zip(model.layers, model.unary(), strict=True)
         possible = [(units.scores(bias) >= EXCLUDED / 2).sum(-1) for units, bias in pairs]
-        counts = jnp.concatenate(possible).astype(model.dtype)
-        counts = counts.at[np.asarray(sites.children)].set(1.0)
-        counts = counts.at[np.asarray(sites.choices)].set(1.0)
-        # A pool has one choice, or none.
-        pools = jnp.asarray([n + 1 for n in sites.pools], model.dtype)
-        return jnp.log(counts).sum() + jnp.log(pools).sum()
+        counts = jnp.log(jnp.concatenate(possible).astype(model.dtype))
+        counts = counts.at[jnp.asarray(sites.children)].set(0.0)
+        for part in sites.possible:
+            members = jnp.asarray(part.members)
+            # All of a set count at its first variable.
+            counts = counts.at[members].set(0.0)
+            counts = counts.at[members[:, 0]].set(math.log(len(part.rows)))
+        return counts.sum()
 
     def no_chains(self) -> str | None:
         model, sites = self.model, self.model.sites
@@ -144,10 +151,10 @@ class Following(AbstractTurns):
 
     def no_moves(self) -> str | None:
         reason = self.no_chains()
-        if reason is None and self.model.sites.depth:
+        if reason is None and not self.model.sites.is_free:
             return (
-                "some of its factors let no variable change alone; take `Gibbs`, which moves what"
-                " they determine with what determines it"
+                "some of its factors exclude configurations; take `Gibbs`, which moves what they"
+                " determine with what determines it"
             )
         return reason
 

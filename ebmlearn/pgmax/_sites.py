@@ -15,12 +15,18 @@ from .._types import AnyArray
 from ..models import coloured
 from ._kinds import determined, DETERMINING
 from ._layout import Layout, listings, Wires
+from ._possible import function, listed, one_at_most, Possible, possible_sets, Relation
+
+
+# A variable is a function of others of at most so many configurations that are not all listed.
+_ENTRIES = 2**14
 
 
 class _Functions(NamedTuple):
     """Variables that are functions of others. The state of a child is the entry of `table` at
     `first`, plus the sum of `strides` times the states of its parents; `of` says whose a parent is.
-    `factor` is the number of the factor that says so.
+    An entry is -1 where these have no possible state. `factor` is the number of the factor that
+    says so.
     """
 
     factor: np.ndarray
@@ -35,9 +41,10 @@ class _Functions(NamedTuple):
 class Sites(eqx.Module):
     """How the variables of a graph are drawn.
 
-    If no factor excludes configurations, in `turns` of variables that share no factor. Otherwise,
-    one variable of each factor that does is a child, a function of the others (see `_Functions`).
-    All other variables are drawn one by one, and `children` follow.
+    If no factor makes a variable a function of others, in `turns` of variables that share no
+    factor. Otherwise, one variable of each factor that does is a child (see `_Functions`). All
+    other variables are drawn one by one, and `children` follow. Some configurations of those others
+    may be excluded; `possible` are the others.
     """
 
     turns: Int[AnyArray, "turns width"]
@@ -47,15 +54,21 @@ class Sites(eqx.Module):
     parents: Int[AnyArray, " parents"]
     strides: Int[AnyArray, " parents"]
     table: Int[AnyArray, " entries"]
-    choices: Int[AnyArray, " choices"]
+    possible: tuple[Possible, ...]
     depth: int = eqx.field(static=True)
-    pools: tuple[int, ...] = eqx.field(static=True)
     problem: str | None = eqx.field(static=True)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether each variable may have any state, whatever the others are."""
+        return not (self.depth or self.possible)
 
     def followed(
         self, rows: Int[Array, "rows variables"], held: Bool[Array, "rows variables"] | None = None
     ) -> Int[Array, "rows variables"]:
-        """Configurations in which children that are not held have followed their parents."""
+        """Configurations in which children that are not held have followed their parents, if these
+        allow a state.
+        """
         children, first, of, parents, strides, table = (
             jnp.asarray(x, rows.dtype)
             for x in (self.children, self.first, self.of, self.parents, self.strides, self.table)
@@ -63,33 +76,27 @@ class Sites(eqx.Module):
         for _ in range(self.depth):
             terms = strides[:, None] * rows[:, parents].T
             new = table[first[:, None] + jax.ops.segment_sum(terms, of, children.shape[0])].T
-            if held is not None:
-                new = jnp.where(held[:, children], rows[:, children], new)
+            kept = new < 0 if held is None else held[:, children] | (new < 0)
+            new = jnp.where(kept, rows[:, children], new)
             rows = rows.at[:, children].set(new)
         return rows
 
 
 def sites_of(layout: Layout, wires: Wires) -> Sites:
     """How the variables of a graph are drawn, found when a model is made of it."""
-    pools = [
-        related(layout, wires, k)
-        for k, kind in enumerate(layout.kinds)
-        if kind.type is factor.PoolFactor
-    ]
-    sizes = [np.bincount(owner, minlength=len(below)) for owner, _, below in pools]
-    none = np.zeros(0, np.int32)
-    choices = np.concatenate([none, *(above for _, above, _ in pools)]).astype(np.int32)
-    functions, problem = _functions(layout, wires)
-    functions, depth, reason = _ordered(functions, choices, layout.num_variables)
+    functions, excluding = _functions(layout, wires)
+    functions, depth, problem = _ordered(functions, layout.num_variables)
+    possible: tuple[Possible, ...] = ()
+    if problem is None:
+        counts = np.asarray(layout.every_count)
+        possible, problem = possible_sets(_of_free(excluding, functions, counts))
     if depth:
         free = np.setdiff1d(np.arange(layout.num_variables), functions.children)
         turns = free[:, None].astype(np.int32)
     else:
         turns = _coloured(layout, wires)
     arrays = {k: x.astype(np.int32) for k, x in functions._asdict().items() if k != "factor"}
-    counts = tuple(np.concatenate([none, *sizes]).tolist())
-    why = problem or reason
-    return Sites(turns=turns, choices=choices, depth=depth, pools=counts, problem=why, **arrays)
+    return Sites(turns=turns, possible=possible, depth=depth, problem=problem, **arrays)
 
 
 def related(
@@ -105,11 +112,9 @@ def related(
     return np.asarray(owner), above, below
 
 
-def _functions(layout: Layout, wires: Wires) -> tuple[_Functions, str | None]:
-    """All functions that single factors make of single variables, and why chains would not do, if
-    a factor that excludes configurations makes none.
-    """
-    parts, number, problem = [_Functions(*[np.zeros(0, int)] * 7)], 0, None
+def _functions(layout: Layout, wires: Wires) -> tuple[_Functions, list[Relation]]:
+    """All functions that single factors make of single variables, and what else they exclude."""
+    parts, number, excluding = [_Functions(*[np.zeros(0, int)] * 7)], 0, []
     for k, kind in enumerate(layout.kinds):
         if kind.type in DETERMINING:
             owner, above, below = related(layout, wires, k)
@@ -121,17 +126,19 @@ def _functions(layout: Layout, wires: Wires) -> tuple[_Functions, str | None]:
             own = factors, below, first, owner, above, np.ones_like(above), table
             parts.append(_Functions(*own))
             number += len(below)
+            if kind.type is factor.PoolFactor:
+                choices = np.split(above[np.argsort(owner, kind="stable")], np.cumsum(widths)[:-1])
+                excluding += map(one_at_most, choices)
         elif kind.type is factor.EnumFactor:
             for scopes, states, _, shape in listings(layout, wires, k):
-                if states.shape[1] == math.prod(shape):
+                rows = states[0]
+                if len(rows) == math.prod(shape):
                     continue
-                own = [*_listed(scopes, states[0], shape, number)]
-                if not own:
-                    problem = (
-                        "its factors exclude configurations, and one of them lists some by which"
-                        " no variable is a function of the others, so that chains may not reach all"
-                    )
-                parts += own
+                found = [*_listed(scopes, rows, shape, number)]
+                whole = [own for own in found if (own.table >= 0).all()]
+                if not whole:
+                    excluding += [listed(scope, rows) for scope in scopes]
+                parts += whole or found
                 number += len(scopes)
     options = np.cumsum([0, *(len(x.children) for x in parts)])
     entries = np.cumsum([0, *(len(x.table) for x in parts)])
@@ -139,7 +146,7 @@ def _functions(layout: Layout, wires: Wires) -> tuple[_Functions, str | None]:
         x._replace(of=x.of + before, first=x.first + start)
         for x, before, start in zip(parts, options[:-1], entries[:-1], strict=True)
     ]
-    return _Functions(*map(np.concatenate, zip(*moved, strict=True))), problem
+    return _Functions(*map(np.concatenate, zip(*moved, strict=True))), excluding
 
 
 def _listed(
@@ -148,17 +155,19 @@ def _listed(
     shape: tuple[int, ...],
     number: int,
 ) -> Iterator[_Functions]:
-    """The functions that factors make by the configurations that they list: all states of the
-    others occur, each once.
+    """The functions that factors make by the configurations that they list, each of which has
+    other states of the others.
     """
     size = len(scopes)
     for k in range(len(shape)):
         others = shape[:k] + shape[k + 1 :]
-        if math.prod(others) != len(rows):
+        if not len(rows) <= math.prod(others) <= max(len(rows), _ENTRIES):
             continue
         strides = np.array([math.prod(others[i + 1 :]) for i in range(len(others))], int)
         at = np.delete(rows, k, 1) @ strides
-        if np.array_equal(np.sort(at), np.arange(len(rows))):
+        if len(np.unique(at)) == len(rows):
+            table = np.full(math.prod(others), -1)
+            table[at] = rows[:, k]
             yield _Functions(
                 factor=number + np.arange(size),
                 children=scopes[:, k],
@@ -166,8 +175,27 @@ def _listed(
                 of=np.repeat(np.arange(size), len(others)),
                 parents=np.delete(scopes, k, 1).reshape(-1),
                 strides=np.tile(strides, size),
-                table=rows[np.argsort(at), k],
+                table=table,
             )
+
+
+def _of_free(
+    relations: list[Relation], found: _Functions, counts: Int[np.ndarray, " variables"]
+) -> Iterator[Relation]:
+    """What relations say of the variables that no others determine."""
+    order, sizes = np.argsort(found.of, kind="stable"), np.bincount(found.of, minlength=1)
+    above = np.split(order, np.cumsum(sizes)[:-1])
+    place = {int(v): k for k, v in enumerate(found.children)}
+    for own in relations:
+        left = own.scope.tolist()
+        while left:
+            k = place.get(left.pop())
+            if k is not None:
+                parents, table = found.parents[above[k]], found.table[found.first[k] :]
+                child, strides = int(found.children[k]), found.strides[above[k]]
+                own = own.joined(function(child, parents, counts[parents], strides, table))
+                left += parents.tolist()
+        yield own.among(np.setdiff1d(own.scope, found.children))
 
 
 def _selected(found: _Functions, kept: Int[np.ndarray, " _"]) -> _Functions:
@@ -179,17 +207,13 @@ def _selected(found: _Functions, kept: Int[np.ndarray, " _"]) -> _Functions:
     return _Functions(factors, children, first, place[of], parents, strides, found.table)
 
 
-def _ordered(
-    found: _Functions, choices: Int[np.ndarray, " _"], number: int
-) -> tuple[_Functions, int, str | None]:
+def _ordered(found: _Functions, number: int) -> tuple[_Functions, int, str | None]:
     """A function for each factor such that none is a function of itself, after how many rounds all
     children have followed, and why chains would not do, if there are no such functions.
 
     A variable of one factor alone can follow last, whatever the other factors do, so that this
-    factor can be set aside. Where factors are left, there is no order for these. Choices of pools
-    may not follow, since a pool may exclude what they would become.
+    factor can be set aside. Where factors are left, there is no order for these.
     """
-    usable = ~np.isin(found.children, choices)
     left = np.zeros(found.factor.max(initial=-1) + 1, bool)
     left[found.factor] = True
     chosen, depth = np.full(len(left), -1), 0
@@ -198,16 +222,14 @@ def _ordered(
     used = np.concatenate([one.children, one.parents])
     while left.any():
         uses = np.bincount(used[left[user]], minlength=number)
-        ready = np.flatnonzero(usable & left[found.factor] & (uses[found.children] == 1))
+        ready = np.flatnonzero(left[found.factor] & (uses[found.children] == 1))
         if not len(ready):
             break
         chosen[found.factor[ready]] = ready
         left[found.factor[ready]] = False
         depth += 1
     reason = None
-    if not np.isin(np.flatnonzero(left), found.factor[usable]).all():
-        reason = "a choice of a pool is determined by other variables, which pools exclude at times"
-    elif len(np.unique(found.children[left[found.factor]])) < left.sum():
+    if len(np.unique(found.children[left[found.factor]])) < left.sum():
         reason = "a variable is determined by two factors, which chains cannot change together"
     elif left.any():
         reason = "variables determine each other in a circle"
