@@ -93,8 +93,8 @@ def test_reversed_sweeps_are_reversals(name, monkeypatch):
     model = SMALL[name](np.random.default_rng(3))
 
     class Reversed(AbstractChains):
-        def _start(self, model, num_chains, key, start, clamped):
-            return ebm.Gibbs().init(model, num_chains, key=key, start=start, clamped=clamped)
+        def _start(self, model, num_chains, key, *told):
+            return ebm.Gibbs()._start(model, num_chains, key, *told)
 
         def _step(self, model, state, key):
             layers = _sweep.sweep(model, model.encode(state.units), key, reverse=True)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..elimination import Estimate, estimated, find_order, Impossible, Network, Reduced, reduced
 from ..factors import Stacks
 from ..inference import Beliefs, Found, networks_of
-from ..models import AbstractModel, Problem, Refused, TableModel, told, whole_stacks
+from ..models import AbstractPlainModel, Problem, Refused, TableModel, told, whole_stacks
 
 
 # Orders of more tables than these take too long to find.
@@ -24,7 +24,7 @@ _LARGEST = 0.5
 _HOPELESS = 60
 
 
-def tables_of(model: AbstractModel) -> Stacks | None:
+def tables_of(model: AbstractPlainModel) -> Stacks | None:
     """The tables of a model; None if its factors are not tables."""
     try:
         found = whole_stacks(model)

@@ -10,6 +10,7 @@ from ..factors import ends, OFFSETS
 from ..inference import networks_of
 from ..models import (
     AbstractModel,
+    AbstractPlainModel,
     GridMRF,
     RBM,
     refuse,
@@ -39,7 +40,8 @@ def to_tables(model: AbstractModel) -> TableModel:
     if isinstance(model, TableModel):
         return model
     require_single(model)
-    stacks = whole_stacks(model) if getattr(model, "numbered", False) else None
+    plain = model if isinstance(model, AbstractPlainModel) and model.numbered else None
+    stacks = None if plain is None else whole_stacks(plain)
     if stacks is None:
         refuse(model, "have binary or categorical units joined by tables for uai.to_tables")
     problem: Any = model.problem(None, None)
