@@ -800,5 +800,5 @@ def test_learners_refuse_tables_that_exclude_configurations(learner):
         ebm.TableModel([2, 2], [(0, 1)], [table]),
         ebm.FactorModel(bits, [tied]),
     ):
-        with pytest.raises(TypeError, match=r"reaches all configurations.* exclude .*\.$"):
+        with pytest.raises(TypeError, match=r"reach all configurations.* exclude .*\.$"):
             ebm.fit(model, learner, data, epochs=1, key=0, progress=False)

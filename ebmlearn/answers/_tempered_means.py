@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ..inference import Beliefs, Found
-from ..models import AbstractPlainModel, Problem
+from ..models import AbstractPlainModel, fields_of, Problem
 from ..samplers import Ladder, ladder_of, ParallelTempering, with_ladder
 
 
@@ -156,8 +156,8 @@ def _given_others(model: AbstractPlainModel, units: PyTree, clamped: PyTree) -> 
     """The means of all units given the states of all others, by name; what is clamped keeps its
     state.
     """
-    layers, held = model.encode(units), model.masks(clamped)
-    means = [own.mean(x) for own, x in zip(model.layers, model.fields(layers), strict=True)]
+    layers, held = model.encode(units), model.variables.masks(clamped)
+    means = [own.mean(x) for own, x in zip(model.layers, fields_of(model, layers), strict=True)]
     if held is not None:
         for k, (x, mask) in enumerate(zip(layers, held, strict=True)):
             if mask is not None:

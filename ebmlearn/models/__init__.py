@@ -3,6 +3,7 @@ from ._base import (
     AbstractPlainModel as AbstractPlainModel,
     batched as batched,
     families as families,
+    fields_of as fields_of,
     is_binary as is_binary,
     is_nonnegative as is_nonnegative,
     only_trained as only_trained,

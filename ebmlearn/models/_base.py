@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from .. import _checks
 from .._types import AnyArray, Batch, Evidence, Observed
@@ -352,10 +352,6 @@ class AbstractPlainModel(AbstractModel):
                 out = out + jnp.broadcast_to(factor.given(states, name), out.shape)
         return out
 
-    def fields(self, layers: States) -> list[Float[Array, "rows _"]]:
-        """The field of each group."""
-        return [self.field(layers, k) for k in range(len(layers))]
-
     def energies(self, layers: States) -> Float[Array, " rows"]:
         """The energy of internal states of all groups."""
         return without(self, (), layers)
@@ -369,10 +365,6 @@ class AbstractPlainModel(AbstractModel):
         """The reverse of `encode`."""
         pairs = zip(self.layers, layers, strict=True)
         return self.variables.named([u.decode(x) for u, x in pairs])
-
-    def masks(self, clamped: PyTree) -> list[Bool[Array, "rows _"] | None] | None:
-        """Which units of each group are held, from what chains keep of it; None if none are."""
-        return None if clamped is None else self.variables.parts(clamped)
 
     def uncentred(self: Plain, offsets: PyTree, batch: Batch | None = None) -> Plain:
         """The model whose energy is, up to a constant, this one's with $x - \\mu$ in place of $x$
@@ -388,6 +380,11 @@ class AbstractPlainModel(AbstractModel):
                     own = jnp.broadcast_to(factor.given(sent, name), biases[k].shape)
                     biases[k] = biases[k] - own
         return self.with_unary(tuple(biases))
+
+
+def fields_of(model: AbstractPlainModel, layers: States) -> list[Float[Array, "rows _"]]:
+    """The field of each group."""
+    return [model.field(layers, k) for k in range(len(layers))]
 
 
 def parameters_of(factors: Sequence[AbstractFactor]) -> Arrays:
@@ -532,7 +529,7 @@ def require_chains(model: object, what: str) -> AbstractPlainModel:
     found = require_plain(model, what)
     reason = None if found.turns is None else found.turns.no_chains()
     if reason is not None:
-        refuse(found, f"be one of which {what} reaches all configurations", reason)
+        refuse(found, f"let {what} reach all configurations", reason)
     return found
 
 
@@ -543,7 +540,7 @@ def require_numbered(model: object, what: str) -> AbstractPlainModel:
         refuse(found, f"have binary or categorical units for {what}")
     reason = None if found.turns is None else found.turns.no_moves()
     if reason is not None:
-        refuse(found, f"be one of which {what} reaches all configurations", reason)
+        refuse(found, f"let {what} reach all configurations", reason)
     return found
 
 

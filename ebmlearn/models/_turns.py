@@ -154,9 +154,10 @@ def given(
     """The score of every state of every unit given all others; what a factor excludes has about
     -1e6, what a unit does not have less.
     """
+    fields = [model.field(layers, k) for k in range(len(layers))]
     parts, kinds = [], tuple[Any, ...](model.layers)
     most = max(units.number for units in kinds)
-    for units, field in zip(kinds, model.fields(layers), strict=True):
+    for units, field in zip(kinds, fields, strict=True):
         wide = ((0, 0), (0, 0), (0, most - units.number))
         parts.append(jnp.pad(units.scores(field), wide, constant_values=LEAST))
     return jnp.concatenate(parts, 1)

@@ -239,6 +239,10 @@ class Variables(NamedTuple):
             return jax.tree.leaves(states, is_leaf=lambda x: x is None)
         return list(states.values)
 
+    def masks(self, clamped: PyTree) -> list[Any] | None:
+        """Which units of each group are held, from what chains keep of it; None if none are."""
+        return None if clamped is None else self.parts(clamped)
+
     def unfolded(self, states: PyTree) -> list[Any]:
         """The states of chains in the shapes that users see."""
         pairs = zip(self.shapes, self.parts(states), strict=True)

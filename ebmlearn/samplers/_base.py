@@ -165,7 +165,7 @@ def _possible(model: AbstractPlainModel, units: PyTree, told: PyTree, key: PRNGK
     """Units that are not told, drawn anew: at an infinite temperature, all that is possible is as
     likely.
     """
-    layers = sweep(model, model.encode(units), key, 0.0, clamp=model.masks(told))
+    layers = sweep(model, model.encode(units), key, 0.0, clamp=model.variables.masks(told))
     return model.decode(layers)
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
-from ..models import AbstractPlainModel
+from ..models import AbstractPlainModel, fields_of
 from ._base import AbstractSingle, ChainState
 from ._moves import AbstractMoving, Layers, Moves
 
@@ -56,10 +56,10 @@ class DMALA(AbstractMoving, AbstractSingle):
         penalty = 1 / (2 * jnp.asarray(self.step_size, model.dtype))
         moves = Moves(model, state, self.beta, penalty)
         one, two = jax.random.split(key)
-        fields = model.fields(old)
+        fields = fields_of(model, old)
         there = moves.logits(old, fields)
         new = moves.made(old, moves.one_each(there, one, stay=True))
-        new_fields = model.fields(new)
+        new_fields = fields_of(model, new)
         changed = moves.changed(old, new)
 
         def path(a: Layers, b: Layers, fields: Layers, logits: Array) -> Array:

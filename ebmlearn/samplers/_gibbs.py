@@ -65,7 +65,7 @@ class Gibbs(AbstractSingle):
             beta = beta.astype(layers[0].dtype).reshape(1, 1)
         else:
             beta = float(beta)
-        clamp = model.masks(state.clamped)
+        clamp = model.variables.masks(state.clamped)
         layers = sweep(model, layers, key, beta, clamp=clamp, metropolised=self.metropolised)
         info = GibbsInfo(model.energies(layers))
         return ChainState(model.decode(layers), state.clamped), info

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
 from ..factors import inner
-from ..models import AbstractPlainModel
+from ..models import AbstractPlainModel, fields_of
 from ..units import _random
 from ._base import AbstractSingle, ChainState, tree_where
 from ._moves import AbstractMoving, Layers, Moves
@@ -71,7 +71,7 @@ class GibbsWithGradients(AbstractMoving, AbstractSingle):
                 change = (new[0] - old[0]).sum(-1, keepdims=True)
                 new_fields = [fields[0] + change * inside[0].weights[move]]
             else:
-                new_fields = model.fields(new)
+                new_fields = fields_of(model, new)
             new_total = jax.nn.logsumexp(moves.logits(new, new_fields), axis=-1)
             # Where fields are exact, a flip there and the flip back have opposite logits, so that
             # what is left of the rule of Metropolis and Hastings is the ratio of their normalisers.
@@ -83,7 +83,7 @@ class GibbsWithGradients(AbstractMoving, AbstractSingle):
             accepted = _random.accept(ratio, two)
             return tree_where(accepted, (new, new_fields, new_total, new_score), carry), accepted
 
-        fields = model.fields(layers)
+        fields = fields_of(model, layers)
         total = jax.nn.logsumexp(moves.logits(layers, fields), axis=-1)
         carry = layers, fields, total, value(layers)
         (layers, *_), accepted = jax.lax.scan(flip, carry, jax.random.split(key, self.flips))

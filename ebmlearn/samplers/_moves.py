@@ -50,7 +50,7 @@ class Moves:
         others = np.concatenate([np.full(units.size, units.number - 1) for units in self.kinds])
         self.owners = np.repeat(np.arange(len(others)), others)
         chains = jax.tree.leaves(state.units)[0].shape[0]
-        held = joined(model, model.masks(state.clamped), chains)
+        held = joined(model, model.variables.masks(state.clamped), chains)
         self.free = None if held is None else ~held
 
     def logits(self, layers: Layers, fields: Layers) -> Float[Array, "chains moves"]:

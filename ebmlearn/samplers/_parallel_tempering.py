@@ -68,7 +68,7 @@ class ParallelTempering(AbstractChains):
         layers = model.encode(flat)
         dtype = model.dtype
         betas = jnp.asarray(self.betas, dtype)
-        clamp = model.masks(state.clamped)
+        clamp = model.variables.masks(state.clamped)
         if clamp is not None:
             clamp = [None if mask is None else jnp.tile(mask, (number, 1)) for mask in clamp]
         rows = model if model.batch_shape == () else batched(model, (number, chains))

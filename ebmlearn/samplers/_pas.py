@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import _checks
-from ..models import AbstractPlainModel
+from ..models import AbstractPlainModel, fields_of
 from ..units import _random
 from ._base import AbstractSingle, ChainState
 from ._moves import AbstractMoving, Layers, Moves
@@ -65,7 +65,7 @@ class PAS(AbstractMoving, AbstractSingle):
         length = 1 + _random.choose(lengths, _random.choices(one, lengths.shape, dtype))
         if moves.free is not None:
             length = jnp.minimum(length, moves.free.sum(-1))
-        fields = model.fields(old)
+        fields = fields_of(model, old)
         there = moves.logits(old, fields)
         # Units in the order of the path, then the state that each would move to.
         each = moves.by_unit(there)
@@ -76,7 +76,7 @@ class PAS(AbstractMoving, AbstractSingle):
         changed = jnp.zeros(each.shape, bool).at[at, path].max(real)
         states = moves.one_each(there, four, stay=False)
         new = moves.made(old, states * changed[:, moves.owners].astype(dtype))
-        new_fields = model.fields(new)
+        new_fields = fields_of(model, new)
 
         def walk(a: Layers, b: Layers, fields: Layers, logits: Array, reverse: bool) -> Array:
             """The logarithm of the probability of the path from one end to the other: of each

@@ -272,7 +272,7 @@ def _instances(
         [x.reshape(len(x), *units.shape) for units, x in zip(kinds, parts, strict=True)]
         for parts in (unary, noise)
     )
-    masks = model.masks(state.clamped) or [None] * len(kinds)
+    masks: list[Any] = model.variables.masks(state.clamped) or [None] * len(kinds)
     states = model.encode(state.units)
     clamp, free = [], []
     for units, x, inside, mask in zip(model.layers, own, states, masks, strict=True):

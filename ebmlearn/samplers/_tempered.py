@@ -57,7 +57,7 @@ class TemperedTransitions(AbstractSingle):
         self, model: AbstractPlainModel, state: ChainState, key: PRNGKeyArray
     ) -> tuple[ChainState, TemperedTransitionsInfo]:
         old = model.encode(state.units)
-        clamp = model.masks(state.clamped)
+        clamp = model.variables.masks(state.clamped)
         dtype = model.dtype
         heating = jnp.asarray(self.betas[::-1], dtype)
         up, down, last = jax.random.split(key, 3)

@@ -100,7 +100,7 @@ class TrajectoryTempering(AbstractSampler):
         one, two = jax.random.split(key)
         models = parameters(state.trajectory.ending(model).models)
         number, first = state.trajectory.capacity, state.trajectory.first
-        clamp = model.masks(state.clamped)
+        clamp = model.variables.masks(state.clamped)
         summed = _summed(model, clamp)
 
         used = jnp.arange(number - 1, dtype=jnp.int32) >= first

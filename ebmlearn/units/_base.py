@@ -157,9 +157,10 @@ class AbstractLinearUnits(AbstractUnits):
         return self
 
 
-class AbstractNumberedUnits(AbstractLinearUnits):
+class AbstractNumberedUnits(AbstractUnits):
     """Units with a few states each, which users see as integers from 0 on. Every function of a
-    state is linear in it, up to a constant, so that units can be drawn by differences of energies.
+    state is linear in it, up to a constant, so that units can be drawn by differences of energies,
+    and are `AbstractLinearUnits`, too.
     """
 
     finite: ClassVar[bool] = True

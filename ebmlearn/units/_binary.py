@@ -9,10 +9,10 @@ from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Shaped
 from .. import _checks
 from .._types import AnyArray
 from . import _random
-from ._base import AbstractNumberedUnits
+from ._base import AbstractLinearUnits, AbstractNumberedUnits
 
 
-class Binary(AbstractNumberedUnits):
+class Binary(AbstractNumberedUnits, AbstractLinearUnits):
     """Units that are 0 or 1. Their field is their log-odds.
 
     !!! example

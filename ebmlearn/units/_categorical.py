@@ -10,10 +10,10 @@ from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray, Shaped
 from .. import _checks
 from .._types import AnyArray
 from . import _random
-from ._base import AbstractNumberedUnits
+from ._base import AbstractLinearUnits, AbstractNumberedUnits
 
 
-class Categorical(AbstractNumberedUnits):
+class Categorical(AbstractNumberedUnits, AbstractLinearUnits):
     """Units of several states, also known as Potts or softmax units. Users see integers from 0 on;
     inside, and in weights and biases, each unit is one-hot: `states` numbers beside each other.
 
