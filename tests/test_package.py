@@ -39,7 +39,7 @@ def run(code: str) -> str:
 
 def test_import_loads_no_other_ecosystem():
     loaded = run("import sys, ebmlearn; print([m for m in sys.modules if '.' not in m])")
-    for name in ("pgmax", "numpyro", "matplotlib", "sklearn", "tqdm"):
+    for name in ("pgmax", "numpyro", "matplotlib", "sklearn", "tqdm", "scipy", "optimistix"):
         assert repr(name) not in loaded
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse
-import scipy.sparse.csgraph
 
 
 # The first order goes from end to end, the second is greedy by fill. They are always tried. The
@@ -198,6 +196,8 @@ def _end_to_end(around: list[set[int]]) -> list[int]:
     """The place of each variable in an order in which neighbours are close."""
     rows = np.repeat(np.arange(len(around)), [len(x) for x in around])
     columns = np.array([u for near in around for u in near], np.int64)
+    import scipy.sparse.csgraph  # here, since it takes long to import
+
     joined = scipy.sparse.csr_array(
         (np.ones(len(rows)), (rows, columns)), shape=(len(around), len(around))
     )

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from scipy.special import stdtrit
 
 from .. import _checks
 from .._types import Key
@@ -165,6 +164,8 @@ def _estimated(
     run: "_Run", within: float, most: int, two: PRNGKeyArray, three: PRNGKeyArray
 ) -> LogPartition:
     # The half-width of the interval in standard errors, by Student's distribution.
+    from scipy.special import stdtrit  # here, since it takes long to import
+
     errors = float(stdtrit(run.num_chains - 1, 0.975))
     calls = 4
     while True:

@@ -23,7 +23,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jaxtyping import Array, Float
 
 from .. import _checks
@@ -264,6 +263,8 @@ def _with_covariance(wanted: Wanted, consistent: bool) -> Inverse:
     edges = precision[first, second]
     own = jnp.diagonal(precision) - 1 - (matrix(edges) ** 2).sum(1)
     start = edges, own if consistent else jnp.zeros_like(own)
+    import optimistix as optx  # here, since it takes long to import
+
     found = optx.root_find(
         gap, optx.Newton(rtol=tol, atol=tol), start, max_steps=max_steps, throw=False
     )

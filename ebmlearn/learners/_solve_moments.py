@@ -5,7 +5,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from .. import _checks
@@ -201,6 +200,8 @@ def _by_parameters(
     model = jax.tree.map(lambda x, y: jnp.where(good, x, y), model, alone)
     start = model.project()
     y = start.bias, start.diagonal, start.couplings[first, second]
+    import optimistix as optx  # here, since it takes long to import
+
     solver = optx.LevenbergMarquardt(rtol=tol, atol=tol)
     found = optx.root_find(gap, solver, y, max_steps=max_steps, throw=False)
     left = jnp.concatenate(jax.tree.map(jnp.abs, gap(found.value, None))).max()
