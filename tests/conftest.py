@@ -1,8 +1,8 @@
 import ctypes
 import gc
 import os
-import tempfile
 import threading
+import time
 from pathlib import Path
 
 import programs
@@ -14,6 +14,11 @@ import pytest
 if programs.AS_USERS not in os.environ:
     os.environ.update(programs.quickly())
     os.environ[programs.UNOPTIMISED] = "1"
+
+
+# Where compiled programs are kept, and for how long.
+_KEPT = Path(__file__).parents[1] / ".cache" / "tests"
+_SECONDS = 14 * 24 * 3600
 
 
 def pytest_addoption(parser):
@@ -31,16 +36,19 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
-    """All workers, and the programs that they start, share what they compile for as long as the
-    run, bytecode too where none is kept.
+    """All workers, the programs that they start and later runs share what is compiled, bytecode too
+    where none is kept. JAX knows its own version and settings by the name of a file.
     """
     if not hasattr(config, "workerinput"):
-        config.compiled = tempfile.TemporaryDirectory(prefix="ebmlearn-tests-")
-        os.environ[programs.COMPILED] = config.compiled.name
+        _KEPT.mkdir(parents=True, exist_ok=True)
+        for path in _KEPT.iterdir():
+            if path.is_file() and time.time() - path.stat().st_mtime > _SECONDS:
+                path.unlink(missing_ok=True)
+        os.environ[programs.COMPILED] = str(_KEPT)
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.02"
         os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
         if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-            os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(config.compiled.name, "bytecode")
+            os.environ["PYTHONPYCACHEPREFIX"] = str(_KEPT / "bytecode")
     # What only hands out tests to workers needs no JAX, and starts them the sooner.
     if not hasattr(config, "workerinput") and config.getoption("dist", "no") != "no":
         return
@@ -85,11 +93,6 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-
-
-def pytest_unconfigure(config):
-    if hasattr(config, "compiled"):
-        config.compiled.cleanup()
 
 
 # How large a worker may grow before it forgets what it has compiled, which stays on the disk.
