@@ -67,6 +67,7 @@ def test_parts_are_narrow_and_leave_out_what_is_held():
     assert len(find_part([1.0] * 64, near, 20, [1.0] * 64, [1.0] * 64).variables) == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zeros", [0.0, 0.1])
 def test_search_finds_the_maximum(zeros, monkeypatch):
     """Parts of 2**5 entries of a grid that needs tables of 2**9."""
@@ -94,6 +95,7 @@ def test_states_that_tables_allow():
     assert possible(odd, list(rng.dirichlet([1, 1], 2)), 5.0) is None
 
 
+@pytest.mark.slow
 def test_chains_cross_between_modes(rbm):
     """With evidence that is certain on one unit and a likelihood on another."""
     v = np.array([[1, 0.3, 0, 0, 0, 0], [0, 0.5, 0, 0, 0, 0]], np.float32)
@@ -108,6 +110,7 @@ def test_chains_cross_between_modes(rbm):
         assert (wrong < 6 * found.error + 0.01).all()
 
 
+@pytest.mark.slow
 def test_chains_of_a_graph(rbm):
     model = uai.to_tables(rbm)
     evidence = {"x": jnp.array([1, *[-1] * 10])}
@@ -128,6 +131,7 @@ def test_exact_answers_say_so(rbm):
     np.testing.assert_array_equal(ebm.query(rbm, None), ebm.Exact()(rbm).visible)
 
 
+@pytest.mark.slow
 def test_evidence_makes_a_graph_narrow():
     """A grid of 30 x 30 pixels whose middle column is known falls in two."""
     model = ebm.TableModel(*_listed(grid(30, 0)))
@@ -142,6 +146,7 @@ def _listed(network):
     return network.counts, network.scopes, [np.asarray(x, np.float32) for x in network.tables]
 
 
+@pytest.mark.slow
 def test_approximations_are_near_and_bounds_hold(rbm):
     exact = ebm.Exact()(rbm)
     beliefs = ebm.Auto(60, exact=False)(rbm)
@@ -154,6 +159,7 @@ def test_approximations_are_near_and_bounds_hold(rbm):
     assert math.isfinite(float(beliefs.log_partition))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [False, True])
 def test_likely_states_of_models(rbm, batch):
     v, observed = np.zeros((2, 6), np.float32), np.zeros((2, 6), bool)
@@ -195,6 +201,7 @@ def test_a_failure_of_a_candidate_is_not_hidden(rbm, monkeypatch):
         ebm.Auto(60, exact=False)(rbm)
 
 
+@pytest.mark.slow
 def test_time_is_kept(rbm):
     ebm.Auto(1, exact=False, product="max")(rbm)
     began = time.perf_counter()
@@ -202,6 +209,7 @@ def test_time_is_kept(rbm):
     assert time.perf_counter() - began < 20
 
 
+@pytest.mark.slow
 def test_nothing_is_left_to_search_for():
     rng = np.random.default_rng(0)
     couplings = np.triu(rng.normal(size=(40, 40)), 1).astype(np.float32)
@@ -220,6 +228,7 @@ def uneven():
     return ebm.TableModel([100, 2, 2, 2, 2, 2], [(0, 1), (1, 2, 3, 4, 5)], tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["sum", "max"])
 def test_tables_keep_their_own_numbers_of_states(product):
     model = uneven()
@@ -233,6 +242,7 @@ def test_tables_keep_their_own_numbers_of_states(product):
         np.testing.assert_array_equal(beliefs.decode()["x"], best)
 
 
+@pytest.mark.slow
 def test_axes_of_joint_queries_are_as_long_as_targets_have_states():
     model = uneven()
     first, second = (np.asarray(x, np.float64) for x in model.log_tables)
@@ -242,6 +252,7 @@ def test_axes_of_joint_queries_are_as_long_as_targets_have_states():
     np.testing.assert_allclose(found, p, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 def test_joint_queries_take_lists():
     model = ebm.RBM.init(3, 2, key=0, scale=1.0)

@@ -65,6 +65,7 @@ def check_bracket(below, exact, above):
     assert (above - exact)[:20].max() < 0.4 and (exact - below)[:20].max() < 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_log_z_is_bracketed_on_three_hundred_models(kind):
     given = SEEN if kind == "rbm" else (None, None)
@@ -86,6 +87,7 @@ def decomposition(model):
     return _power_sums.decomposed(shape, stacks, entries, model.dtype)
 
 
+@pytest.mark.slow
 def test_log_z_is_bracketed_on_two_hundred_graphs():
     @jax.jit
     @jax.vmap
@@ -130,6 +132,7 @@ def test_log_z_is_bracketed_on_two_hundred_graphs():
         np.testing.assert_allclose(x.sum(axes), 1, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_exact_on_trees():
     rng = np.random.default_rng(0)
     machine, _ = oracle.random_tree_boltzmann(rng, 8)
@@ -144,6 +147,7 @@ def test_exact_on_trees():
             np.testing.assert_allclose(a, b, atol=5e-3)
 
 
+@pytest.mark.slow
 def test_zeros_and_evidence():
     # Impossible entries, and rows of evidence of which the last decides nearly all.
     values = [np.asarray(x) for x in TABLES.log_tables]
@@ -160,6 +164,7 @@ def test_zeros_and_evidence():
     np.testing.assert_array_equal(found["x"][1, 1], [0, 0, 1, 0])
 
 
+@pytest.mark.slow
 def test_factor_graphs_have_the_bound_of_their_tables():
     pgmax = pytest.importorskip("ebmlearn.pgmax")
     from pgmax import fgraph, fgroup, vgroup

@@ -13,6 +13,7 @@ def logit(p):
     return np.log(p) - np.log1p(-p)
 
 
+@pytest.mark.slow
 def test_exact_on_two_hundred_trees(dtype):
     rng = np.random.default_rng(0)
     atol = 1e-5 if dtype == "float32" else 1e-10
@@ -39,6 +40,7 @@ def test_exact_on_two_hundred_trees(dtype):
         np.testing.assert_allclose(peak, t.scores.max(), atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "damping", "start", "scale"),
     [
@@ -63,6 +65,7 @@ def test_every_schedule_is_exact_on_trees(schedule, damping, start, scale):
     np.testing.assert_allclose(statistics.units.hidden, t.marginals[1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_exact_on_trees_without_layers(dtype):
     rng = np.random.default_rng(2)
     atol = 1e-5 if dtype == "float32" else 1e-10
@@ -99,6 +102,7 @@ def tree_shaped(kind, rng):
     return model, [weights != 0, (couplings != 0) | np.eye(4, dtype=bool)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dbm", "semi_restricted"])
 def test_exact_on_trees_of_other_models(kind):
     model, masks = tree_shaped(kind, np.random.default_rng(3))
@@ -120,6 +124,7 @@ def test_exact_on_trees_of_other_models(kind):
     np.testing.assert_allclose(best.log_partition, t.scores.max(), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.2, 2.0])
 def test_temperature_gives_soft_max_marginals(temperature):
     # As PGMax defines them: p_T(x_i) ∝ (Σ p(x)^(1/T))^T.
@@ -152,6 +157,7 @@ def test_low_temperature_becomes_max_product():
     np.testing.assert_array_equal(cold.decode().visible, best.decode().visible)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "scale"), [("rbm", 12.0), ("dbm", 1.0)])
 def test_flooding_twice_is_one_sweep_of_layers(kind, scale):
     model = oracle.MODELS[kind](np.random.default_rng(6), scale=scale)
@@ -168,6 +174,7 @@ def relabelled(rbm, visible, hidden):
     return ebm.RBM.from_spins(*(x.astype(np.float32) for x in mirrored))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["sum", "max", "mixed"])
 @pytest.mark.parametrize("schedule", ["layers", "flooding"])
 def test_centred_start_knows_no_zero_or_one(product, schedule):
@@ -205,6 +212,7 @@ def test_plain_start_is_algorithm_1_of_the_paper():
     np.testing.assert_allclose(beliefs.hidden, tau_h, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_mixed_product_finds_local_optima():
     rng = np.random.default_rng(9)
     models = [oracle.random_rbm(rng, 8, 5, scale=2.0) for _ in range(60)]
@@ -231,6 +239,7 @@ def test_mixed_product_finds_local_optima():
     assert converged >= 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"damping": 0.3}, {"schedule": "flooding"}])
 def test_mixed_product_statistics_are_hard_on_every_schedule(options):
     rbm = oracle.random_rbm(np.random.default_rng(26))
@@ -249,6 +258,7 @@ def test_huge_biases():
         np.testing.assert_allclose(ebm.BP(10)(far).visible, want.visible, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_mixed_product_on_a_deep_model():
     # One weight between the hidden layers: given the visible units the rest is a tree.
     rng = np.random.default_rng(10)
@@ -269,6 +279,7 @@ def test_max_product_statistics_are_the_decoded_states():
     np.testing.assert_array_equal(bp.statistics(rbm).pairwise, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "product"),
     [
@@ -332,6 +343,7 @@ def test_clamped_units_stay_whatever_pulls_at_them(magnitude):
     np.testing.assert_array_equal(answer, [0, 0, 1])
 
 
+@pytest.mark.slow
 def test_unrolled_gradient_against_finite_differences():
     with oracle.x64(True):
         cases: list[tuple[float, Product]]
@@ -358,6 +370,7 @@ def test_unrolled_gradient_against_finite_differences():
                     np.testing.assert_allclose(got, slope, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "unroll"),
     [("rbm", True), ("boltzmann", False), ("dbm", False), ("semi_restricted", True)],
@@ -401,6 +414,7 @@ def test_reverse_mode_needs_unroll():
         jax.grad(lambda m: ebm.BP(iterations=3)(m).visible.sum())(rbm)
 
 
+@pytest.mark.slow
 def test_unrolled_memory_is_bounded():
     rbm = oracle.random_rbm(np.random.default_rng(17), 60, 40, scale=0.1)
 
@@ -416,6 +430,7 @@ def test_unrolled_memory_is_bounded():
     assert memory(40) - memory(20) < 20 * 1.1 * message
 
 
+@pytest.mark.slow
 def test_convergence_is_reported():
     rng = np.random.default_rng(18)
     easy = oracle.random_rbm(rng, scale=0.3)
@@ -448,6 +463,7 @@ def test_nan_never_converges():
     assert beliefs.iterations == 5
 
 
+@pytest.mark.slow
 def test_an_instance_does_not_depend_on_its_batch():
     rng = np.random.default_rng(20)
     one = oracle.random_rbm(rng, scale=1.5)
@@ -464,6 +480,7 @@ def test_an_instance_does_not_depend_on_its_batch():
         np.testing.assert_allclose(together.log_partition[k], alone.log_partition, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing():
     rng = np.random.default_rng(21)
     whole, parts = ebm.BP(iterations=5), ebm.BP(iterations=5, chunk=4)
@@ -481,6 +498,7 @@ def test_chunks_change_nothing():
         np.testing.assert_allclose(one.units.hidden, two.units.hidden, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_batch_axes_broadcast():
     rng = np.random.default_rng(22)
     one = oracle.random_rbm(rng)
@@ -497,6 +515,7 @@ def test_batch_axes_broadcast():
     np.testing.assert_array_equal(beliefs.visible[1, :, :2], evidence[:, :2])
 
 
+@pytest.mark.slow
 def test_no_hidden_units_are_logistic_units():
     crbm = ebm.CRBM.init(visible=4, hidden=0, features=3, key=jax.random.key(0), scale=1.0)
     x = jax.random.normal(jax.random.key(1), (6, 3))
@@ -508,6 +527,7 @@ def test_no_hidden_units_are_logistic_units():
     assert beliefs.pairwise.shape == (6, 4, 0)
 
 
+@pytest.mark.slow
 def test_models_can_be_mapped_over():
     rng = np.random.default_rng(23)
     models = [oracle.random_rbm(rng, scale=scale) for scale in (1.0, 30.0)]
@@ -523,6 +543,7 @@ jax.monitoring.register_event_duration_secs_listener(
 )
 
 
+@pytest.mark.slow
 def test_new_numbers_compile_nothing():
     rng = np.random.default_rng(24)
     weak, strong = (oracle.random_rbm(rng, 7, 6, scale=scale) for scale in (1.0, 20.0))
@@ -552,6 +573,7 @@ def test_new_numbers_compile_nothing():
     assert COMPILED[before:]
 
 
+@pytest.mark.slow
 def test_a_traced_schedule_compiles_once():
     rbm = oracle.random_rbm(np.random.default_rng(25), 9, 8)
 
@@ -592,6 +614,7 @@ def trees(rng):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "temperature", "options"),
     [
@@ -633,6 +656,7 @@ def test_temperature_and_evidence_together(kind, temperature, options):
         np.testing.assert_allclose(one[mask], two[mask], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_marginal_map_with_evidence():
     # Two visible units left: mixed-product must choose the better of their states by p(v).
     rng = np.random.default_rng(29)
@@ -648,6 +672,7 @@ def test_marginal_map_with_evidence():
         np.testing.assert_allclose(beliefs.log_partition, values.max(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_both_forms_of_messages_agree_where_one_gives_way():
     rbm = oracle.random_rbm(np.random.default_rng(30), scale=3.0)
     peak = float(jnp.abs(rbm.weights).max())
@@ -658,6 +683,7 @@ def test_both_forms_of_messages_agree_where_one_gives_way():
         np.testing.assert_allclose(a.log_partition, b.log_partition, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_no_sweeps_are_independent_units():
     rbm = oracle.random_rbm(np.random.default_rng(31))
     beliefs = ebm.BP(0, start="plain")(rbm)

@@ -78,6 +78,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_twenty_rates_and_seeds_compile_once(name):
     make = OPTIMIZERS[name]
@@ -92,6 +93,7 @@ def test_twenty_rates_and_seeds_compile_once(name):
     assert len({float(x.last.weights.sum()) for x in results}) == 20
 
 
+@pytest.mark.slow
 @jax.numpy_dtype_promotion("standard")
 def test_is_the_optimizer_itself():
     """Numbers as arguments give what Optax gives."""
@@ -143,6 +145,7 @@ LEARNERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNERS)
 def test_numbers_of_learners_compile_nothing(name):
     make = LEARNERS[name]
@@ -157,6 +160,7 @@ def test_numbers_of_learners_compile_nothing(name):
     assert float(one[0].last.weights.sum()) != float(other[0].last.weights.sum())
 
 
+@pytest.mark.slow
 def test_query_training_compiles_once():
     learner = ebm.QueryTraining(ebm.RandomTargets(0.5), iterations=4)
     model = ebm.QueryModel(ebm.RBM.init(4, 3, key=0), iterations=4)

@@ -92,6 +92,7 @@ def wanted():
     return fit(X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_containers_are_taken(name, wanted, tmp_path):
     data = CONTAINERS[name](tmp_path)
@@ -106,6 +107,7 @@ def test_loaders_are_gone_through():
     assert np.isfinite(fit([X[:6], X[6:]], batch_size=None).weights).all()
 
 
+@pytest.mark.slow
 def test_missing_values_of_data_frames():
     gaps = X.copy()
     gaps[0, 1] = gaps[3, 2] = np.nan
@@ -122,6 +124,7 @@ def test_missing_values_of_data_frames():
         np.testing.assert_array_equal(fit(data).weights, by_array.weights)
 
 
+@pytest.mark.slow
 def test_a_pair_for_a_crbm():
     crbm = ebm.CRBM.init(4, 3, 4, key=0)
     learner = ebm.MLE(ebm.BP(3))
@@ -148,6 +151,7 @@ def test_what_cannot_be_taken(data, answer):
     assert answer in str(found.value)
 
 
+@pytest.mark.slow
 def test_defaults_of_fit():
     few = ebm.fit(RBM, ebm.MLE(ebm.MeanField(3)), X, progress=False)
     assert len(few.history.epochs["gap"]) == 10 and len(few.history.steps["gap"]) == 10

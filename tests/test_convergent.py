@@ -35,6 +35,7 @@ def same(a, b, atol):
         np.testing.assert_allclose(x, y, atol=atol)
 
 
+@pytest.mark.slow
 def test_exact_on_trees():
     rng = np.random.default_rng(0)
     chain, edges = oracle.random_tree_boltzmann(rng, 8)
@@ -53,6 +54,7 @@ def _joined(pairwise, edges):
     return pairwise[edges] if isinstance(pairwise, jax.Array) else pairwise.values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [rbm, tables])
 def test_it_agrees_with_messages_that_converge(make):
     model = make(np.random.default_rng(1), 0.8)
@@ -81,6 +83,7 @@ def bethe(model, p, pairs):
     return energy + entropy(joint).sum() - (len(p) - 2) * entropy(single).sum()
 
 
+@pytest.mark.slow
 def test_it_converges_where_messages_do_not_and_never_falls():
     keys, scales = jax.random.split(jax.random.key(3), 12), jnp.linspace(1, 8, 12)
 
@@ -104,6 +107,7 @@ def test_it_converges_where_messages_do_not_and_never_falls():
         np.testing.assert_allclose(values[k, -1], bethe(one, p[k, -1], pairs[k, -1]), atol=5e-3)
 
 
+@pytest.mark.slow
 def test_the_end_is_a_local_minimum_of_the_free_energy():
     rng = np.random.default_rng(6)
     for k in range(4):
@@ -121,6 +125,7 @@ def test_the_end_is_a_local_minimum_of_the_free_energy():
             assert bethe(model, q, np.clip(moved, low, high)) <= at + 1e-5
 
 
+@pytest.mark.slow
 def test_gradients_are_beliefs():
     model = rbm(np.random.default_rng(3), 1.5)
 
@@ -135,6 +140,7 @@ def test_gradients_are_beliefs():
     np.testing.assert_allclose(statistics.pairwise, found.pairwise, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_zeros_and_evidence():
     rng = np.random.default_rng(4)
     shapes = [[STATES[v] for v in s] for s in SCOPES]

@@ -59,6 +59,7 @@ def test_digits():
     assert set(np.unique(data.valid.y)) == set(range(10))
 
 
+@pytest.mark.slow
 def test_mnist(folder, tmp_path, run):
     rng = np.random.default_rng(0)
     images = np.zeros((60000, 28, 28), np.uint8)
@@ -195,6 +196,7 @@ def test_nade_collection(folder, tmp_path, run):
     ]
 
 
+@pytest.mark.slow
 def test_command():
     command = [sys.executable, "-m", "ebmlearn.datasets", "convert", "mnist", "/nowhere"]
     out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
@@ -296,3 +298,25 @@ def test_a_benchmark_without_its_data_is_not_run(folder, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmarks", "qt", "--task", "nips"])
     with pytest.raises(SystemExit, match=r"^Not run: There is no .*nade_nips\.npz"):
         benchmarks.main()
+
+
+def test_images_are_features_at_their_locations():
+    features = np.array([[[1, 0], [1, 1]]])
+    locations = np.zeros((1, 1, 2, 2), int)
+    locations[0, 0, 0, 1] = locations[0, 0, 1, 0] = 1
+    (image,) = datasets.convolved(features, locations, 3)
+    np.testing.assert_array_equal(image, [[0, 1, 0], [1, 1, 1], [1, 1, 0]])
+
+
+def test_contours_of_zeros(monkeypatch):
+    """Of digits that are squares of four pixels, and of one that is no zero."""
+    images = np.zeros((5002, 28, 28), np.int32)
+    images[:, 4:6, 7:9] = 1
+    x, y = images.reshape(len(images), -1), np.arange(len(images)) == 7
+    split, empty = datasets.Split(x, y), datasets.Split(x[:0], y[:0])
+    mnist = datasets.Dataset(split, empty, split)
+    monkeypatch.setattr("ebmlearn.datasets._load.mnist", lambda: mnist)
+    data = datasets.mnist_zeros()
+    assert len(data.train.x) == 5000 and len(data.valid.x) == 0 and len(data.test.x) == 1
+    contour = data.train.x[0].reshape(30, 30)
+    assert contour.sum() == 8 and contour[4, 8] == contour[5, 7] == contour[7, 9] == 1

@@ -97,6 +97,7 @@ def reaches_all(matrix):
     assert (np.linalg.matrix_power(matrix, len(matrix)) > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("metropolised", [False, True])
 @pytest.mark.parametrize(("name", "beta"), [("cubic", 1.0), ("cubic", 0.4), ("table", 1.0)])
@@ -113,6 +114,7 @@ def test_gibbs_by_differences_leaves_the_distribution_as_it_is(
     reaches_all(matrix)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", ["boltzmann", "semi_restricted", "joined_categorical"])
 def test_metropolised_gibbs_of_layers(monkeypatch, name):
@@ -143,6 +145,7 @@ MODELS = ["boltzmann", "labelled", "joined_categorical", "mixed"]
 MODELS += list(ENERGIES)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", ["categorical", "mixed", *ENERGIES])
 def test_gibbs_with_gradients_is_balanced(monkeypatch, name):
@@ -154,6 +157,7 @@ def test_gibbs_with_gradients_is_balanced(monkeypatch, name):
     reaches_all(matrix)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", MODELS)
 def test_dmala_is_balanced(monkeypatch, name):
@@ -165,6 +169,7 @@ def test_dmala_is_balanced(monkeypatch, name):
     assert (matrix > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(
     ("name", "radius"), [*((name, 2) for name in MODELS), ("cubic", 1), ("boltzmann", 1)]
@@ -185,6 +190,7 @@ def test_pas_is_balanced(monkeypatch, name, radius):
         np.testing.assert_allclose(matrix, plain, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 def test_tempering_of_any_energy(monkeypatch):
     model, p = energy("cubic")
@@ -196,6 +202,7 @@ def test_tempering_of_any_energy(monkeypatch):
     assert drift(matrix, np.outer(hot, p).ravel()) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
     [ebm.Gibbs(metropolised=True), ebm.ParallelTempering([0.5, 1.0]), ebm.PAS(2)],
@@ -211,6 +218,7 @@ def test_samples_of_any_energy(sampler):
     assert ((found - number * p) ** 2 / (number * p)).sum() < 30  # 7 degrees of freedom
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
     [ebm.Gibbs(), ebm.GibbsWithGradients(5), ebm.DMALA(0.5), ebm.PAS(2)],
@@ -226,6 +234,7 @@ def test_clamped_units_of_any_energy_stay(sampler):
     assert abs(x[:, 1].mean() - odds / (1 + odds)) < 5 * 0.5 / np.sqrt(number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [ebm.DMALA(0.3), ebm.PAS(3), ebm.GibbsWithGradients(8)])
 def test_categorical_samples(sampler):
     layers = {"visible": ebm.Categorical(2, 2), "hidden": ebm.Categorical(1, 3)}
@@ -238,6 +247,7 @@ def test_categorical_samples(sampler):
     assert ((found - number * p) ** 2 / (number * p)).sum() < 30
 
 
+@pytest.mark.slow
 def test_annealing_of_any_energy():
     found = ebm.ais(cubic("float32"), key=KEY, betas=200, num_chains=200)
     want = np.logaddexp.reduce(ENERGIES["cubic"][1])
@@ -250,6 +260,7 @@ def test_annealing_of_any_energy():
     assert abs(float(found.log_partition) - want) < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", [ebm.SAP(ebm.DMALA(0.4), num_chains=500), ebm.CD(3)])
 def test_any_energy_is_learned(learner):
     """Statistics of the data come back, whose gradient is zero at the truth alone."""
@@ -267,6 +278,7 @@ def test_any_energy_is_learned(learner):
     assert isinstance(fitted.last.function, Cubic)
 
 
+@pytest.mark.slow
 def test_a_network_is_an_energy():
     """Its functions are no parameters; what is compiled serves other numbers."""
     network = eqx.nn.MLP(4, "scalar", 8, 1, key=KEY)
@@ -281,6 +293,7 @@ def test_a_network_is_an_energy():
     assert error.max() < 5 * 0.5 / np.sqrt(4000)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 def test_numpyro_takes_any_energy():
     numpyro = pytest.importorskip("numpyro")

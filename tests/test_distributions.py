@@ -36,6 +36,7 @@ def every(n):
     return np.array(list(itertools.product((0, 1), repeat=n)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann"])
 def test_probabilities_and_draws(name):
     model = oracle.MODELS[name](np.random.default_rng(0), scale=0.7)
@@ -59,6 +60,7 @@ def test_probabilities_and_draws(name):
     assert (np.abs(drawn.mean(0) - mean) < 5 * np.sqrt(mean * (1 - mean) / 8_000) + 1e-3).all()
 
 
+@pytest.mark.slow
 def test_a_gaussian_site():
     rng = np.random.default_rng(1)
     w, b, c = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2, 3), 2, 3))
@@ -80,6 +82,7 @@ def test_a_gaussian_site():
     np.testing.assert_allclose(v.std(0), chains.std(0), rtol=0.15)
 
 
+@pytest.mark.slow
 def test_shapes():
     crbm = ebm.CRBM.init(3, 2, 4, key=KEY, scale=1.0)
     x = np.random.default_rng(2).normal(size=(5, 4)).astype(np.float32)
@@ -118,6 +121,7 @@ def bayesian(log_partition):
     return model
 
 
+@pytest.mark.slow
 def test_a_posterior_of_parameters():
     """NUTS on the parameters of an RBM, exact log Z: the truth lies where the posterior does."""
     truth = ebm.RBM(jnp.asarray([[3.0], [-2.5], [2.0]]), jnp.asarray([-1.0, 1.0, -0.5]),
@@ -170,6 +174,7 @@ def test_latent_parameters_need_a_normaliser():
         jax.grad(density)(rbm, v)
 
 
+@pytest.mark.slow
 def test_a_block_beside_nuts():
     """Bits of an RBM seen through a channel of unknown strength, against enumeration of the bits
     and quadrature over the strength.
@@ -205,6 +210,7 @@ def test_a_block_beside_nuts():
     assert draws["strength"].mean() == pytest.approx(p.sum(0) @ s, abs=0.08)
 
 
+@pytest.mark.slow
 def test_a_build_that_forgets_the_likelihood():
     rbm = oracle.random_rbm(np.random.default_rng(13), 3, 2)
     seen = jnp.asarray([1, 1, 0])
@@ -238,6 +244,7 @@ def test_a_build_that_forgets_the_likelihood():
     assert run(build, 2, jax.vmap).shape == (2, 5, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dbm", "boltzmann"])
 def test_blocks_keep_the_distribution(name):
     """Draws of a block alone, from exact states, do not drift."""
@@ -262,6 +269,7 @@ def test_blocks_keep_the_distribution(name):
     assert (np.abs(new.mean(0) - truth) < 5 * np.sqrt(truth * (1 - truth) / 20_000) + 1e-3).all()
 
 
+@pytest.mark.slow
 def test_arviz():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -339,6 +347,7 @@ def test_bad_input():
             block.init(KEY, 0, {"x": jnp.zeros(3, jnp.int32)}, (), {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "labelled"])
 def test_events_moments_and_entropy(name):
     if name == "labelled":
@@ -359,6 +368,7 @@ def test_events_moments_and_entropy(name):
     assert d.support(drawn).all()
 
 
+@pytest.mark.slow
 def test_events_are_the_states_of_the_units():
     rng = np.random.default_rng(5)
     w, u, b, c = (rng.normal(size=s).astype(np.float32) for s in ((2, 3), (3, 3), 2, 3))
@@ -384,6 +394,7 @@ def test_events_are_the_states_of_the_units():
     assert d.support(d.sample(KEY, (100,))).all()
 
 
+@pytest.mark.slow
 def test_numpyro_does_not_enumerate_events():
     """It would take the number of an event for its states."""
     rbm = oracle.random_rbm(np.random.default_rng(10), 2, 1)
@@ -399,6 +410,7 @@ def test_numpyro_does_not_enumerate_events():
         MCMC(NUTS(model), num_warmup=1, num_samples=1, progress_bar=False).run(KEY)
 
 
+@pytest.mark.slow
 def test_vmap_keeps_the_batch():
     rbm = oracle.random_rbm(np.random.default_rng(11), 3, 2)
     biases = jnp.asarray(np.random.default_rng(12).normal(size=(3, 3)), jnp.float32)
@@ -448,6 +460,7 @@ def test_values_of_another_length_are_refused():
             d.log_prob(jnp.zeros(length, jnp.int32))
 
 
+@pytest.mark.slow
 def test_an_energy_without_parameters():
     d = EnergyDistribution(ebm.EnergyModel(lambda x: -jnp.sum(x), ebm.Binary(3)), "exact")
     np.testing.assert_allclose(d.log_prob(jnp.ones(3, int)), 3 - 3 * np.log1p(np.e), rtol=1e-5)

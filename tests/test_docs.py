@@ -65,12 +65,14 @@ def test_references_in_docstrings_lead_somewhere():
             assert name in names, f"{path} refers to {name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", report.TABLES)
 def test_documents_hold_the_committed_figures(name):
     text = (ROOT / name).read_text()
     assert report.filled(text, name) == text
 
 
+@pytest.mark.slow
 def test_examples_run(tmp_path):
     """Those of a page one after the other, each page for itself."""
     pages = []

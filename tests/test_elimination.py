@@ -49,6 +49,7 @@ def whole(values, states, counts):
     return out
 
 
+@pytest.mark.slow
 def test_two_hundred_random_networks():
     impossible = 0
     for seed in range(200):
@@ -129,6 +130,7 @@ def transferred(network):
     return total
 
 
+@pytest.mark.slow
 def test_time_for_a_long_chain_is_linear():
     times = {}
     for n in (1000, 10_000):
@@ -162,6 +164,7 @@ def test_memory_is_bounded():
         ebm.Exact(method="elimination", max_units=10)(model)
 
 
+@pytest.mark.slow
 def test_orders_are_good():
     """The best order of a grid leads to tables of one variable more than its shorter side has."""
     at = np.arange(14 * 20).reshape(14, 20)
@@ -181,6 +184,7 @@ def random_model(seed):
     return ebm.TableModel(counts, scopes, tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["sum", "max"])
 def test_exact_is_the_same_by_both_methods(product):
     model = random_model(0)
@@ -202,6 +206,7 @@ def test_exact_is_the_same_by_both_methods(product):
             np.testing.assert_allclose(x, y, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_gradient_of_log_z_is_the_marginals():
     model = random_model(1)
 
@@ -222,6 +227,7 @@ def test_gradient_of_log_z_is_the_marginals():
         jax.grad(belief)(tables)
 
 
+@pytest.mark.slow
 def test_grid_is_eliminated():
     rng = np.random.default_rng(2)
     tables = [jnp.asarray(rng.normal(size=(2, 2)), jnp.float32) for _ in range(4)]
@@ -238,6 +244,7 @@ def test_grid_is_eliminated():
     np.testing.assert_allclose(found.log_partition, near.log_partition, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_maximum_likelihood_learns_a_chain_exactly():
     """The tables of a chain are free: at the maximum, marginals of pairs are those of the data."""
     rng = np.random.default_rng(3)
@@ -265,6 +272,7 @@ def test_elimination_refuses_what_has_no_tables():
     assert elimination.__doc__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["sum", "max", "mixed"])
 def test_layers_are_the_same_by_both_methods(product):
     model = ebm.DBM.init(4, [2, 3], key=1, scale=1.0)
@@ -283,6 +291,7 @@ def test_layers_are_the_same_by_both_methods(product):
             np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_many_small_layers_are_eliminated():
     """A chain of layers, whose log Z is a product of matrices."""
     layers = 60
@@ -299,6 +308,7 @@ def test_many_small_layers_are_eliminated():
         ebm.Exact()(ebm.RBM.init(300, 200, key=0))
 
 
+@pytest.mark.slow
 def test_mixed_product_by_both_methods():
     """Some variables are maximised over, and the others are summed over given the best."""
     model = random_model(4)
@@ -323,6 +333,7 @@ def impossible(soft):
     return model, {"x": jnp.asarray(likelihoods if soft else hard)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("soft", [False, True])
 def test_impossible_evidence_is_reported(soft):
     model, evidence = impossible(soft)
@@ -341,6 +352,7 @@ DIFFER = np.array([[-np.inf, 0.0], [0.0, -np.inf]])
 CONTRADICTION = [2] * 3, [(0, 1), (1, 2), (0, 2)], [DIFFER] * 3
 
 
+@pytest.mark.slow
 def test_contradictions_are_reported():
     model = ebm.TableModel(*CONTRADICTION)
     for inference in (
@@ -363,6 +375,7 @@ def test_tables_of_no_variables_are_eliminated():
     np.testing.assert_allclose(beliefs.pairwise[1], np.exp(np.eye(2) + 0.5 - log_z), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_messages_on_a_tree_say_what_is_impossible():
     counts, scopes = (2, 3, 2, 3, 2, 2), ((0, 1), (2, 1, 3), (3, 4), (4, 5), (0,), (5,))
     inferences = ebm.BP(20), ebm.BP(20, product="max"), ebm.BP(20, temperature=4.0), ebm.MPLP(300)
@@ -394,6 +407,7 @@ def test_messages_on_a_tree_say_what_is_impossible():
     assert 15 < possible < 45
 
 
+@pytest.mark.slow
 def test_very_wide_networks_are_refused():
     pairs = list(itertools.combinations(range(201), 2))
     order = find_order([32] * 201, pairs, seconds=0.1)

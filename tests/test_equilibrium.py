@@ -60,6 +60,7 @@ def test_jumps_are_those_of_a_chain_that_is_followed_one_by_one():
     assert ebm.jumps(states, centres, 1).tolist() == changes.tolist()
 
 
+@pytest.mark.slow
 def test_autocorrelation_time_is_that_of_the_two_state_chain():
     """The visible unit of an RBM with one hidden unit is a Markov chain of two states."""
     w, b, c = 4.0, -2.0, -2.0
@@ -75,6 +76,7 @@ def test_autocorrelation_time_is_that_of_the_two_state_chain():
     np.testing.assert_allclose(found.autocorrelation_times, [expected], rtol=0.05)
 
 
+@pytest.mark.slow
 def test_chains_that_do_not_cross_are_told():
     model = bimodal(0.7)
     options = dict(key=KEY, burn_in=150, steps=200, modes=3)
@@ -88,6 +90,7 @@ def test_chains_that_do_not_cross_are_told():
     assert crossing.autocorrelation_times[0] < 50
 
 
+@pytest.mark.slow
 def test_models_without_weights_have_principal_components_as_modes():
     rng = np.random.default_rng(2)
     scopes = [(0, 1), (1, 2)]
@@ -97,6 +100,7 @@ def test_models_without_weights_have_principal_components_as_modes():
     assert found.r_hat.shape == (2,)
 
 
+@pytest.mark.slow
 def test_sample_warns_if_chains_from_data_and_from_noise_disagree(recwarn):
     start = ebm.Layers(DATA, None)
     options = dict(key=KEY, num_chains=50, burn_in=150, start=start)
@@ -109,6 +113,7 @@ def test_sample_warns_if_chains_from_data_and_from_noise_disagree(recwarn):
     np.testing.assert_array_equal(drawn.visible, again.visible)
 
 
+@pytest.mark.slow
 def test_training_out_of_equilibrium_is_seen_in_the_history(tmp_path):
     rows = np.concatenate([np.ones((50, 12), int), np.zeros((50, 12), int)])
 
@@ -174,6 +179,7 @@ def test_what_is_not_finite_has_not_mixed():
     assert not (gaps(x[..., None], x[..., None]) < 4).all()
 
 
+@pytest.mark.slow
 def test_gaps_in_data_are_refused_and_modes_are_found_without_weights():
     rows = np.array([[np.nan, 1, 0], [0, 1, 1]])
     with pytest.raises(ValueError, match="`data` must hold no missing values for `equilibrium`"):

@@ -16,6 +16,7 @@ from ebmlearn import datasets
 KEY = jax.random.key(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dbm", "semi_restricted"])
 def test_ais_brackets_log_z(name):
     """Forward from the base, and in reverse from exact samples."""
@@ -35,6 +36,7 @@ def test_ais_brackets_log_z(name):
     assert abs(float(back.log_partition) - truth.log_z) < 5 * float(back.standard_error)
 
 
+@pytest.mark.slow
 def test_ais_with_one_step_is_importance_sampling():
     model = oracle.random_rbm(np.random.default_rng(1), 3, 2)
     found = ebm.ais(model, key=KEY, betas=1, num_chains=20_000)
@@ -46,6 +48,7 @@ def test_ais_with_one_step_is_importance_sampling():
     assert float(again.standard_error) < float(found.standard_error)
 
 
+@pytest.mark.slow
 def test_ais_of_a_trained_rbm():
     """A 64×10 RBM of digits, trained: both directions within 0.05 of exact."""
     data = datasets.digits().train.x
@@ -87,6 +90,7 @@ def test_base_rate():
     np.testing.assert_allclose(ebm.base_rate(data), [np.log(2 / 3), np.log(4 / 1)], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbm", "boltzmann", "semi_restricted"])
 def test_likelihoods(name):
     with oracle.x64(True):
@@ -119,12 +123,14 @@ def test_mmd():
     np.testing.assert_allclose(ebm.mmd(x, x), 0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_many_chains_of_ais():
     model = ebm.RBM(jnp.ones((1, 1)), jnp.zeros(1), jnp.zeros(1))
     found = ebm.ais(model, key=KEY, betas=2, num_chains=50_000)
     assert 1 < found.effective_chains <= 50_000
 
 
+@pytest.mark.slow
 def test_marginals_at_another_temperature():
     couplings = jnp.asarray([[0.0, 4.0], [4.0, 0.0]])
     model = ebm.BoltzmannMachine(couplings, jnp.asarray([-1.0, -2.0]))
@@ -145,6 +151,7 @@ def test_what_would_be_no_bound_is_refused():
         ebm.pmp_bound(ebm.RBM.init(3, 2, key=0), key=0, solver=solver)
 
 
+@pytest.mark.slow
 def test_likelihoods_take_estimates():
     model, rows = ebm.RBM.init(3, 2, key=0), np.ones((2, 3), int)
     found = ebm.ais(model, key=0, betas=5, num_chains=3)

@@ -11,6 +11,7 @@ import ebmlearn as ebm
 from ebmlearn.models import expected_energy
 
 
+@pytest.mark.slow
 @oracle.every_model
 @pytest.mark.parametrize("scale", [0.5, 3.0])
 def test_sum(kind, scale, dtype):
@@ -27,6 +28,7 @@ def test_sum(kind, scale, dtype):
     assert bool(beliefs.converged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", oracle.MODELS)
 def test_max(kind):
     model = oracle.MODELS[kind](np.random.default_rng(1))
@@ -55,6 +57,7 @@ def test_max(kind):
         np.testing.assert_allclose(got, want, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rbm", "wide_rbm", "dbm"])
 def test_marginal_map(kind):
     model = oracle.MODELS[kind](np.random.default_rng(2), scale=2.0)
@@ -74,6 +77,7 @@ def test_marginal_map(kind):
         np.testing.assert_allclose(got, want, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "product"),
     [*((kind, "sum") for kind in oracle.MODELS), ("rbm", "max"), ("dbm", "max")],
@@ -109,6 +113,7 @@ def test_soft_evidence():
     np.testing.assert_allclose(beliefs.log_partition, t.log_z, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("biases", [1.0, 0.0])
 @pytest.mark.parametrize("given", [(), ([1, 0, 0, 0, 0], [True, True, False, False, False])])
 def test_statistics_are_the_gradient_of_log_z(biases, given):
@@ -123,6 +128,7 @@ def test_statistics_are_the_gradient_of_log_z(biases, given):
     np.testing.assert_allclose(gradient.hidden_bias, statistics.units.hidden, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["max", "mixed"])
 def test_statistics_of_a_maximum_are_hard(product):
     model = oracle.random_rbm(np.random.default_rng(6))
@@ -134,6 +140,7 @@ def test_statistics_of_a_maximum_are_hard(product):
     np.testing.assert_allclose(statistics.pairwise, np.outer(v, h), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_twenty_units_in_little_memory():
     # 2^20 configurations of 20 hidden units above 30 visible ones: a table of them would be 200 MB.
     model = oracle.random_rbm(np.random.default_rng(7), 30, 20, scale=0.3)
@@ -157,6 +164,7 @@ def test_twenty_units_in_little_memory():
     np.testing.assert_allclose(log_z, np.logaddexp.reduce(scores), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_batches_agree_with_single_instances():
     rng = np.random.default_rng(8)
     one = oracle.random_rbm(rng)
@@ -175,6 +183,7 @@ def test_batches_agree_with_single_instances():
     assert mean.units.visible.shape == (2, 3, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["sum", "max"])
 def test_large_biases_swallow_nothing(product):
     # Once a bias has decided its unit, its size does not matter to the others.
@@ -199,6 +208,7 @@ def test_log_odds_do_not_overflow():
     np.testing.assert_allclose(log_odds.hidden, [110], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_gradients_with_evidence():
     with oracle.x64(True):
         model = oracle.random_rbm(np.random.default_rng(10), 3, 4, dtype="float64")
@@ -214,12 +224,14 @@ def test_gradients_with_evidence():
         np.testing.assert_allclose(got[1], p * (1 - p), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_nothing_to_enumerate():
     assert ebm.Exact()(ebm.BoltzmannMachine(jnp.zeros((0, 0)), jnp.zeros(0))).log_partition == 0
     grbm = ebm.GaussianRBM(jnp.zeros((2, 0)), jnp.ones(2), jnp.zeros(0), jnp.zeros(2))
     np.testing.assert_allclose(ebm.Exact()(grbm).variance, 1)
 
 
+@pytest.mark.slow
 def test_no_hidden_units():
     rbm = ebm.RBM(jnp.zeros((3, 0)), jnp.array([1.0, -2.0, 0.5]), jnp.zeros(0))
     for product in ("sum", "max", "mixed"):
@@ -228,6 +240,7 @@ def test_no_hidden_units():
         assert beliefs.pairwise.shape == (3, 0)
 
 
+@pytest.mark.slow
 def test_mean_energies_where_batches_broadcast():
     rng = np.random.default_rng(7)
     weights, visible, hidden = (rng.normal(size=s) for s in ((4, 3), (1, 4), (5, 3)))
@@ -293,6 +306,7 @@ STRUCTURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("product", ["sum", "max", "mixed"])
 def test_any_structure(name, product, in_float64):

@@ -62,6 +62,7 @@ def exact(build, data):
     return means, spread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "sampler"), [(ising, None), (rbm, ebm.Gibbs())], ids=["exchange", "double"]
 )
@@ -84,6 +85,7 @@ def test_the_exact_posterior(build, sampler):
         assert x.std() == pytest.approx(spread, rel=0.2)
 
 
+@pytest.mark.slow
 def test_only_the_exchange_kernel_takes_such_sites():
     data = jnp.zeros((3, 4), jnp.int32)
     with pytest.raises(ValueError, match=r"inside an `ExchangeKernel`"):

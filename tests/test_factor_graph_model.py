@@ -130,6 +130,7 @@ def optimised():
     jax.config.update("jax_disable_most_optimizations", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.5])
 def test_the_same_as_pgmax(temperature):
     from pgmax import infer
@@ -168,6 +169,7 @@ def test_the_same_as_pgmax(temperature):
         np.testing.assert_array_equal(again.ftov_msgs.value, here.ftov_msgs)
 
 
+@pytest.mark.slow
 def test_energies_are_those_of_pgmax():
     from pgmax import fgraph, fgroup, infer
 
@@ -191,6 +193,7 @@ def test_energies_are_those_of_pgmax():
     assert 0 < broken < 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["sum", "max"])
 def test_exact_is_enumeration(product):
     mixed = Mixed()
@@ -217,6 +220,7 @@ def test_exact_is_enumeration(product):
     np.testing.assert_allclose(beliefs.pairwise[mixed.triple][0], met, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["sum", "max"])
 def test_trees_are_exact(product):
     with oracle.x64(True):
@@ -249,6 +253,7 @@ def test_trees_are_exact(product):
                 near(answer[group], beliefs[group], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ORFactorGroup", "ANDFactorGroup", "PoolFactorGroup"])
 @pytest.mark.parametrize("strength", [12.0, 60.0])
 def test_rare_states_are_not_excluded(kind, strength):
@@ -268,6 +273,7 @@ def test_rare_states_are_not_excluded(kind, strength):
         np.testing.assert_allclose(found[:, 1] - found[:, 0], expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_low_temperatures(temperature=0.01):
     """On trees, logical and pool factors among them, to the last digits."""
     with oracle.x64(True):
@@ -289,6 +295,7 @@ def test_low_temperatures(temperature=0.01):
                 )
 
 
+@pytest.mark.slow
 def test_gradient_of_the_bethe_free_energy():
     """At a fixed point it is the expected statistics, in all parameters."""
     with oracle.x64(True):
@@ -312,6 +319,7 @@ def test_gradient_of_the_bethe_free_energy():
         np.testing.assert_allclose(change, gradient.evidence[1][:, 1].sum(), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_clamping_never_gives_nan():
     mixed = Mixed()
     model = mixed.model()
@@ -343,6 +351,7 @@ def test_clamping_never_gives_nan():
     assert all(np.isfinite(np.asarray(x)).all() for x in beliefs[mixed.d].values())
 
 
+@pytest.mark.slow
 def test_masks_and_likelihoods():
     mixed = Mixed()
     model, inference = mixed.model(), ebm.Exact()
@@ -365,6 +374,7 @@ def test_masks_and_likelihoods():
     np.testing.assert_array_equal(inference(model, given)[mixed.c], both[mixed.c])
 
 
+@pytest.mark.slow
 def test_temperature_is_learned():
     """It may be traced and differentiated, although PGMax's is static."""
     with oracle.x64(True):
@@ -380,6 +390,7 @@ def test_temperature_is_learned():
         np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_graphs_of_one_shape_share_what_is_compiled():
     """And nothing of ours keeps a graph alive, so that many can be built and dropped."""
     held, compiled = [], []
@@ -416,6 +427,7 @@ def test_graphs_of_one_shape_share_what_is_compiled():
     assert sum(ref() is not None for ref in held) == 0
 
 
+@pytest.mark.slow
 def test_a_model_may_be_traced_saved_and_loaded(tmp_path):
     mixed = Mixed()
     model = mixed.model()
@@ -472,6 +484,7 @@ def grid_sample(table, number, rng, side=4, states=3):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optimised")
 def test_fit_recovers_a_tied_grid():
     from pgmax import fgraph, fgroup
@@ -513,6 +526,7 @@ def test_fit_recovers_a_tied_grid():
     assert log_likelihood(found) > log_likelihood(np.zeros((3, 3))) + 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optimised")
 def test_fit_recovers_an_rbm_joined_to_a_chain():
     """Hidden variables are not observed, and evidence is frozen; the likelihood is exact."""
@@ -580,6 +594,7 @@ def test_fit_recovers_an_rbm_joined_to_a_chain():
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.slow
 def test_gradient_of_mle_is_that_of_the_likelihood():
     with oracle.x64(True):
         model, (x, y) = pool_tree()
@@ -605,6 +620,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_models_become_graphs(name):
     with oracle.x64(True):
@@ -662,6 +678,7 @@ def _potts(rng):
     return ebm.LayeredModel(layers, blocks, unary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [_mixed, _potts])
 def test_groups_of_any_units_become_graphs(make):
     with oracle.x64(True):
@@ -705,6 +722,7 @@ def test_conditional_rbm_group():
             np.testing.assert_allclose(found[h], expected.hidden, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input():
     from pgmax import fgraph, infer
@@ -830,6 +848,7 @@ def pool_graph():
     return graph
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 def test_a_temperature_of_zero_may_be_an_array():
     bp = MatrixBP(Mixed().graph.bp_state)

@@ -75,6 +75,7 @@ def means(beliefs, name) -> np.ndarray:
     return p[..., 1] if isinstance(UNITS[name], ebm.Binary) else p.reshape(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_energies(seed, in_float64):
     model, truth = drawn(seed)
@@ -83,6 +84,7 @@ def test_energies(seed, in_float64):
     np.testing.assert_allclose(model.energy(states), -truth.scores, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["enumeration", "elimination"])
 def test_exact(method, in_float64):
     model, truth = drawn(1)
@@ -102,6 +104,7 @@ def test_exact(method, in_float64):
     np.testing.assert_array_equal(found, truth.rows[truth.scores.argmax()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["sum", "max"])
 def test_messages_are_exact_on_trees(product, in_float64):
     model, truth = drawn(2, tree=True)
@@ -121,6 +124,7 @@ def test_messages_are_exact_on_trees(product, in_float64):
         np.testing.assert_allclose(factor.parameters[0], beliefs.pairwise[k], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_bounds_hold(in_float64):
     model, truth = drawn(3)
     assert float(ebm.MeanField(50)(model).log_partition) <= truth.log_z
@@ -128,6 +132,7 @@ def test_bounds_hold(in_float64):
     assert float(ebm.MPLP()(model).log_partition) >= truth.scores.max() - 1e-9
 
 
+@pytest.mark.slow
 def test_dense_messages_are_those_of_tables(in_float64):
     """A second formulation: every pair of units as a table."""
     model, _ = drawn(4, scale=0.5)
@@ -151,6 +156,7 @@ def test_dense_messages_are_those_of_tables(in_float64):
         np.testing.assert_allclose(got, np.concatenate(want), atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [ebm.Gibbs(), ebm.GibbsWithGradients()])
 def test_chains_keep_the_distribution(sampler, in_float64):
     model, truth = drawn(5, scale=0.5)
@@ -168,6 +174,7 @@ def test_chains_keep_the_distribution(sampler, in_float64):
         assert (np.abs(x.mean(0) - want) < 5 * spread).all()
 
 
+@pytest.mark.slow
 def test_evidence_on_any_group(in_float64):
     model, truth = drawn(6)
     given = (truth.inside["visible"] == [1, 0, 1]).all(1) & (truth.inside["kind"][:, 1] == 1)
@@ -183,6 +190,7 @@ def test_evidence_on_any_group(in_float64):
     np.testing.assert_allclose(answer["kind"][0], want, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradients_of_the_likelihood(in_float64):
     """With hidden groups, against the difference of two enumerations."""
     model, truth = drawn(7)
@@ -214,6 +222,7 @@ def test_gradients_of_the_likelihood(in_float64):
         np.testing.assert_allclose(got[off], want[off], atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learner", "rate"), [(ebm.SAP(), 0.1), (ebm.MLE(ebm.BP(20, damping=0.3)), 0.05)]
 )
@@ -241,6 +250,7 @@ def test_it_learns_a_taxonomy(learner, rate):
     np.testing.assert_array_equal(answer["kind"][:, 0].argmax(-1), [0, 0, 1])
 
 
+@pytest.mark.slow
 def test_files_numpyro_and_energies(tmp_path, in_float64):
     model, truth = drawn(8)
     ebm.save(tmp_path / "model.ebm", model)
@@ -254,6 +264,7 @@ def test_files_numpyro_and_energies(tmp_path, in_float64):
     assert SamplerKernel(ebm.Gibbs()) is not None
 
 
+@pytest.mark.slow
 def test_tables_that_exclude(in_float64):
     """Messages and elimination keep to what a table allows; chains are refused."""
     table = jnp.where(jnp.array([[True, False], [True, False], [False, True]]), 0.0, -jnp.inf)
@@ -326,6 +337,7 @@ def test_wrong_arguments(name, as_a_user):
     assert message in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_tables_of_any_groups_are_enumerated(seed):
     """Tables of one to three axes, with zeros, between groups of both kinds, which `Exact` sums out
@@ -359,6 +371,7 @@ def test_tables_of_any_groups_are_enumerated(seed):
             np.testing.assert_allclose(beliefs[name][k], want, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rare", [0.0, 0.3])
 def test_likelihoods_of_binary_groups_count_in_log_z(rare):
     """Of both states, also where one has none."""
@@ -380,6 +393,7 @@ def test_likelihoods_of_binary_groups_count_in_log_z(rare):
     assert ebm.TRBP()(model, given).log_partition > np.log(np.sum(scores)) - 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, atol", [(np.float32, 1e-5), (np.float64, 1e-8)])
 def test_messages_of_tables_that_exclude_states_of_binary_units(in_float64, dtype, atol):
     """On a chain with a product at its end, and of single units, against enumeration."""

@@ -71,6 +71,7 @@ def by_hand(model, batches, learner=LEARNER, optimizer=OPTIMIZER):
     return models
 
 
+@pytest.mark.slow
 def test_is_the_loop_by_hand():
     x, v = data()
     batches = [(x[k : k + 5], v[k : k + 5]) for k in range(0, 20, 5)]
@@ -84,6 +85,7 @@ def test_is_the_loop_by_hand():
     )
 
 
+@pytest.mark.slow
 def test_arrays_are_shuffled_batches():
     """In each epoch every row is seen once, but for those that fill no batch."""
     seen = []
@@ -119,6 +121,7 @@ def test_arrays_are_shuffled_batches():
     assert sorted(first.tolist()) != first.tolist()
 
 
+@pytest.mark.slow
 def test_determined_by_the_key(tmp_path):
     one = fit()
     assert_equal(one.last, fit().last)
@@ -129,6 +132,7 @@ def test_determined_by_the_key(tmp_path):
     np.testing.assert_array_equal(one.history.steps["gap"], cut.history.steps["gap"])
 
 
+@pytest.mark.slow
 def test_programs_for_moderate_weights_serve_until_these_outgrow_it(tmp_path):
     """Steps are in the fast form while it serves and in the general one from then on, wherever the
     run is cut.
@@ -160,6 +164,7 @@ def test_programs_for_moderate_weights_serve_until_these_outgrow_it(tmp_path):
         assert_equal(whole.last, fit(**options, checkpoint=settings).last)
 
 
+@pytest.mark.slow
 def test_compiles_once():
     """One program serves all steps of all epochs, whatever the schedule of the epoch."""
     traces = 0
@@ -180,6 +185,7 @@ def test_compiles_once():
     assert traces == second
 
 
+@pytest.mark.slow
 def test_learns_by_exact_maximum_likelihood():
     """At the optimum of a fully observed model the moments agree with the data's."""
     rng = np.random.default_rng(0)
@@ -206,6 +212,7 @@ def test_learns_by_exact_maximum_likelihood():
     np.testing.assert_array_equal(couplings, couplings.T)
 
 
+@pytest.mark.slow
 def test_own_projection_keeps_couplings_symmetric():
     x = data()[1]
     optimizer = optax.chain(optax.sgd(0.1), optax.add_noise(0.1, 0.5, jax.random.key(3)))
@@ -224,6 +231,7 @@ def test_own_projection_keeps_couplings_symmetric():
     assert not np.diagonal(couplings).any()
 
 
+@pytest.mark.slow
 def test_projection_is_applied_after_each_step():
     def positive(model):
         return jax.tree.map(lambda x: jnp.maximum(x, jnp.zeros_like(x)), model)
@@ -232,6 +240,7 @@ def test_projection_is_applied_after_each_step():
     assert min(leaf.min() for leaf in jax.tree.leaves(fitted.last)) == 0
 
 
+@pytest.mark.slow
 def test_tied_parameters():
     """One number for all weights: its gradient is the sum of theirs."""
     template = crbm()
@@ -249,6 +258,7 @@ def test_tied_parameters():
     np.testing.assert_array_equal(fitted.model.hidden_features, template.hidden_features)
 
 
+@pytest.mark.slow
 def test_augmentation_is_new_each_time():
     seen = []
 
@@ -263,6 +273,7 @@ def test_augmentation_is_new_each_time():
     assert_equal(fit(given=data()[1], augment=noisy).last, fit(given=data()[1], augment=noisy).last)
 
 
+@pytest.mark.slow
 def test_running_mean_of_the_parameters():
     x, v = data()
     batches = [(x[k : k + 5], v[k : k + 5]) for k in range(0, 20, 5)]
@@ -394,6 +405,7 @@ def test_interrupted_run_returns_what_it_has_and_goes_on(tmp_path):
     assert_equal(whole.last, again.last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [False, True])
 def test_resumes_in_the_middle_of_an_epoch(tmp_path, batches):
     x, v = data()
@@ -448,6 +460,7 @@ def test_starting_anew_replaces_checkpoints(tmp_path):
     assert_equal(other.last, resumed.last)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite(tmp_path):
     optimizer = optax.sgd(lambda step: jnp.where(step == 6, jnp.nan, 0.1))
     with pytest.raises(FloatingPointError) as error:
@@ -508,6 +521,7 @@ def test_settings_of_modules_are_those_of_the_file(tmp_path):
                 ebm.load(path, ebm.NNBM(np.eye(units), np.zeros(units), other))
 
 
+@pytest.mark.slow
 def test_arrays_of_a_learner_are_those_of_the_checkpoint(tmp_path):
     def ask(unit, **options):
         one = np.arange(3) == unit
@@ -523,6 +537,7 @@ def test_arrays_of_a_learner_are_those_of_the_checkpoint(tmp_path):
         ask(0, average=0.9)
 
 
+@pytest.mark.slow
 def test_functions_of_a_learner_may_lie_elsewhere_in_memory(tmp_path):
     class Sweeps:
         def __call__(self, epoch):
@@ -534,6 +549,7 @@ def test_functions_of_a_learner_may_lie_elsewhere_in_memory(tmp_path):
     assert_equal(fit(learner=ebm.MLE(two), checkpoint=tmp_path).model, whole.model)
 
 
+@pytest.mark.slow
 def test_progress_is_shown(capfd, monkeypatch):
     monkeypatch.delenv("CI", raising=False)
     fit(progress=True, validation=data(6))
@@ -557,6 +573,7 @@ ebm.save(sys.argv[2], (fitted.model, fitted.last))
 """
 
 
+@pytest.mark.slow
 def test_killed_runs_resume_bit_by_bit(tmp_path):
     """`python -m benchmarks resume` does this twenty times."""
     script = tmp_path / "run.py"
@@ -592,6 +609,7 @@ def test_killed_runs_resume_bit_by_bit(tmp_path):
     assert content[0] == content[1]
 
 
+@pytest.mark.slow
 def test_many_devices_agree_with_one(tmp_path):
     """Eight virtual devices, each with two rows of a batch."""
     code = """

@@ -20,6 +20,7 @@ def fit(**options):
     return ebm.fit(model, ebm.PseudoLikelihood(), data, **{**defaults, **options})
 
 
+@pytest.mark.slow
 def test_metrics():
     told = []
     found = fit(metric=lambda model, data, epoch: told.append((data, epoch)) or 1.0 - epoch)
@@ -83,6 +84,7 @@ def test_a_history_holds_what_was_said():
     assert "metric" in fit(metric=lambda model, data, epoch: 1.0).history.epochs
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_says_so():
     model = ebm.RBM.init(4, 2, key=0)
     with pytest.warns(UserWarning, match=r"The gap has grown from .*: the run diverges\. Try a"):

@@ -47,6 +47,7 @@ def both(models, learner, data, optimizers, **options):
     return many
 
 
+@pytest.mark.slow
 def test_each_lane_is_a_run_by_itself():
     models = [ebm.CRBM.init(3, 2, 4, key=seed, scale=0.3) for _, seed in GRID]
     optimizers = [optax.adam(optax.cosine_decay_schedule(rate, 30)) for rate, _ in GRID]
@@ -65,12 +66,14 @@ def test_each_lane_is_a_run_by_itself():
     assert len({len(x.history.steps["gap"]) for x in many}) > 1
 
 
+@pytest.mark.slow
 def test_lanes_with_a_state_and_without_a_metric():
     models = [ebm.RBM.init(4, 3, key=seed) for _, seed in GRID]
     learner = ebm.SAP(num_chains=6, weight_decay=0.01)
     both(models, learner, rows(20)[0], [optax.sgd(rate) for rate, _ in GRID])
 
 
+@pytest.mark.slow
 def test_patience_that_ends_with_the_last_epoch():
     models = [ebm.RBM.init(4, 3, key=seed) for _, seed in GRID]
     optimizers = [optax.sgd(rate) for rate, _ in GRID]
@@ -79,6 +82,7 @@ def test_patience_that_ends_with_the_last_epoch():
     assert {x.stopped for x in many} == {"epochs"}
 
 
+@pytest.mark.slow
 def test_lanes_outgrow_the_program_for_moderate_weights_together(monkeypatch):
     """One lane outgrows the fast form, and all others follow."""
     models = [ebm.RBM.init(4, 3, key=seed, scale=1.0 + seed) for _, seed in GRID]
@@ -100,6 +104,7 @@ def test_lanes_outgrow_the_program_for_moderate_weights_together(monkeypatch):
     assert min(largest) < ODDS_LIMIT < max(largest)
 
 
+@pytest.mark.slow
 def test_query_training_in_lanes():
     models = [ebm.QueryModel(ebm.RBM.init(4, 3, key=seed), iterations=4) for _, seed in GRID]
     optimizers = [optax.adam(rate) for rate, _ in GRID]
@@ -107,6 +112,7 @@ def test_query_training_in_lanes():
     both(models, ebm.QueryTraining(), data, optimizers, validation=valid, epochs=3)
 
 
+@pytest.mark.slow
 def test_a_lane_that_diverges_leaves_the_others_alone():
     def metric(model, validation, epoch):
         return jnp.abs(model.weights).sum()
@@ -125,6 +131,7 @@ def test_a_lane_that_diverges_leaves_the_others_alone():
     close(good.last, ebm.fit(model, learner, data, optimizer=rate(1.0), key=1, **options).last)
 
 
+@pytest.mark.slow
 def test_what_lanes_need():
     model, learner, data = ebm.RBM.init(4, 3, key=0), ebm.CD(1), rows(20)[0]
     options: dict[str, Any] = dict(epochs=1, batch_size=5, progress=False)
@@ -148,6 +155,7 @@ def test_what_lanes_need():
         ebm.fit_many(model, learner, [data], optimizer=sgd, key=[0], **options)
 
 
+@pytest.mark.slow
 def test_free_parameters_that_are_a_tuple_are_one_model():
     model = ebm.RBM.init(3, 2, key=0, scale=0.3)
     parts = model.weights, model.visible_bias, model.hidden_bias
@@ -160,6 +168,7 @@ def test_free_parameters_that_are_a_tuple_are_one_model():
     close(found[2].parameters, one.parameters)
 
 
+@pytest.mark.slow
 def test_trajectories_and_metrics_are_as_of_fit():
     _, data = rows(10)
     model = ebm.RBM.init(3, 2, key=0, scale=0.3)

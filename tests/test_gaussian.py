@@ -52,6 +52,7 @@ def drawn(model, number, seed=1):
     return ebm.Layers(jnp.asarray(v, jnp.float32), jnp.asarray(h, jnp.int32))
 
 
+@pytest.mark.slow
 def test_densities_by_quadrature():
     model = random_model()
     points, cell = grid()
@@ -68,6 +69,7 @@ def test_densities_by_quadrature():
     np.testing.assert_allclose(np.sqrt(spread), model.sigma, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_energies():
     model = random_model(batch=(4,))
     rng = np.random.default_rng(1)
@@ -92,6 +94,7 @@ def test_energies():
     np.testing.assert_allclose(again.visible_bias, model.visible_bias, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -130,6 +133,7 @@ def test_chains_do_not_drift(sampler):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "learner", [ebm.SAP(num_chains=40_000), ebm.CD(30, start="random")], ids=["sap", "cd"]
 )
@@ -149,6 +153,7 @@ def test_gradient_is_that_of_the_likelihood(learner):
     )
 
 
+@pytest.mark.slow
 def test_centred_gradient():
     """To the centred parameters and back: the derivative of `uncentred`, twice."""
     model = random_model(5)
@@ -169,6 +174,7 @@ def test_centred_gradient():
     assert not np.allclose(got, jax.flatten_util.ravel_pytree(plain)[0], atol=0.1)
 
 
+@pytest.mark.slow
 def test_a_stack_on_grey_digits():
     """A Gaussian RBM of grey levels, an RBM on its hidden units: each learns, and what comes down
     resembles what went up.
@@ -207,6 +213,7 @@ def test_a_stack_on_grey_digits():
     assert ((back - test) ** 2).mean() < 0.8 * (test**2).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_input():
     model = random_model()

@@ -82,6 +82,7 @@ def bistable(hidden=8):
     return ebm.GaussianRBM(jnp.ones((1, hidden), jnp.float32), jnp.zeros(1), bias, jnp.zeros(1))
 
 
+@pytest.mark.slow
 def test_exact_against_densities(dtype):
     model = random_model(dtype=dtype)
     evidence, observed = random_query(model)
@@ -100,6 +101,7 @@ def test_exact_against_densities(dtype):
     np.testing.assert_allclose(alone.hidden, marginal.x, atol=tol)
 
 
+@pytest.mark.slow
 def test_one_edge_against_quadrature():
     """Eq. (6), the moments of a cavity times the mixture that a hidden unit sends."""
     with oracle.x64(True):
@@ -150,6 +152,7 @@ def printed(model, evidence, observed, sweeps):
     return mean, variance, 1 / (1 + np.exp(-c - up.sum(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sweeps", [1, 4])
 def test_flooding_as_printed(sweeps):
     with oracle.x64(True):
@@ -164,6 +167,7 @@ def test_flooding_as_printed(sweeps):
             np.testing.assert_allclose(answer.hidden[k], hidden, rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "dtype"),
     [("centred", "float32"), ("centred", "float64"), ("plain", "float64")],
@@ -183,6 +187,7 @@ def test_stars_are_exact(dtype, start):
     assert (after.iterations == 2).all()
 
 
+@pytest.mark.slow
 def test_stars_that_evidence_makes():
     """Observed units hold nobody together: what is left are two stars."""
     with oracle.x64(True):
@@ -196,6 +201,7 @@ def test_stars_that_evidence_makes():
             close(answer, ebm.Exact()(model, evidence, observed), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_all_observed_and_none():
     model = random_model(4, batch=(3,))
     v = np.random.default_rng(2).normal(size=(3, 6)).astype(np.float32)
@@ -210,6 +216,7 @@ def test_all_observed_and_none():
     assert nothing.mean.shape == (3, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{}, {"damping": 0.3}, {"start": "plain"}, {"schedule": "flooding"}],
@@ -237,6 +244,7 @@ def test_close_to_exact(options):
         assert np.abs(np.asarray(exact.hidden) - np.asarray(prior.hidden)).max() > 0.2
 
 
+@pytest.mark.slow
 def test_schedules_and_starts_meet():
     with oracle.x64(True):
         model = random_model(7, 8, 5, scale=0.4, dtype="float64")
@@ -248,6 +256,7 @@ def test_schedules_and_starts_meet():
             close(ebm.BP(200, **options)(model, evidence, observed), first, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_names_of_the_states_do_not_matter():
     """Exchanging 0 and 1 of the hidden units, or moving the visible ones, gives the same answers
     after every number of sweeps.
@@ -272,6 +281,7 @@ def test_the_names_of_the_states_do_not_matter():
             np.testing.assert_allclose(other.hidden, want.hidden, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_batches():
     """Every instance is treated as if alone, whatever is batched and however it is cut."""
     model = random_model(1, batch=(3, 1))
@@ -296,6 +306,7 @@ def test_batches():
     np.testing.assert_allclose(jitted, whole.mean, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_query_and_decode():
     model = random_model(2)
     evidence, observed = random_query(model)
@@ -313,6 +324,7 @@ def test_query_and_decode():
     np.testing.assert_allclose(exact.mean, answer.mean, atol=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "guarded"), [("layers", True), ("flooding", False)])
 def test_gradient_through_the_sweeps(schedule, guarded):
     with oracle.x64(True):
@@ -348,6 +360,7 @@ def test_gradient_through_the_sweeps(schedule, guarded):
             np.testing.assert_allclose(gradient[k], difference, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["layers", "flooding"])
 def test_precisions_that_would_be_negative(schedule):
     """Guarded and said so; damping finds the fixed point, where nothing is."""
@@ -367,6 +380,7 @@ def test_precisions_that_would_be_negative(schedule):
     np.testing.assert_allclose(calm.mean, [4], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_large_weights_stay_finite():
     evidence = np.zeros((1, 6), np.float32)
     observed = np.asarray([[True, True, False, False, False, False]])
@@ -385,6 +399,7 @@ def test_large_weights_stay_finite():
     np.testing.assert_allclose(none.variance, random_model(6).sigma ** 2, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_did_not_converge_says_so():
     model = random_model(2, 8, 6, scale=0.6)
     short = ebm.BP(2, tol=1e-7)(model)
@@ -464,6 +479,7 @@ def test_bad_evidence_under_jit():
         jax.jit(lambda e: ebm.BP(3)(MODEL, e, MASK).mean)(np.full(6, np.nan, np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["layers", "flooding"])
 @pytest.mark.parametrize("hidden", [1, 2])
 def test_statistics_are_exact_on_stars(hidden, schedule):
@@ -517,6 +533,7 @@ def test_units_without_messages():
         ebm.BP(3)(ebm.NNBM(jnp.eye(2), jnp.zeros(2)))
 
 
+@pytest.mark.slow
 def test_beliefs_have_the_names_of_all_models():
     with oracle.x64(True):
         model = star()
@@ -539,6 +556,7 @@ def test_beliefs_have_the_names_of_all_models():
             _ = bp.log_partition
 
 
+@pytest.mark.slow
 def test_statistics_are_those_of_enumeration():
     with oracle.x64(True):
         model = star()
@@ -553,6 +571,7 @@ def test_statistics_are_those_of_enumeration():
         slopes.assert_slopes(lambda m: ebm.Exact()(m).log_partition, model, own, RNG)
 
 
+@pytest.mark.slow
 def test_maximum_likelihood_by_messages():
     """Against differences of the likelihood, on a star, where messages are exact."""
     with oracle.x64(True):

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 values = functools.cache(golden.read)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", golden.chosen())
 def test_the_same_values(case):
     found, wanted = golden.run(case), values()[case]

@@ -192,6 +192,7 @@ def possible(model, beta=1.0):
     return rows[kept], np.exp(scores - np.logaddexp.reduce(scores))
 
 
+@pytest.mark.slow
 def test_energies_of_graphs_are_sums_over_factors():
     """So that transition matrices are compared with what the graph means."""
     model = FactorGraphModel(_hand_made())
@@ -256,6 +257,7 @@ def sites(model):
     return [int(max(model.turns.site_states))] * turns.size
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(
     ("name", "metropolised"), [*((name, False) for name in GRAPHS), ("pairs", True), ("pool", True)]
@@ -274,6 +276,7 @@ def test_gibbs_leaves_the_distribution_as_it_is(monkeypatch, name, metropolised)
     assert (np.linalg.matrix_power(matrix, len(matrix)) > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 def test_gibbs_reaches_all_of_random_graphs_or_refuses_them(monkeypatch):
     served = 0
@@ -294,6 +297,7 @@ def test_gibbs_reaches_all_of_random_graphs_or_refuses_them(monkeypatch):
     assert served > 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", ["pairs", "or", "labelled"])
 def test_tempering_leaves_the_distribution_as_it_is(monkeypatch, name):
@@ -323,6 +327,7 @@ def test_tempering_leaves_the_distribution_as_it_is(monkeypatch, name):
     np.testing.assert_allclose(both @ matrix, both, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", ["triple", "states", "grid"])
 def test_chains_that_follow_scores_are_balanced(monkeypatch, name):
@@ -341,6 +346,7 @@ def test_chains_that_follow_scores_are_balanced(monkeypatch, name):
         np.testing.assert_allclose(flow, flow.T, atol=1e-12, err_msg="detailed balance")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["pairs", "or", "pool", "xor", "partial", "one of three", "labelled"]
 )
@@ -360,6 +366,7 @@ def test_annealing_finds_log_z(name):
         ebm.ais(model, key=KEY, base=jnp.zeros(6))
 
 
+@pytest.mark.slow
 def test_held_variables_stay():
     model = labelled()
     label = jnp.asarray([[1, 0]])
@@ -373,6 +380,7 @@ def test_held_variables_stay():
     np.testing.assert_allclose(found, want, atol=5 * 0.5 / np.sqrt(6000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "learner",
     [
@@ -399,6 +407,7 @@ def test_learners_of_chains_learn_a_graph(learner):
     assert np.abs(found - p).max() < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", [ebm.SAP(num_chains=300), ebm.PseudoLikelihood()])
 def test_learners_learn_a_graph_that_excludes_configurations(learner):
     truth = GRAPHS["xor"]()
@@ -411,6 +420,7 @@ def test_learners_learn_a_graph_that_excludes_configurations(learner):
     assert np.abs(found - p).max() < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("name", ["states", "grid"])
 def test_a_graph_is_an_energy_for_numpyro(name):
@@ -438,6 +448,7 @@ def test_a_graph_is_an_energy_for_numpyro(name):
     assert np.abs(found - p @ rows).max() < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 def test_numpyro_draws_from_a_graph_that_excludes_configurations():
     numpyro = pytest.importorskip("numpyro")
@@ -460,6 +471,7 @@ def test_numpyro_draws_from_a_graph_that_excludes_configurations():
     assert np.abs(found.mean(0) - p[own] @ rows[own] / p[own].sum()).max() < 0.05
 
 
+@pytest.mark.slow
 def test_mean_field_of_graphs():
     """Close to the truth where couplings are weak, and a lower bound of log Z that never falls."""
     model = graph(pairs((0, 1), (1, 2))).tempered(0.3)
@@ -480,6 +492,7 @@ def test_mean_field_of_graphs():
     np.testing.assert_allclose(held["state"][0, 0], [0, 1], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_pseudo_likelihood_of_graphs():
     model = graph(pairs((0, 1), (1, 2)))
     rows, p = possible(model)
@@ -505,6 +518,7 @@ def test_pseudo_likelihood_of_graphs():
     assert float(info.loss) == pytest.approx(-want.mean(), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["or", "xor", "uneven", "not both", "one of three", "partial", "labelled"]
 )
@@ -531,6 +545,7 @@ def test_pseudo_likelihood_where_variables_determine_others(name):
         assert (np.asarray(ebm.pseudo_log_likelihood(model, wrong)) == -np.inf).all()
 
 
+@pytest.mark.slow
 def test_lssvm_of_graphs():
     """The loss is the hinge by enumeration, with one variable hidden."""
     model = graph(pairs((0, 1)), states=3, shape=(2,))
@@ -546,6 +561,7 @@ def test_lssvm_of_graphs():
         assert np.isfinite(np.asarray(gradient.log_potentials[0])).all()
 
 
+@pytest.mark.slow
 def test_mssvm_of_graphs():
     """The loss and its slopes by enumeration; what data do not tell differs between rows."""
     model = graph(pairs((0, 1), (1, 2)), states=3)
@@ -645,6 +661,7 @@ def held_by_evidence(make):
     return eqx.tree_at(lambda m: m.evidence[0], model, evidence)
 
 
+@pytest.mark.slow
 def test_chains_start_at_states_that_evidence_allows():
     model = graph(factors(fgroup.ORFactorGroup, (0, 1, 3)), shape=(4,))
     evidence = model.evidence[0].at[:2, 0].set(-jnp.inf)
@@ -653,6 +670,7 @@ def test_chains_start_at_states_that_evidence_allows():
     assert (np.asarray(drawn)[:, [0, 1, 3]] == 1).all()
 
 
+@pytest.mark.slow
 def test_determined_variables_are_not_held():
     x = _VARIABLES[0]
     model = FactorGraphModel(_hand_made())
@@ -664,6 +682,7 @@ def test_determined_variables_are_not_held():
     assert (np.asarray(drawn[x])[:, 0] == 1).all() and (np.asarray(drawn[x])[:, 2] == 1).all()
 
 
+@pytest.mark.slow
 def test_samples_may_be_held_by_group():
     model = labelled()
     drawn = ebm.sample(model, ebm.Gibbs(), 6, key=KEY)
@@ -672,6 +691,7 @@ def test_samples_may_be_held_by_group():
     np.testing.assert_array_equal(again["label"], drawn["label"])
 
 
+@pytest.mark.slow
 def test_chains_of_contrastive_divergence_start_at_the_data():
     """Choices of pools too."""
     model = GRAPHS["pool"]()
@@ -718,6 +738,7 @@ def test_states_are_checked_against_their_own_variable():
         ebm.BP(2)(model, {x: np.array([2, 0])})
 
 
+@pytest.mark.slow
 def test_the_best_parameters_on_disk_are_a_graph(tmp_path):
     model = GRAPHS["pairs"]()
     data = np.asarray(possible(model)[0])
@@ -736,6 +757,7 @@ def tables():
     return ebm.TableModel([2, 3, 2], scopes, drawn)
 
 
+@pytest.mark.slow
 def test_rows_of_any_integers_or_booleans():
     model, rows = tables(), np.array([[0, 2, 1], [1, 0, 0]])
     targets = ebm.RandomTargets(0.5)

@@ -76,6 +76,7 @@ def as_pgmax():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_pgmax")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("settings", [{}, {"damping": 0.3}, {"temperature": 0.5}])
@@ -103,6 +104,7 @@ def test_sweeps_are_those_of_pgmax(settings):
                 np.testing.assert_allclose(ours.pairwise[name], x.sum(0), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_pgmax")
 @pytest.mark.filterwarnings("default")
 def test_fixed_points_are_those_of_pgmax():
@@ -136,6 +138,7 @@ def test_fixed_points_are_those_of_pgmax():
         np.testing.assert_allclose(model.energy(rows), same.energy(rows), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "product"), [((1, 3), "sum"), ((1, 1), "sum"), ((3, 1), "max")])
 def test_chains_are_exact(shape, product):
     with oracle.x64(True):
@@ -175,6 +178,7 @@ def test_chains_are_exact(shape, product):
                         np.testing.assert_allclose(got[..., s], expected, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_exact_is_enumeration():
     with oracle.x64(True):
         model = grid((2, 2))
@@ -199,6 +203,7 @@ def test_exact_is_enumeration():
         np.testing.assert_allclose(beliefs.pairwise["pixels"], seen, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.3, 0.01])
 def test_low_temperatures(temperature):
     """In the fast form and, where that has no room for it, in the general one."""
@@ -233,6 +238,7 @@ def test_wide_tables():
         np.testing.assert_allclose(found, [1 / (1 + np.exp(-10)), 1 / (1 + np.exp(10))], rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [-200.0, -np.inf])
 def test_wide_tables_under_jit(entry):
     """Neighbours are equal, at the cost of one of two channels that differ by 100."""
@@ -249,6 +255,7 @@ def test_wide_tables_under_jit(entry):
             np.testing.assert_allclose(found, np.full((1, 2, 2), 0.5), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_impossible_evidence_of_a_grid():
     zero, equal = jnp.zeros((2, 2)), jnp.asarray([[0.0, -jnp.inf], [-jnp.inf, 0.0]])
     model = ebm.GridMRF(zero, equal, zero, zero, shape=(1, 3))
@@ -267,6 +274,7 @@ def test_states_that_a_bias_excludes():
     )
 
 
+@pytest.mark.slow
 def test_the_best_of_several_that_are_as_good():
     zero, apart = jnp.zeros((2, 2)), jnp.asarray([[0.0, 1.0], [1.0, 0.0]])
     model = ebm.GridMRF(zero, apart, zero, zero, shape=(1, 2))
@@ -276,6 +284,7 @@ def test_the_best_of_several_that_are_as_good():
     np.testing.assert_array_equal(ebm.Exact("max").statistics(model).pairwise["right"].sum(), 1)
 
 
+@pytest.mark.slow
 def test_temperatures_that_are_too_low():
     zero, right = jnp.zeros((2, 2)), jnp.asarray([[150.0, 0.0], [0.0, 200.0]])
     model = ebm.GridMRF(zero, right, zero, zero, shape=(1, 2))
@@ -284,6 +293,7 @@ def test_temperatures_that_are_too_low():
         ebm.BP(5, temperature=7e-4)(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.05])
 def test_gradients_through_all_sweeps(temperature):
     """Against differences, in both forms; none for channels but those that are learned."""
@@ -318,6 +328,7 @@ def test_gradients_through_all_sweeps(temperature):
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_rounding_does_not_grow_in_gradients():
     """What is constant in a message cancels, in float32 and after many sweeps, in both forms."""
     found = {}
@@ -343,6 +354,7 @@ def test_rounding_does_not_grow_in_gradients():
         np.testing.assert_allclose(one, two, atol=1e-3 * size)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_bethe_free_energy():
     """At a fixed point it is the expected statistics."""
     with oracle.x64(True):
@@ -355,6 +367,7 @@ def test_gradient_of_the_bethe_free_energy():
         np.testing.assert_allclose(gradient.bias, statistics.units["state"].sum((0, 1)), atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("product", ["sum", "max"])
 def test_what_tables_exclude_stays_finite(product):
     """As do gradients, whatever evidence says; of contradictions log Z alone is infinite."""
@@ -392,6 +405,7 @@ def test_what_tables_exclude_stays_finite(product):
         assert np.isinf(model.energy({"state": held, "pixels": pixels[0], "labels": labels[2]}))
 
 
+@pytest.mark.slow
 def test_samples_and_peaks():
     """PMP on a chain finds maxima, whose log-potentials are those of the model."""
     with oracle.x64(True):
@@ -402,6 +416,7 @@ def test_samples_and_peaks():
         np.testing.assert_allclose(model.energy(samples), np.ravel(info.energy), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", [ebm.MLE(ebm.BP(20)), ebm.PMPLearner(ebm.PMP(20))])
 def test_fit(learner):
     """Learns from noisy pixels alone that neighbours agree; the channel stays as it was."""
@@ -427,6 +442,7 @@ def test_fit(learner):
         assert (np.asarray(answer.argmax(-1)) != truth).mean() < (noisy != truth).mean()
 
 
+@pytest.mark.slow
 def test_groups_and_layouts(tmp_path):
     model = grid(dtype="float32")
     shown = model.variables.shown(model.unary(), ())
@@ -497,6 +513,7 @@ def test_wrong_models(case):
     errors.check((lambda: call(table, lambda *shape: jnp.zeros(shape)), *expected))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize(
     "case",

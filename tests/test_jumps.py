@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 import ebmlearn as ebm
 from benchmarks import _sap_modes
@@ -40,6 +41,7 @@ def _share(model, means):
     return (p / p.sum())[nearest(1 / (1 + np.exp(-field)), means) == 0].sum()
 
 
+@pytest.mark.slow
 def test_tempered_learning_keeps_the_shares_of_clusters_that_gibbs_never_leaves():
     rng = np.random.default_rng(0)
     means = np.repeat([[1.0, 0.0], [0.0, 1.0]], 40, axis=1)
@@ -70,6 +72,7 @@ def test_tempered_learning_keeps_the_shares_of_clusters_that_gibbs_never_leaves(
     assert abs(tempered["shares"][0] - _share(found, means)) < 0.15
 
 
+@pytest.mark.slow
 def test_exact_draws():
     rng = np.random.default_rng(0)
     shapes = ((7, 4), 7, 4)

@@ -44,6 +44,7 @@ def _views(name, scale=1.0):
     return engine(rbm, temperature=jnp.ones(()), **settings), instances
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_the_kernel_does_the_same_sweeps(name):
     messages, instances = _views(name)
@@ -64,6 +65,7 @@ def test_the_kernel_does_the_same_sweeps(name):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_large_weights_lose_no_digits():
     messages, instances = _views("log-odds", scale=300.0)
     one = jax.tree.map(lambda x: x[0], instances)
@@ -76,6 +78,7 @@ def test_large_weights_lose_no_digits():
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_the_plain_sweeps():
     messages, instances = _views("log-odds")
     one = jax.tree.map(lambda x: x[0], instances)
@@ -92,6 +95,7 @@ def test_derivatives_are_those_of_the_plain_sweeps():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [7, 8])
 def test_the_kernel_draws_the_same_units(rows):
     field, key = jax.random.normal(jax.random.key(1), (rows, 300)), jax.random.key(5)
@@ -101,6 +105,7 @@ def test_the_kernel_draws_the_same_units(rows):
     np.testing.assert_array_equal(_random.decided(field, key), wanted)
 
 
+@pytest.mark.slow
 def test_a_cpu_beside_a_gpu_sweeps_plainly(monkeypatch):
     rbm = _rbm()
     wanted = ebm.BP(4)(rbm).visible

@@ -21,6 +21,7 @@ def joint(model):
     return oracle.flat(model).cut(t.states), np.exp(t.scores - t.log_z), t
 
 
+@pytest.mark.slow
 def test_energies_and_conditionals():
     model = oracle.random_labelled(np.random.default_rng(0))
     (v, h, y), p, t = joint(model)
@@ -53,6 +54,7 @@ def test_energies_and_conditionals():
     np.testing.assert_allclose(ebm.classify(model, images), model.label_given(images), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_ais_brackets_log_z():
     model = oracle.random_labelled(np.random.default_rng(1))
     _, p, t = joint(model)
@@ -65,6 +67,7 @@ def test_ais_brackets_log_z():
     assert abs(float(back.log_partition) - t.log_z) < 5 * float(back.standard_error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "learner",
     [
@@ -139,6 +142,7 @@ def pseudo(model, rows) -> np.ndarray:
     return np.array(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["label", "layers"])
 def test_pseudo_likelihood_counts_all_visible_layers(name):
     """Its gradient too: against finite differences of the enumeration."""
@@ -191,6 +195,7 @@ def test_pseudo_likelihood_counts_all_visible_layers(name):
             np.testing.assert_allclose(got[at], (moved[0] - moved[1]) / 2e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_clamped_labels():
     """Images of a given label, and labels are integers."""
     model = oracle.random_labelled(np.random.default_rng(4))
@@ -212,6 +217,7 @@ def test_clamped_labels():
     assert set(np.unique(free.label)) == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_labels_among_the_visible_units():
     """Free energies and conditional marginals of an RBM on images and one-hot labels."""
     model = oracle.random_rbm(np.random.default_rng(5), 6, 3)
@@ -228,6 +234,7 @@ def test_labels_among_the_visible_units():
         np.testing.assert_allclose(marginals[k], p[rows] @ label[rows] / p[rows].sum(), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 def test_bad_labels():
     model = oracle.random_labelled(np.random.default_rng(6))

@@ -62,6 +62,7 @@ def row(states, k):
     return {name: x[k] for name, x in states.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "offset", "same"), BOTH)
 def test_answers_are_those_of_a_loop_over_pairs(shape, offset, same):
     factor, units, states = drawn(shape, offset, 0, same)
@@ -86,6 +87,7 @@ def test_answers_are_those_of_a_loop_over_pairs(shape, offset, same):
             np.testing.assert_allclose(by_unit[k, unit, state] - kept, change, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "offset", "same"), BOTH)
 def test_tables_and_statistics_of_all_pairs(shape, offset, same):
     factor, units, states = drawn(shape, offset, 1, same)
@@ -122,6 +124,7 @@ def test_probabilities_stand_for_states():
     np.testing.assert_allclose(factor.energy({"a": p.reshape(-1)}), mean, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_factor_model_of_lattices_is_a_grid():
     grid = ebm.GridMRF.init((2, 3), 3, {"seen": np.eye(3, 2, dtype=np.float32)}, key=0)
     pairs = zip(grid.tables, OFFSETS, strict=True)
@@ -136,6 +139,7 @@ def test_a_factor_model_of_lattices_is_a_grid():
             np.testing.assert_allclose(found.pairwise[k], wanted.pairwise[name], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_tables_that_contradict_evidence_leave_no_configuration():
     table = np.array([[0, -np.inf], [0, -np.inf]], np.float32)
     units = {"a": ebm.Categorical(1, 2), "b": ebm.Categorical(1, 2)}

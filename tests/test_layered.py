@@ -85,6 +85,7 @@ def close(a, b, atol=1e-5):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=atol)
 
 
+@pytest.mark.slow
 @every
 def test_energies(kind):
     model, same = pair(kind)
@@ -101,6 +102,7 @@ def test_energies(kind):
     )
 
 
+@pytest.mark.slow
 @every
 def test_samples_are_the_same_bit_for_bit(kind):
     model, same = pair(kind)
@@ -112,6 +114,7 @@ def test_samples_are_the_same_bit_for_bit(kind):
     equal(one, two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", INFERENCES)
 def test_inference(kind):
     model, same = pair(kind)
@@ -130,6 +133,7 @@ def test_inference(kind):
         close((one.units, one.pairwise, one.squares), (two.units, two.pairwise, two.squares))
 
 
+@pytest.mark.slow
 @every
 def test_learning(kind):
     """The gradients of all weights and biases, from the same chains."""
@@ -157,6 +161,7 @@ def test_learning(kind):
         )
 
 
+@pytest.mark.slow
 def test_annealing_and_likelihoods():
     for kind in ("rbm", "semi_restricted", "labelled"):
         model, same = pair(kind)
@@ -171,6 +176,7 @@ def test_annealing_and_likelihoods():
     close(one, two)
 
 
+@pytest.mark.slow
 def test_log_partition_of_gaussian_units_that_begin_elsewhere():
     """With $E_0 = x^2 / 2 \\sigma^2$ and a bias, no longer the square of a difference."""
     model = gaussian(np.random.default_rng(2))
@@ -214,6 +220,7 @@ def test_names_that_are_no_order_of_layers(names):
         ebm.LayeredModel({name: ebm.Binary(2) for name in names}, {})
 
 
+@pytest.mark.slow
 def test_messages_of_a_model_without_weights():
     model = ebm.LayeredModel({"visible": ebm.Binary(3)}, {}, {"visible": jnp.asarray([0.0, 1, -1])})
     want = ebm.Exact()(model).log_partition
@@ -232,6 +239,7 @@ def test_layers_begin_with_a_visible_one():
         )
 
 
+@pytest.mark.slow
 def test_two_visible_layers():
     """Both are held where hidden units must be inferred; learners of a margin need one."""
     layers = bits("visible", "label", "hidden_1", "hidden_2")
@@ -321,6 +329,7 @@ def bits(*names, **sizes):
     return {name: ebm.Binary(sizes.get(name, 2)) for name in names}
 
 
+@pytest.mark.slow
 def test_likelihoods_sum_out_the_hidden_layers_in_any_order():
     layers = {"visible": ebm.Binary(3), "label": ebm.Categorical(1, 3), "hidden": ebm.Binary(2)}
     for ends in ((("hidden", "visible"), ("label", "hidden")), (("visible", "label"),)):
@@ -338,6 +347,7 @@ def test_likelihoods_sum_out_the_hidden_layers_in_any_order():
         np.testing.assert_allclose(found, want[[0, 1], y], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_maximum_likelihood_of_two_visible_layers():
     # A star, on which messages are exact.
     model, t = built(
@@ -369,6 +379,7 @@ TREES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TREES)
 def test_messages_are_exact_on_trees_of_layers(name):
     layers, ends = TREES[name]
@@ -402,6 +413,7 @@ MIXED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXED)
 @pytest.mark.parametrize("options", [{}, {"damping": 0.1}])
 def test_mixed_product_maximises_over_all_visible_layers(name, options):
@@ -426,6 +438,7 @@ def test_mixed_product_maximises_over_all_visible_layers(name, options):
     np.testing.assert_allclose(beliefs.log_partition, best.log_z, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [("visible", "hidden"), ("hidden", "visible"), None])
 def test_gaussian_units_with_a_block_in_either_direction(ends):
     rng = np.random.default_rng(0)
@@ -454,6 +467,7 @@ def test_gaussian_units_with_a_block_in_either_direction(ends):
                 np.testing.assert_allclose(found, both if turned is w else both.T, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("reals", "bits"), ("bits", "reals")])
 def test_gaussian_and_binary_groups_are_served_in_either_order(names):
     rng = np.random.default_rng(1)
@@ -497,6 +511,7 @@ def test_gaussian_and_binary_groups_are_served_in_either_order(names):
     assert ebm.QueryModel(model).scale == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("bits", "label"), ("label", "bits")])
 def test_log_partition_of_groups_in_either_order(names):
     units = {"label": ebm.Categorical(1, 3), "bits": ebm.Binary(2)}
@@ -508,6 +523,7 @@ def test_log_partition_of_groups_in_either_order(names):
     np.testing.assert_allclose(found.estimates["bethe"].log_partition, exact, atol=0.1)
 
 
+@pytest.mark.slow
 def test_blocks_in_both_directions_are_one():
     layers = bits("visible", "hidden", visible=3, hidden=1)
     model, t = built(layers, (("hidden", "visible"), ("visible", "hidden")))

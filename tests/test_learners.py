@@ -99,6 +99,7 @@ def averaged(truths):
     return marginals, sum(w * t.pairwise for w, t in truths)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_exact_maximum_likelihood(name):
     rng = np.random.default_rng(0)
@@ -112,6 +113,7 @@ def test_exact_maximum_likelihood(name):
     assert info.converged == 1
 
 
+@pytest.mark.slow
 def test_bp_is_exact_maximum_likelihood_on_trees():
     rng = np.random.default_rng(1)
     rbm, edges = oracle.random_tree_rbm(rng, 4, 3, dtype="float64")
@@ -129,6 +131,7 @@ def test_bp_is_exact_maximum_likelihood_on_trees():
     assert info.converged == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", [ebm.BP(3), ebm.MeanField(3)])
 def test_maximum_likelihood_by_beliefs(inference):
     """Unconverged beliefs too: the gradient is the data's statistics less these."""
@@ -167,6 +170,7 @@ def uneven(state, truth):
     return weight[None] * ((1 - state) * truth * 3 + state * (1 - truth))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cost"),
     [("rbm", uneven), ("crbm", ebm.hamming), ("crbm", uneven), ("dbm", ebm.hamming)],
@@ -188,6 +192,7 @@ def test_mssvm(name, cost):
     np.testing.assert_allclose(info.loss, np.mean(losses), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_mssvm_at_the_mixed_product_point():
     rng = np.random.default_rng(4)
     model, batch, rows, features = setting("crbm", rng)
@@ -201,6 +206,7 @@ def test_mssvm_at_the_mixed_product_point():
     assert_gradient(gradient, rows, sides, features)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cost"),
     [
@@ -227,6 +233,7 @@ def test_lssvm(name, cost):
     np.testing.assert_allclose(info.loss, np.mean(losses), atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["boltzmann", "rbm", "crbm", "dbm"])
 def test_lssvm_by_mplp(name):
     """On trees the linear relaxation is tight: both inferences find the maximum."""
@@ -278,6 +285,7 @@ def gibbs_matrix(model):
     return states, even, up @ down.T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "k", "start"),
     [("crbm", 3, "random"), ("rbm", 2, "data"), ("dbm", 2, "random")],
@@ -345,6 +353,7 @@ def exact_gradient(model, sides, features):
     return jax.grad(total)(model)
 
 
+@pytest.mark.slow
 def test_perceptron_loss_with_a_long_search():
     """With many sweeps the search finds the lowest free energy of all."""
     rng = np.random.default_rng(7)
@@ -361,6 +370,7 @@ def test_perceptron_loss_with_a_long_search():
     assert info.loss > 0
 
 
+@pytest.mark.slow
 def test_perceptron_learns_nothing_from_the_best_configuration():
     rng = np.random.default_rng(8)
     model = oracle.random_rbm(rng, 4, 3, dtype="float64")
@@ -371,6 +381,7 @@ def test_perceptron_learns_nothing_from_the_best_configuration():
     assert info.loss == 0
 
 
+@pytest.mark.slow
 def test_no_hidden_units_is_logistic_regression():
     rng = np.random.default_rng(9)
     model = random_crbm(rng, hidden=0)
@@ -384,6 +395,7 @@ def test_no_hidden_units_is_logistic_regression():
     np.testing.assert_allclose(info.loss, entropy, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_centred_gradient_of_an_rbm():
     """The formulas of Melchior, Fischer & Wiskott 2016 with offsets halfway between both phases."""
     rng = np.random.default_rng(10)
@@ -425,6 +437,7 @@ def test_uncentred_is_the_energy_of_what_is_left(name):
     np.testing.assert_allclose(t.scores - t.scores[0], scores - scores[0], atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["boltzmann", "semi_restricted"])
 def test_centred_gradient_does_not_depend_on_which_state_is_one(name):
     """Exchanging 0 and 1 everywhere changes couplings by nothing, fields by their sign."""
@@ -439,6 +452,7 @@ def test_centred_gradient_does_not_depend_on_which_state_is_one(name):
     np.testing.assert_allclose(a.couplings, b.couplings, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_weight_decay_leaves_biases_alone():
     rng = np.random.default_rng(13)
     model, batch, _, _ = setting("crbm", rng)
@@ -450,6 +464,7 @@ def test_weight_decay_leaves_biases_alone():
     np.testing.assert_array_equal(decayed.visible_bias, plain.visible_bias)
 
 
+@pytest.mark.slow
 def test_weight_decay_leaves_precisions_alone():
     couplings = np.array([[2.0, 0.5], [0.5, 3.0]])
     nnbm = ebm.NNBM(couplings, np.zeros(2))
@@ -473,6 +488,7 @@ LEARNERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -514,6 +530,7 @@ def test_protocol(name, kind):
         assert set(np.unique(predicted)) <= {0, 1}
 
 
+@pytest.mark.slow
 def test_predictions():
     rng = np.random.default_rng(15)
     model, (x, _), rows, _ = setting("crbm", rng)
@@ -530,6 +547,7 @@ def test_predictions():
     np.testing.assert_array_equal(got, oracle.truth(chain).marginals[0] > 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LEARNERS)
 def test_inference_of_a_prediction(kind):
     """Learners decode as suits them, or by the inference that they are given."""
@@ -571,6 +589,7 @@ def test_gibbs_sweep_keeps_the_distribution():
         assert (np.abs(share - matrix[i]) < error + 1e-9).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", [ebm.MLE(ebm.BP(3)), ebm.SAP(num_chains=5)])
 def test_models_without_hidden_units_are_trained(learner):
     rows = np.random.default_rng(0).integers(0, 2, (10, 4))

@@ -65,6 +65,7 @@ def exact(model):
     return float(np.logaddexp.reduce(scores(model, configurations(model))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_log_partition_agrees_with_enumeration(name):
     model = MODELS[name](np.random.default_rng(1))
@@ -87,6 +88,7 @@ def test_log_partition_agrees_with_enumeration(name):
         assert bound.log_partition > truth - 4 * bound.standard_error
 
 
+@pytest.mark.slow
 def test_a_path_through_a_trajectory_ends_at_the_model():
     rng = np.random.default_rng(2)
     models = [oracle.random_rbm(rng, 6, 5, scale=x) for x in (0.3, 1.0, 1.5)]
@@ -97,6 +99,7 @@ def test_a_path_through_a_trajectory_ends_at_the_model():
         assert abs(found.log_partition - exact(models[-1])) < 4.5 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "categorical", "crbm", "labelled"])
 def test_energies_and_sweeps_on_a_straight_path_are_those_of_the_models_on_it(name):
     rng = np.random.default_rng(11)
@@ -117,6 +120,7 @@ def test_energies_and_sweeps_on_a_straight_path_are_those_of_the_models_on_it(na
             np.testing.assert_array_equal(new[0], wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [None, [1, 0, 2]], ids=["still", "exchanged"])
 def test_chains_at_several_temperatures_are_swept_at_their_own(source):
     rng = np.random.default_rng(13)
@@ -144,6 +148,7 @@ def two_modes(weight):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [2.0, 8.0])
 def test_no_mode_is_missed_where_hidden_units_have_large_biases(weight):
     model = two_modes(weight)
@@ -152,6 +157,7 @@ def test_no_mode_is_missed_where_hidden_units_have_large_biases(weight):
     assert abs(found.log_partition - exact(model)) < 4.5 * error < 0.3
 
 
+@pytest.mark.slow
 def test_places_are_close_where_chains_differ(monkeypatch):
     model = oracle.random_rbm(np.random.default_rng(0), 10, 8, scale=4.0)
 
@@ -166,6 +172,7 @@ def test_places_are_close_where_chains_differ(monkeypatch):
     assert chosen < 0.8 * largest_share()
 
 
+@pytest.mark.slow
 def test_a_layer_may_be_empty():
     bias = np.asarray([0.5, -1.0, 2.0], "f")
     model = ebm.RBM(np.zeros((3, 0), "f"), bias, np.zeros(0, "f"))
@@ -173,6 +180,7 @@ def test_a_layer_may_be_empty():
     assert abs(found.log_partition - np.logaddexp(0, bias).sum()) < 1e-3
 
 
+@pytest.mark.slow
 def test_steps_count_only_after_trips_along_the_path():
     model = MODELS["rbm"](np.random.default_rng(1))
     run = _log_partition._Run(model, None, 8, jax.random.key(2))
@@ -183,6 +191,7 @@ def test_steps_count_only_after_trips_along_the_path():
     assert run.mixed and sum(each[: run.burn_in]) >= needed > sum(each[: run.burn_in - 1])
 
 
+@pytest.mark.slow
 def test_work_grows_until_the_budget_ends_and_compiles_once():
     model = MODELS["rbm"](np.random.default_rng(1))
     size = temper._cached._cache_size()  # pyright: ignore
@@ -192,6 +201,7 @@ def test_work_grows_until_the_budget_ends_and_compiles_once():
     assert temper._cached._cache_size() - size <= 1  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_estimates_that_disagree_are_told_and_likelihoods_take_the_larger(monkeypatch):
     model = MODELS["rbm"](np.random.default_rng(1))
     truth = exact(model)
@@ -285,6 +295,7 @@ def test_wrong_arguments_are_told(case):
     errors.check(case)
 
 
+@pytest.mark.slow
 def test_belief_propagation_that_does_not_converge_has_no_value():
     couplings = jnp.triu(6.0 * jax.random.normal(jax.random.key(4), (12, 12)), 1)
     bias = jax.random.normal(jax.random.key(104), (12,))

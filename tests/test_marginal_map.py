@@ -64,6 +64,7 @@ RBMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RBMS)
 def test_graphs_have_the_fixed_point_of_layers(name):
     with x64():
@@ -98,6 +99,7 @@ def spread(counts, scopes, tables):
     return score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_trees_of_maximised_variables_with_summed_leaves_are_exact(seed):
     """In tables of several variables, too, of which some are summed over."""
@@ -113,6 +115,7 @@ def test_trees_of_maximised_variables_with_summed_leaves_are_exact(seed):
     np.testing.assert_allclose(found.log_partition, value, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_outputs_and_evidence_of_instances_differ():
     rng = np.random.default_rng(5)
     counts, scopes = (3, 2, 3, 2), [(0, 1), (1, 2), (2, 3)]
@@ -131,6 +134,7 @@ def test_outputs_and_evidence_of_instances_differ():
         np.testing.assert_allclose(found.log_partition[row], value, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_grids_and_pgmax_graphs_are_exact_on_chains():
     """The last pixel, and the emissions, are summed over; a variable of an OR is."""
     rng = np.random.default_rng(2)
@@ -192,6 +196,7 @@ def is_simple(scopes, outputs):
     return len({p for p, _ in met}) == len(met)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3, 7))
 def test_users_say_what_trees_are_maximised_over(seed):
     rng = np.random.default_rng(seed)
@@ -221,6 +226,7 @@ def test_users_say_what_trees_are_maximised_over(seed):
     np.testing.assert_allclose(one.units["x"][outputs[0]].max(-1), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_groups_named_hidden_are_summed_over(seed):
     """A tree of groups of one unit, in any order; others than users name are summed over, too."""
@@ -249,6 +255,7 @@ def test_groups_named_hidden_are_summed_over(seed):
             np.testing.assert_allclose(found.log_partition, value, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_users_say_what_layers_are_maximised_over():
     rbm, graph = ebm.RBM(WEIGHTS, VISIBLE, HIDDEN), RBMS["two groups"]()
     visible, hidden = np.array([True, False, False, True]), np.array([False, True, False])
@@ -261,6 +268,7 @@ def test_users_say_what_layers_are_maximised_over():
         np.testing.assert_allclose(usual.log_partition, inference(rbm).log_partition, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_mssvm_has_the_gradient_of_the_layered_model():
     rows = jnp.asarray(RNG.integers(0, 2, (6, 4)))
     weights, visible, hidden = (jnp.asarray(x, jnp.float32) for x in (WEIGHTS, VISIBLE, HIDDEN))
@@ -281,6 +289,7 @@ def test_mssvm_has_the_gradient_of_the_layered_model():
     np.testing.assert_allclose(info.loss, told.loss, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_models_whose_visible_units_are_joined():
     """Mixed-product of a Boltzmann machine, all of whose units are visible, is max-product."""
     couplings = jnp.asarray([[0.0, 1.5, 0], [1.5, 0, -2], [0, -2, 0]])
@@ -290,6 +299,7 @@ def test_models_whose_visible_units_are_joined():
     np.testing.assert_array_equal(found.decode().x, want.decode().x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.1, 2.0])
 @pytest.mark.parametrize("sweeps", [1, 10])
 def test_sweeps_without_messages_match_mixed_product(scale, sweeps):

@@ -13,6 +13,7 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("make", structures.KINDS)
@@ -25,6 +26,7 @@ def test_any_structure(make):
             assert found.result != "wrong", f"{name}: {found.detail}\n{structure.code}"
 
 
+@pytest.mark.slow
 @oracle.every_model
 def test_fixed_point_and_bound(kind, dtype):
     model = oracle.MODELS[kind](np.random.default_rng(0), scale=0.7, dtype=dtype)
@@ -49,6 +51,7 @@ def test_fixed_point_and_bound(kind, dtype):
         np.testing.assert_allclose(other, want, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "damping"), [("rbm", 0.0), ("dbm", 0.6), ("boltzmann", 0.0), ("semi_restricted", 0.6)]
 )
@@ -60,6 +63,7 @@ def test_the_bound_never_falls(kind, damping):
     assert bounds[-1] > bounds[0]
 
 
+@pytest.mark.slow
 def test_the_bound_never_falls_in_mixed_models():
     """Couplings inside a group, between groups, and tables inside and between them."""
     rng = np.random.default_rng(7)
@@ -93,6 +97,7 @@ def test_the_bound_never_falls_in_mixed_models():
         np.testing.assert_allclose(got.values[1], wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", [False, True])
 def test_convergence_is_judged_without_damping(graph):
     """A small step is no sign of a fixed point if it is small by damping."""
@@ -122,6 +127,7 @@ def test_independent_units_are_exact():
     np.testing.assert_allclose(beliefs.log_partition, t.log_z, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", oracle.MODELS)
 def test_evidence(kind):
     model = oracle.MODELS[kind](np.random.default_rng(3))
@@ -161,6 +167,7 @@ def test_relabelling_changes_nothing():
     np.testing.assert_allclose(a, signs * b, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_batches():
     rng = np.random.default_rng(6)
     one = oracle.random_semi(rng)

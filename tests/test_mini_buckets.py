@@ -45,6 +45,7 @@ def buckets_of(network, order, most):
     return Solution(network, bucketed(network.counts, network.scopes, order, most=most))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zeros", [0.0, 0.15])
 def test_bounds_hold_and_are_tight_for_large_tables(zeros):
     gaps = []
@@ -60,6 +61,7 @@ def test_bounds_hold_and_are_tight_for_large_tables(zeros):
     assert small > 2 * large > 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zeros", [0.0, 0.15])
 def test_estimates_have_no_bias(zeros):
     """The mean of many estimates of Z, each by few draws, which often die on the way."""
@@ -76,6 +78,7 @@ def test_estimates_have_no_bias(zeros):
     assert np.abs(off).max() < 4
 
 
+@pytest.mark.slow
 def test_marginals_and_their_errors():
     for solution, order in solved(6, 0.15):
         buckets = buckets_of(solution.network, order, 6)
@@ -116,6 +119,7 @@ def test_impossible_draws_give_no_answer():
     assert estimate(buckets, 0.1, np.random.default_rng(0)) is None
 
 
+@pytest.mark.slow
 def test_auto_takes_log_z_from_them(monkeypatch):
     """A glass of 7 x 7 spins, where the free energy of messages is far off."""
     monkeypatch.setattr(_estimates, "_WIDEST", 4)

@@ -28,6 +28,7 @@ def log_likelihood(model, rows):
     return total / len(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "semi_restricted"])
 def test_mle_is_the_slope_of_the_likelihood(name):
     """By differences of the likelihood of what is there."""
@@ -52,6 +53,7 @@ def test_mle_is_the_slope_of_the_likelihood(name):
             np.testing.assert_allclose(slope[place], (values[1] - values[0]) / 2e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_by_belief_propagation_on_a_tree():
     with oracle.x64(True):
         model, _ = oracle.random_tree_rbm(np.random.default_rng(1), 4, 3, dtype="float64")
@@ -67,6 +69,7 @@ def test_by_belief_propagation_on_a_tree():
             np.testing.assert_allclose(a[keep], b[keep], atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learner", "model"),
     [
@@ -93,6 +96,7 @@ def test_fit_goes_on_to_learn(learner, model):
     assert answer[2] > 0.8
 
 
+@pytest.mark.slow
 def test_a_query_that_says_nan_is_one_with_a_mask():
     model = ebm.RBM.init(4, 3, key=0, scale=1.0)
     there = ~np.isnan(GAPS)
@@ -103,6 +107,7 @@ def test_a_query_that_says_nan_is_one_with_a_mask():
     np.testing.assert_array_equal(found, ebm.query(model, np.nan_to_num(GAPS), fewer, ebm.Exact()))
 
 
+@pytest.mark.slow
 def test_the_loss_of_queries_does_not_look_at_gaps():
     model = ebm.QueryModel(ebm.RBM.init(4, 3, key=0, scale=1.0), 4)
     learner = ebm.QueryTraining(
@@ -131,6 +136,7 @@ def test_learners_that_need_all_values_say_so():
         ebm.log_likelihood(model, GAPS, 0.0)
 
 
+@pytest.mark.slow
 def test_batches_of_a_loader_may_have_gaps():
     """One batch of all rows is the same as the rows themselves, up to their order."""
     model = ebm.RBM.init(4, 3, key=0, scale=0.5)
@@ -141,6 +147,7 @@ def test_batches_of_a_loader_may_have_gaps():
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_augmented_has_no_gaps():
     model = ebm.RBM.init(4, 3, key=0)
     with pytest.raises(ValueError, match=r"`augment` must return a batch without missing values"):

@@ -21,6 +21,7 @@ def energy(model, x):
     return model.energy(layers[0], layers[1])
 
 
+@pytest.mark.slow
 @oracle.every_model
 def test_energy(kind, dtype):
     model = oracle.MODELS[kind](np.random.default_rng(0), dtype=dtype)
@@ -74,6 +75,7 @@ def test_conditionals_of_a_deep_model():
         np.testing.assert_allclose(got, want.marginals[k], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_crbm_is_an_rbm_for_each_row_of_features():
     crbm = ebm.CRBM.init(visible=4, hidden=3, features=2, key=KEY, scale=1.0)
     crbm = eqx.tree_at(lambda m: m.hidden_bias, crbm, jnp.array([0.5, -1.0, 2.0]))
@@ -94,6 +96,7 @@ def test_crbm_is_an_rbm_for_each_row_of_features():
     assert (crbm.num_visible, crbm.num_hidden, crbm.num_features) == (4, 3, 2)
 
 
+@pytest.mark.slow
 def test_two_hidden_layers_are_an_rbm():
     dbm = oracle.random_dbm(np.random.default_rng(6), (3, 4, 2))
     rbm = dbm.to_rbm()
@@ -112,6 +115,7 @@ def test_two_hidden_layers_are_an_rbm():
         oracle.random_dbm(np.random.default_rng(8)).to_rbm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", oracle.MODELS)
 def test_spins(kind):
     model = oracle.MODELS[kind](np.random.default_rng(9))
@@ -157,6 +161,7 @@ def initialised(dtype=None):
     ]
 
 
+@pytest.mark.slow
 def test_init(dtype):
     for model in initialised(dtype):
         for leaf in map(np.asarray, jax.tree.leaves(model)):

@@ -49,6 +49,7 @@ def graph_of_all_kinds(rng):
     return model, a, b
 
 
+@pytest.mark.slow
 def test_mplp_of_graphs_is_a_bound_that_never_rises():
     """With factors of all kinds and evidence; here it ends at the maximum."""
     rng = np.random.default_rng(5)
@@ -74,6 +75,7 @@ def test_mplp_of_graphs_is_a_bound_that_never_rises():
         np.testing.assert_array_equal(met, 1)
 
 
+@pytest.mark.slow
 def test_mplp_of_graphs_agrees_with_that_of_layers():
     """Both end at the optimum of the relaxation, which is not tight here."""
     rng = np.random.default_rng(2)

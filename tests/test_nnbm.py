@@ -44,6 +44,7 @@ def model(name="weak", n=3, edges=None):
     return ebm.NNBM(*nonnegative.case(name, n), edges)
 
 
+@pytest.mark.slow
 def test_one_unit(dtype):
     l, r = jnp.asarray([0.5, -3.0], dtype), jnp.asarray([1.2, 0.5], dtype)  # noqa: E741
     rectified = _rectified.rectified
@@ -72,6 +73,7 @@ def test_one_unit(dtype):
             np.testing.assert_allclose(got[4:-2], want, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_special_functions(dtype):
     a = jnp.asarray(ARGUMENTS, dtype)
     tol = 2e-6 if dtype == "float32" else 1e-12
@@ -127,6 +129,7 @@ def test_copositivity_of_many_units():
         ebm.NNBM(horn, np.zeros(15, np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_quadrature(n):
@@ -142,6 +145,7 @@ def test_quadrature(n):
         assert beliefs.converged
 
 
+@pytest.mark.slow
 def test_units_that_are_not_joined():
     n = 50
     edges = np.zeros((n, n), bool)
@@ -156,6 +160,7 @@ def test_units_that_are_not_joined():
     np.testing.assert_allclose(given.mean, want, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_learning_units_that_are_not_joined():
     """The gradient of the likelihood of a half-normal distribution, by its closed moments."""
     x = np.abs(np.random.default_rng(3).normal(size=(6, 2))).astype(np.float32)
@@ -173,6 +178,7 @@ def test_learning_units_that_are_not_joined():
             np.testing.assert_allclose(gradient.weights[0][0, 1], want, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 def test_inferences_come_close():
     """To first order in the couplings all are right; to second order all but naive mean field."""
@@ -225,6 +231,7 @@ def test_equations_of_tap(name):
     np.testing.assert_allclose(v, want[1], rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", ["weak", "strong", "negative"])
 def test_susceptibilities(name):
@@ -247,6 +254,7 @@ def test_susceptibilities(name):
     np.testing.assert_allclose(propagated.covariance, covariance, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", ["weak", "strong", "negative"])
 def test_diagonal_consistency(name):
@@ -269,6 +277,7 @@ def test_diagonal_consistency(name):
     np.testing.assert_allclose(propagated.covariance, beliefs.covariance, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 def test_propagation_along_edges():
     """Sums over edges are the products with matrices that they stand for."""
@@ -283,6 +292,7 @@ def test_propagation_along_edges():
         np.testing.assert_allclose(sparse.log_partition, dense.log_partition, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 def test_derivatives_through_the_fixed_point():
     couplings, bias = nonnegative.case("strong")
@@ -324,6 +334,7 @@ DIVERGING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "inference",
     [ebm.TAP(), ebm.SusP(), ebm.ISusP(), ebm.ISusP(method="propagation")],
@@ -338,6 +349,7 @@ def test_means_that_diverge_stay_finite(inference):
     assert np.isfinite(found.variance).all()
 
 
+@pytest.mark.slow
 def test_large_means_in_float32():
     """Variances are not differences of large numbers; where they are, it is said."""
     couplings = np.array([[1.0, 0.2], [0.2, 1.0]], np.float32)
@@ -352,6 +364,7 @@ def test_large_means_in_float32():
     assert not ebm.Exact()(ebm.NNBM(couplings, np.full(2, 110, np.float32))).converged
 
 
+@pytest.mark.slow
 def test_batches_by_vmap_in_float32():
     names = ("weak", "strong", "negative")
     cases = [nonnegative.case(name) for name in names]
@@ -366,6 +379,7 @@ def test_batches_by_vmap_in_float32():
             np.testing.assert_allclose(many.covariance[k], one.covariance, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", ["tap", "susp", "isusp", "exact"])
 def test_moments_are_solved_for(name):
@@ -378,6 +392,7 @@ def test_moments_are_solved_for(name):
     np.testing.assert_allclose(match.model.bias, nnbm.bias, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 def test_moments_of_data_are_where_learning_ends():
     rng = np.random.default_rng(0)
@@ -416,6 +431,7 @@ def test_moments_of_strong_correlations():
     np.testing.assert_allclose(match.model.bias, inverse @ data.mean(0), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_fit_keeps_couplings_copositive():
     rng = np.random.default_rng(1)
     data = jnp.float32(rng.exponential(size=(64, 1)) + 0.1 * rng.random((64, 3)))
@@ -442,6 +458,7 @@ def test_projection():
     np.testing.assert_array_equal(good.project().couplings, good.couplings)
 
 
+@pytest.mark.slow
 def test_moments_of_any_kind_of_numbers():
     units, products = ebm.Units(np.asarray([1.0, 1.0])), np.asarray([[1.5, 1.1], [1.1, 1.5]])
     rest = (None,), jnp.asarray(True), jnp.asarray(1), jnp.asarray(0.0)

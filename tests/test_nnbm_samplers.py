@@ -56,6 +56,7 @@ def gauss(points, low=0.0, high=1.0):
     return low + (x + 1) * (high - low) / 2, w * (high - low) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(
     ("reverse", "beta", "edges"), [(False, 1.0, None), (True, 0.5, None), (False, 1.0, CHAIN)]
@@ -125,6 +126,7 @@ def test_colours():
     assert len(rows) <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -147,6 +149,7 @@ def test_samples(sampler):
     assert gap.max() < 5
 
 
+@pytest.mark.slow
 def test_clamped_units():
     couplings, bias = nonnegative.case("strong")
     nnbm = ebm.NNBM(jnp.float32(couplings), jnp.float32(bias))
@@ -171,6 +174,7 @@ def close(x, couplings, bias):
         assert (np.abs(y.mean((0, 1)) - want) < 5 * error).all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_nuts_and_gibbs_agree_with_quadrature():
     couplings, bias = nonnegative.case("strong")
@@ -192,6 +196,7 @@ def test_nuts_and_gibbs_agree_with_quadrature():
         close(x, couplings, bias)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 def test_distribution():
     couplings, bias = nonnegative.case("indefinite", 2)

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import programs
+import pytest
 
 
+@pytest.mark.slow
 def test_numerics_as_users_compile():
     path = Path(__file__).with_name("numerics.py")
     command = [sys.executable, "-m", "pytest", str(path), "-n", "0", "-q", "--durations=0"]

@@ -74,6 +74,7 @@ print("all agree")
 """
 
 
+@pytest.mark.slow
 def test_chain_methods_bars_and_resuming():
     """The same draws with a bar and without, in one go or in two, one chain after the other or on
     several devices.
@@ -89,6 +90,7 @@ def test_chain_methods_bars_and_resuming():
     assert "all agree" in out.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_marginals(name):
     """Within five standard errors of enumeration, by NumPyro's own effective sample size."""
@@ -120,6 +122,7 @@ def test_marginals(name):
     assert np.isnan(accepted).all() if name == "gibbs" else 0 < accepted.mean() <= 1
 
 
+@pytest.mark.slow
 def test_summary_thinning_start_and_clamped_units(capsys):
     model = oracle.random_rbm(np.random.default_rng(1), 4, 3)
     mcmc = MCMC(GibbsKernel(), num_warmup=10, num_samples=900, thinning=3, progress_bar=False)
@@ -136,6 +139,7 @@ def test_summary_thinning_start_and_clamped_units(capsys):
     assert "visible[3]" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sites"),
     [("dbm", {"visible", "hidden_1", "hidden_2", "hidden_3"}), ("boltzmann", {"x"})],
@@ -175,6 +179,7 @@ def test_bad_input():
         )
 
 
+@pytest.mark.slow
 def test_every_sampler_is_a_kernel():
     """The named kernels are faces of one class, which says what it holds."""
     sampler = ebm.TemperedTransitions([0.5, 0.8, 1.0])
@@ -196,6 +201,7 @@ def test_every_sampler_is_a_kernel():
     )
 
 
+@pytest.mark.slow
 def test_a_sampler_of_a_user_needs_no_info():
     """The potential energy is that of the model, whatever the sampler says of its steps."""
     model = oracle.random_rbm(np.random.default_rng(4), 3, 2)
@@ -216,6 +222,7 @@ def test_a_sampler_of_a_user_needs_no_info():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "start",
     [[1, 0, 1, 0], jnp.asarray([True, False, True, False]), jnp.asarray([1.0, 0.0, 1.0, 0.0])],
@@ -229,6 +236,7 @@ def test_forms_of_init_params(start):
     np.testing.assert_array_equal(mcmc.get_samples()["visible"], np.tile([1, 0, 1, 0], (3, 1)))
 
 
+@pytest.mark.slow
 def test_warm_up_moves_the_ladder():
     """From temperatures that are badly placed to such between which as many swaps are made; and
     the draws after it are still those of the model.

@@ -49,6 +49,7 @@ def same(a, b, atol=2e-4):
         np.testing.assert_allclose(x, y, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize("make", [rbm, grid, tables])
 def test_the_fixed_point_is_that_of_plain_messages(make, pace):
@@ -61,6 +62,7 @@ def test_the_fixed_point_is_that_of_plain_messages(make, pace):
     np.testing.assert_allclose(beliefs.log_partition, plain.log_partition, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize("product", ["max", "mixed"])
 def test_other_products(product, pace):
@@ -70,6 +72,7 @@ def test_other_products(product, pace):
     same(beliefs.decode(), plain.decode())
 
 
+@pytest.mark.slow
 def test_more_models_converge():
     keys, scales = jax.random.split(jax.random.key(3), 60), jnp.linspace(1.0, 8.0, 60)
 
@@ -86,6 +89,7 @@ def test_more_models_converge():
     assert (found["auto"] | ~plain).all()
 
 
+@pytest.mark.slow
 def test_each_row_has_its_own_damping():
     # The couplings alone oscillate; a strong bias settles them.
     model = machine(jax.random.key(5), 2.5)
@@ -100,6 +104,7 @@ def test_each_row_has_its_own_damping():
     assert batch.iterations[1] < 10 < batch.iterations[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pace", PACES)
 def test_gradients_of_unrolled_sweeps(pace, in_float64):
     model = rbm(np.random.default_rng(2))
@@ -114,6 +119,7 @@ def test_gradients_of_unrolled_sweeps(pace, in_float64):
         np.testing.assert_allclose(gradient[k], (ends[0] - ends[1]) / (2 * step), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_learning_with_them():
     rows = (np.random.default_rng(0).random((40, 5)) < [0.9, 0.8, 0.5, 0.2, 0.1]).astype(np.float32)
     model = ebm.BoltzmannMachine(jnp.zeros((5, 5)), jnp.zeros(5))

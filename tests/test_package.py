@@ -1,6 +1,7 @@
 """The package as a newcomer meets it: imports, README, demonstration, layers."""
 
 import ast
+import importlib
 import inspect
 import re
 import subprocess
@@ -37,12 +38,39 @@ def run(code: str) -> str:
     ).stdout
 
 
+# Classes of which users only see the objects that functions return.
+RETURNED = {
+    *("Answer", "BlockState", "BorderOwnership", "Convolution", "ExchangeState", "Fitted"),
+    *("KernelState", "QueryEntropy", "Report", "Segmentation", "Split"),
+    *("AsRBM", "NNBMWiring", "PGMaxGraph", "RBMWiring"),
+}
+
+
+def test_quick_tests_use_every_public_name():
+    """Abstract classes are used by those below them."""
+    public = set[str]()
+    for package in ("", ".datasets", ".numpyro", ".pgmax", ".plotting", ".sklearn", ".uai"):
+        room = importlib.import_module(f"ebmlearn{package}")
+        own = {name for name in dir(room) if not name.startswith(("_", "Abstract"))}
+        public |= {name for name in own if not inspect.ismodule(getattr(room, name))}
+    used = set[str]()
+    for path in (ROOT / "tests").glob("*.py"):
+        text = path.read_text()
+        for node in ast.parse(text).body:
+            marks = [ast.unparse(x) for x in getattr(node, "decorator_list", [])]
+            if "pytest.mark.slow" not in marks and not ast.unparse(node).startswith("RETURNED"):
+                used.update(re.findall(r"\w+", ast.get_source_segment(text, node) or ""))
+    assert public - used - RETURNED == set()
+
+
+@pytest.mark.slow
 def test_import_loads_no_other_ecosystem():
     loaded = run("import sys, ebmlearn; print([m for m in sys.modules if '.' not in m])")
     for name in ("pgmax", "numpyro", "matplotlib", "sklearn", "tqdm", "scipy", "optimistix"):
         assert repr(name) not in loaded
 
 
+@pytest.mark.slow
 def test_missing_extra_says_what_to_install():
     """In one process, without the packages of all extras."""
     uses = {
@@ -76,6 +104,7 @@ def test_rooms_use_only_rooms_before_them():
                     assert used not in ROOMS[k + 1 :], f"{path} uses {used}"
 
 
+@pytest.mark.slow
 def test_each_ecosystem_has_its_room():
     rooms = {
         "pgmax": {"pgmax"},
@@ -97,6 +126,7 @@ def test_each_ecosystem_has_its_room():
                 assert allowed is None or room in allowed, f"{path} imports {name}"
 
 
+@pytest.mark.slow
 def test_readme_examples_run():
     """Each for itself, in one process."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -105,6 +135,7 @@ def test_readme_examples_run():
     assert out.count("it ran") == len(blocks)
 
 
+@pytest.mark.slow
 def test_demonstration(tmp_path):
     path = tmp_path / "demo.png"
     command = [sys.executable, "-m", "ebmlearn", "--quiet", "--epochs", "8"]
@@ -122,6 +153,7 @@ def test_demonstration(tmp_path):
     assert errors["MLE-BP"] < errors["logistic regression"] < errors["left as it came"] / 1.2
 
 
+@pytest.mark.slow
 def test_benchmark_in_brief(tmp_path):
     path = tmp_path / "precision.json"
     command = [sys.executable, "-m", "benchmarks", "precision", "--seeds", "1", "--json", str(path)]

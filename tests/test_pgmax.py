@@ -68,6 +68,7 @@ def pgmax_log_odds(rbm, iterations, damping, temperature):
     return log_odds, [np.asarray(marginals[g][:, 1]) for g in (visible, hidden)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "damping"), [(0.3, 0.0), (1.0, 0.5), (2.5, 0.0)])
 def test_the_same_beliefs_at_every_step(temperature, damping):
     # Not only where it converges: the same schedule from the same start, step for step.
@@ -84,6 +85,7 @@ def test_the_same_beliefs_at_every_step(temperature, damping):
         np.testing.assert_allclose(beliefs.hidden, marginals[1], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.3, 1.0])
 def test_the_same_fixed_point_from_the_default_settings(temperature):
     rbm = oracle.random_rbm(np.random.default_rng(1), 8, 6, scale=0.5)
@@ -102,6 +104,7 @@ def test_the_same_max_product():
     np.testing.assert_allclose(beliefs.log_odds.hidden, log_odds[1], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     jax.__version_info__ < (0, 8), reason="one of them fails on older JAX, without ebmlearn too"
 )

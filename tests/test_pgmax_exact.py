@@ -81,6 +81,7 @@ def solved(tables, evidence, counts):
     return log_z, marginals, states[::-1], best[-1].max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inference", ["exact", "auto"])
 @pytest.mark.parametrize("form", ["pairwise", "enumeration"])
 def test_a_long_chain(form, inference):
@@ -100,6 +101,7 @@ def test_a_long_chain(form, inference):
         assert is_exact(best)
 
 
+@pytest.mark.slow
 def test_gradient_and_compiled_functions():
     """The statistics are the gradient of log Z, also of a model that is an argument."""
     model, x, tables, evidence, counts = chain("enumeration")
@@ -126,6 +128,7 @@ def test_gradient_and_compiled_functions():
     )
 
 
+@pytest.mark.slow
 def test_a_tree_with_wide_or_factors():
     """Three ORs of twelve parents each, whose children are the parents of a fourth."""
     from pgmax import fgraph, fgroup
@@ -170,6 +173,7 @@ def test_a_tree_with_wide_or_factors():
             np.testing.assert_allclose(model.energy(states), -found.log_partition, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_random_structures(seed):
     """Factors of all kinds between variables of several groups, wide ones among them."""
@@ -259,6 +263,7 @@ def test_random_structures(seed):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_factor_of_many_variables_that_lists_few_configurations():
     """Whose table would have 2**40 entries."""
     from pgmax import factor, fgraph
@@ -292,6 +297,7 @@ def test_quantised_units_have_no_tables():
         ebm.Exact(method="elimination")(model)
 
 
+@pytest.mark.slow
 def test_mixed_product_sums_helpers_out():
     """Over the parents of a wide OR it maximises, over its child and another variable it sums."""
     from pgmax import fgraph, fgroup

@@ -63,6 +63,7 @@ def ordered(values, graph):
     return [np.asarray(values[group]) for group in graph.variable_groups]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "logical"), [(0.0, True), (0.5, False), (1.0, True)])
 def test_the_same_beliefs_as_pairwise_factors(temperature, logical):
     from pgmax import infer
@@ -91,6 +92,7 @@ def test_the_same_beliefs_as_pairwise_factors(temperature, logical):
     assert results[0][2] == pytest.approx(results[1][2], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.1])
 def test_the_same_bounds_of_the_dual_solver(temperature):
     from pgmax import infer
@@ -108,6 +110,7 @@ def test_the_same_bounds_of_the_dual_solver(temperature):
     assert bounds[0][-2] >= bounds[0][-1] - 1e-3
 
 
+@pytest.mark.slow
 def test_potentials_can_be_read_and_changed():
     from pgmax import infer
 

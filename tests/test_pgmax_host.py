@@ -96,6 +96,7 @@ def test_the_primal_program_of_pgmax():
     assert value == pytest.approx(4, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_matrix_bp_has_all_that_the_inferer_of_pgmax_has():
     from pgmax import infer
 
@@ -147,6 +148,7 @@ def _same(a, b):
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_evidence_of_parameters_in_every_form():
     from pgmax import infer
 
@@ -171,6 +173,7 @@ def test_evidence_of_parameters_in_every_form():
     assert int(decoded[small.d["left"]]) == int(states[small.d]["left"])
 
 
+@pytest.mark.slow
 def test_evidence_of_queries_in_every_form():
     small = Small()
     model = small.model()
@@ -222,6 +225,7 @@ def test_evidence_of_queries_in_every_form():
     np.testing.assert_allclose(masked[small.v], plain[small.v], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_data_and_samples_in_every_form():
     small = Small()
     model = small.model()
@@ -274,6 +278,7 @@ def test_evidence_that_fits_no_variable():
         FactorGraphModel(small.graph, start=cast(Any, "zero"))
 
 
+@pytest.mark.slow
 def test_noise_on_some_groups_only():
     """Noise on no group but one: all others are at their maximum given it."""
     small = Small()
@@ -301,6 +306,7 @@ def test_noise_on_some_groups_only():
         ebm.PMP(3, perturb="visible")
 
 
+@pytest.mark.slow
 def test_the_start_of_pgmax():
     from pgmax import infer
 
@@ -349,6 +355,7 @@ def everything():
     return FactorGraphModel(graph).with_evidence(small.evidence)
 
 
+@pytest.mark.slow
 def test_a_file_holds_a_graph(tmp_path):
     model = everything()
     path = tmp_path / "graph.ebm"

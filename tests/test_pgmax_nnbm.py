@@ -97,6 +97,7 @@ def error_table():
     return table
 
 
+@pytest.mark.slow
 def test_errors_fall_as_grids_grow(as_pgmax):
     with oracle.x64(True):
         table = error_table()
@@ -200,6 +201,7 @@ def beliefs(how, temperature):
     return jax.tree.map(np.asarray, run(evidence))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
 def test_the_same_beliefs_as_tables(as_pgmax, temperature):
     ours, states = beliefs("ours", temperature)
@@ -214,6 +216,7 @@ def test_the_same_beliefs_as_tables(as_pgmax, temperature):
     jax.tree.map(np.testing.assert_array_equal, states, their_states)
 
 
+@pytest.mark.slow
 def test_the_same_energies_as_tables(as_pgmax):
     from pgmax import infer
 
@@ -235,6 +238,7 @@ def test_the_same_energies_as_tables(as_pgmax):
     np.testing.assert_allclose(energies, by_model, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.2])
 def test_the_same_bounds_of_the_dual_solver(as_pgmax, temperature):
     from pgmax import infer
@@ -323,6 +327,7 @@ def statistics(part, messages):
     return sum(z), sum(s.max() for s in (*scores, *bare)), expected
 
 
+@pytest.mark.slow
 def test_log_normalisers():
     rng = np.random.default_rng(2)
     with oracle.x64(True):
@@ -412,6 +417,7 @@ def test_grids_reach_far_enough():
     assert _grid._reach(np.eye(1), np.array([-1e9]))[0] == pytest.approx(12.5e-9)
 
 
+@pytest.mark.slow
 def test_energy(dtype):
     rng = np.random.default_rng(3)
     w = rng.normal(size=(4, 4)) + 3 * np.eye(4)
@@ -502,6 +508,7 @@ def test_bad_input():
         early.add_factors(group(x, w, grid))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_pgmax")
 def test_a_model_of_the_graph():
     """Sums over states are integrals: log Z too, by enumeration and by belief propagation."""
@@ -542,7 +549,9 @@ def test_any_model_of_nonnegative_units():
         )
         np.testing.assert_array_equal(first.log_potentials, second.log_potentials)
         np.testing.assert_array_equal(first.grid.nodes, second.grid.nodes)
-    with pytest.raises(TypeError, match="a kind that grid_for takes, nonnegative, got an RBM"):
+    with pytest.raises(
+        TypeError, match="a kind that grid_for takes, nonnegative units, got an RBM"
+    ):
         nnbm.grid_for(ebm.RBM.init(2, 2, key=jax.random.key(0)))
 
 

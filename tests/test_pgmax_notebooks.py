@@ -16,6 +16,7 @@ def as_pgmax():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", ["rbm", "ising", "grid_mrf", "deconvolution", "sdlp"])
 def test_the_same_results(name):

@@ -122,6 +122,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS.keys())
 def test_filters(make):
     model = make()
@@ -183,6 +184,7 @@ def test_history():
     assert plotting.history(histories).get_ylabel() == "loss"
 
 
+@pytest.mark.slow
 def test_convergence():
     rbm = ebm.RBM.init(visible=5, hidden=3, key=KEY, scale=1.0)
     batch = rbm.with_unary((jax.random.normal(KEY, (30, 5)), rbm.hidden_bias))

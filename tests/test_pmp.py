@@ -35,6 +35,7 @@ def flattened(units):
     return np.concatenate([np.asarray(x) for x in jax.tree.leaves(units)], -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbm", "boltzmann"])
 def test_maxima_of_trees(name):
     """Max-product is exact on trees: every sample is the maximum of its perturbed model."""
@@ -56,6 +57,7 @@ def test_maxima_of_trees(name):
         assert info.residual.max() < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dbm", "semi_restricted"])
 def test_diagnostics_of_models_with_loops(name):
     model = oracle.MODELS[name](np.random.default_rng(1), scale=2.0)
@@ -71,6 +73,7 @@ def test_diagnostics_of_models_with_loops(name):
     assert 0 < info.peak.mean() < 1
 
 
+@pytest.mark.slow
 def test_units_without_weights_are_sampled_exactly():
     """Chi-square against the Gibbs distribution, whatever was sampled before."""
     bias = jnp.asarray([0.5, -1.0, 1.5])
@@ -95,6 +98,7 @@ def spins(theta):
     return ebm.BoltzmannMachine.from_spins(theta * (1 - jnp.eye(4)), jnp.zeros(4))
 
 
+@pytest.mark.slow
 def test_the_four_spins_of_the_paper():
     """Section 5.1: samples at 0.331 look like the Gibbs distribution at 0.5, not like that at
     0.331; and no state is preferred.
@@ -113,6 +117,7 @@ def test_the_four_spins_of_the_paper():
     assert np.abs(x.mean(0) - 0.5).max() < 0.015
 
 
+@pytest.mark.slow
 def test_hidden_units_given_visible_ones():
     """Given all visible units the hidden ones of an RBM are independent, so that they are drawn
     exactly; and what is given has no noise.
@@ -132,6 +137,7 @@ def test_hidden_units_given_visible_ones():
     assert abs(float(info.perturbed.mean() + model.free_energy(v[0]))) < 5 * error
 
 
+@pytest.mark.slow
 def test_a_sample_for_each_instance_in_any_chunk():
     crbm = ebm.CRBM.init(3, 2, 4, key=KEY, scale=1.0)
     rbms = crbm.condition(np.random.default_rng(3).normal(size=(7, 4)).astype("float32"))
@@ -142,6 +148,7 @@ def test_a_sample_for_each_instance_in_any_chunk():
     assert one.energy.shape == (1, 7)
 
 
+@pytest.mark.slow
 def test_noise_and_messages_that_persist():
     """A share of the noise is new at each step; on a tree the messages of the last step lead to
     the same maxima as none.
@@ -158,6 +165,7 @@ def test_noise_and_messages_that_persist():
     np.testing.assert_array_equal(new.units.x, again.units.x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", ["sampled", "exact"])
 def test_gradient_of_the_learner(hidden):
     """`sampled`: the gradient is that of the reported loss, eq. (3), by finite differences.
@@ -195,6 +203,7 @@ def test_gradient_of_the_learner(hidden):
         np.testing.assert_allclose(along, slope, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_deep_models_and_those_without_hidden_units():
     """Hidden layers of a DBM given the data are sampled; without hidden units the data are all."""
     rng = np.random.default_rng(6)
@@ -218,6 +227,7 @@ def test_deep_models_and_those_without_hidden_units():
     np.testing.assert_allclose(info.loss, want, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_learned_and_what_persists():
     """A few steps of learning with noise that persists bring samples closer to the data."""
     rng = np.random.default_rng(7)
@@ -243,6 +253,7 @@ def test_what_is_learned_and_what_persists():
     assert fitted.history.epochs["converged"][-1] > 0.5
 
 
+@pytest.mark.slow
 def test_bound_of_log_z():
     """With exact maxima the mean is an upper bound, and without weights it is log Z; solvers get
     the same noise; the standard error is that of a mean.
@@ -262,6 +273,7 @@ def test_bound_of_log_z():
     assert abs(free.log_partition - oracle.truth(alone).log_z) < 4 * free.standard_error
 
 
+@pytest.mark.slow
 def test_mplp():
     """Exact on trees; elsewhere its dual value bounds the maximum and never rises."""
     rng = np.random.default_rng(9)
@@ -294,6 +306,7 @@ def test_mplp():
         np.testing.assert_array_equal(flattened(statistics.units), flattened(decoded))
 
 
+@pytest.mark.slow
 def test_tied_couplings_of_spins():
     """A gradient pulled back to one number for all couplings is the derivative by it."""
     import optax
@@ -327,6 +340,7 @@ def test_tied_couplings_of_spins():
         np.testing.assert_allclose(free["theta"] - fitted.parameters["theta"], slope, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_chains_that_begin_anew():
     """Without persistence the chains of the step before do not matter."""
     rng = np.random.default_rng(11)
@@ -346,6 +360,7 @@ def test_chains_that_begin_anew():
     np.testing.assert_array_equal(last.units.visible, gibbs.units.visible)
 
 
+@pytest.mark.slow
 def test_a_distribution_may_ask_for_it():
     """NumPyro: `sample` draws by PMP at once, whatever `steps` says."""
     from ebmlearn.numpyro import EnergyDistribution
@@ -411,6 +426,7 @@ def test_a_bound_from_maxima_needs_them():
         ebm.pmp_bound(model, key=KEY, solver=ebm.MeanField(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [0, 2])
 def test_dual_of_no_edges(hidden):
     model = ebm.RBM(jnp.zeros((2, hidden)), jnp.asarray([-1.0, 2.0]), jnp.ones(hidden))
@@ -420,6 +436,7 @@ def test_dual_of_no_edges(hidden):
     np.testing.assert_array_equal(found.decode().visible, [0, 1])
 
 
+@pytest.mark.slow
 def test_dual_of_large_couplings_in_float32():
     rng = np.random.default_rng(0)
     for _ in range(10):

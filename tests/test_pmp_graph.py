@@ -45,6 +45,7 @@ def flat(model, state):
     return np.concatenate(model.variables.parts(state.units), -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mixed", "pool"])
 def test_maxima_of_trees(kind):
     """Categorical variables, dense groups, enumeration, OR, AND and pool factors."""
@@ -60,6 +61,7 @@ def test_maxima_of_trees(kind):
         assert info.peak.all()
 
 
+@pytest.mark.slow
 def test_peaks():
     """A sample is a peak if no configuration that differs in one variable is better, and if it
     breaks no factor: against enumeration, of all kinds of factors.
@@ -82,6 +84,7 @@ def test_peaks():
         np.testing.assert_array_equal(np.isinf(info.energy), np.isinf(model.energy(state.units)))
 
 
+@pytest.mark.slow
 def test_determined_variables_follow():
     """Max-product that has not converged decodes them to contradict what determines them. Samples
     have them follow, level by level, unless they are held.
@@ -149,6 +152,7 @@ def categorical():
     return FactorGraphModel(graph).with_evidence({x: evidence}), x, pairs
 
 
+@pytest.mark.slow
 def test_variables_without_factors_are_sampled_exactly():
     model, x, _ = categorical()
     _, p, log_z, _ = enumerated(model)
@@ -162,6 +166,7 @@ def test_variables_without_factors_are_sampled_exactly():
     assert info.perturbed.std() < math.sqrt(2 * math.pi**2 / 6)
 
 
+@pytest.mark.slow
 def test_given_variables_and_contradictions():
     """What is given stays; where it contradicts a factor, the sample says so."""
     from pgmax import fgraph, fgroup
@@ -198,6 +203,7 @@ def test_given_variables_and_contradictions():
     assert report.converged <= 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observed", ["all", "some"])
 def test_gradient_of_the_learner(observed):
     """It is the derivative of the reported loss, by finite differences."""
@@ -290,6 +296,7 @@ def test_images_by_convolution():
         datasets.binary_convolution(5, features=np.full((1, 2, 2), 2))
 
 
+@pytest.mark.slow
 def test_blind_deconvolution():
     """Features shared by all images, in either order, and where they are: from the images alone."""
     from benchmarks._deconvolution import built, recovered
@@ -308,6 +315,7 @@ def test_blind_deconvolution():
     assert 0 < first.sum() < 10  # Both modes are met.
 
 
+@pytest.mark.slow
 def test_deconvolution_in_turns():
     """One feature free at a time finds both from sweeps that are too few for one run. What is held
     stays, and the energy of a sample never rises.
@@ -351,6 +359,7 @@ def test_overlap_of_features():
     assert sorted(x >= 0.9 for x in doubled) == [False, True]
 
 
+@pytest.mark.slow
 def test_partition_function_of_a_torus():
     from benchmarks._ising import exchanged, log_partition_of_torus, spins, torus
 

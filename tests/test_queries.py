@@ -53,6 +53,7 @@ GRID = grid()
 STATE, PIXELS, LABELS = np.arange(18) // 6 == np.arange(3)[:, None]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_targets_among_groups(as_pgmax):
     """Each row has as many targets as it should, all of them told by data."""
@@ -85,6 +86,7 @@ def test_targets_among_groups(as_pgmax):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_blocks_in_channels():
     single = ebm.BlockTargets((2, 3), (1, 2), groups=["pixels"])
     observed, targets = (np.asarray(x) for x in single(GRID, 200, key=KEY))
@@ -111,6 +113,7 @@ class Own(ebm.AbstractQueries):
         return self.answer(rows)  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_queries_of_users_own():
     """A subclass may give a pair, in NumPy or JAX."""
     wanted = np.broadcast_to(MASK, (3, 4))
@@ -307,14 +310,14 @@ ERRORS = {
         entropy(GRID, STATES, ebm.Gibbs()),
         TypeError,
         "`model`",
-        "a sampler that answers queries takes, binary",
+        "a sampler that answers queries takes, layers of binary units",
         "GridMRF",
     ),
     "sampler of Gaussian units": (
         entropy(GAUSSIAN, ROWS.astype(np.float32), ebm.Gibbs()),
         TypeError,
         "`model`",
-        "a sampler that answers queries takes, binary",
+        "a sampler that answers queries takes, layers of binary units",
         "GaussianRBM",
     ),
     "sampled": (
@@ -385,6 +388,7 @@ def test_bad_groups_of_a_factor_graph(as_pgmax, as_a_user):
     check((entropy(ebm.QueryModel(graph, 2), empty), ValueError, "`data`", "one row"))
 
 
+@pytest.mark.slow
 def test_queries_depend_on_key_and_batch_size():
     rows = np.random.default_rng(0).integers(0, 2, (6, 4))
 
@@ -400,6 +404,7 @@ def test_queries_depend_on_key_and_batch_size():
     assert (found(3) != found(3, jax.random.key(1))).any()
 
 
+@pytest.mark.slow
 def test_leaving_one_out_is_pseudo_likelihood():
     """The loss, and its gradient, are those of the conditionals of the targets that were drawn."""
     rng = np.random.default_rng(1)
@@ -431,6 +436,7 @@ def test_leaving_one_out_is_pseudo_likelihood():
         assert abs(info.loss - value) > 0.01
 
 
+@pytest.mark.slow
 def test_gradient_of_a_boltzmann_machine_by_differences():
     """An edge is one parameter that stands at two places: along symmetric directions."""
     rng = np.random.default_rng(4)
@@ -450,6 +456,7 @@ def test_gradient_of_a_boltzmann_machine_by_differences():
         assert_slopes(loss, model, gradient, rng, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_row_of_pixels_is_exact():
     """A tree: hard and soft evidence on two channels, and joint answers."""
     with oracle.x64(True):
@@ -472,6 +479,7 @@ def relative(scores):
     return np.asarray(scores) - np.asarray(scores).max(-1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_low_temperatures_are_max_product():
     """On a grid with loops, as many layers of each, whatever the evidence."""
     with oracle.x64(True):
@@ -489,6 +497,7 @@ def test_low_temperatures_are_max_product():
             np.testing.assert_allclose(found, expected, atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_low_temperatures_of_a_factor_graph(as_pgmax):
     with oracle.x64(True):
@@ -505,6 +514,7 @@ def test_low_temperatures_of_a_factor_graph(as_pgmax):
         )
 
 
+@pytest.mark.slow
 def test_gradient_of_a_grid_by_differences():
     """Of all tables, the bias, the temperature, the scale and the strength of evidence."""
     rng = np.random.default_rng(3)
@@ -519,6 +529,7 @@ def test_gradient_of_a_grid_by_differences():
         assert_slopes(lambda m: learner.loss(m, rows, key=KEY), model, gradient, rng, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_queries_of_nonnegative_units():
     couplings = jnp.asarray([[1.0, 0.3], [0.3, 1.2]])
     model = ebm.NNBM(couplings, jnp.asarray([0.5, -0.2]))
@@ -533,6 +544,7 @@ def test_queries_of_nonnegative_units():
     np.testing.assert_array_equal(one.mean, ebm.TAP()(model).mean[1:])
 
 
+@pytest.mark.slow
 def test_what_is_impossible_has_no_conditional():
     zero = jnp.zeros((3, 3))
     never = jnp.full((3, 3), -jnp.inf)

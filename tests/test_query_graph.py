@@ -48,6 +48,7 @@ def chain(length=6, states=3, seed=0):
     return FactorGraphModel(graph), hidden, seen, steps
 
 
+@pytest.mark.slow
 def test_conditional_marginals_of_trees():
     """All kinds of factors, one variable of three states, two patterns of evidence at once."""
     with oracle.x64(True):
@@ -69,6 +70,7 @@ def test_conditional_marginals_of_trees():
         np.testing.assert_array_equal(ebm.query(model, evidence, observed, targets=c), found[c])
 
 
+@pytest.mark.slow
 def test_joint_answers():
     with oracle.x64(True):
         mixed = Mixed(loops=False)
@@ -91,6 +93,7 @@ def test_joint_answers():
         np.testing.assert_allclose(by_network, found, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_gradient_by_differences():
     """Of all tables and evidence, the temperature, the scale and the strength of evidence, through
     all layers, with hidden variables and some that are not known.
@@ -109,6 +112,7 @@ def test_gradient_by_differences():
         assert_slopes(lambda m: learner.loss(m, rows, key=KEY), model, gradient, rng, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_fixed_roles_and_tied_tables():
     """A model whose hidden states remember which kind of row it is learns to continue rows, from
     inputs that are always the first ones.
@@ -146,6 +150,7 @@ def test_fixed_roles_and_tied_tables():
     np.testing.assert_array_equal(observed, ~targets)
 
 
+@pytest.mark.slow
 def test_hidden_variables_are_neither_given_nor_asked_for():
     model, hidden, seen, _ = chain()
     asked = ebm.QueryModel(model, 8)
@@ -160,6 +165,7 @@ def test_hidden_variables_are_neither_given_nor_asked_for():
         ebm.query_entropy(asked, {seen: rows}, ebm.FixedTargets([seen], [hidden]), key=KEY)
 
 
+@pytest.mark.slow
 def test_a_grid_of_hidden_states():
     """Labels from pixels: the gradient by differences, of the tables alone, and training."""
     rng = np.random.default_rng(1)

@@ -47,6 +47,7 @@ def chain():
     return FactorGraphModel(graph), hidden, seen
 
 
+@pytest.mark.slow
 def test_likelihoods_leave_something_to_answer():
     """0.5 says nothing of a unit, and what is known of it by the others is the answer."""
     with oracle.x64(True):
@@ -67,6 +68,7 @@ def test_likelihoods_leave_something_to_answer():
         np.testing.assert_allclose(ebm.query(scaled, soft, every), expit(odds), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_likelihoods_of_a_graph_are_not_scaled():
     model, hidden, seen = chain()
     told = np.random.default_rng(1).uniform(0.1, 1, (2, 4, 3))
@@ -78,6 +80,7 @@ def test_likelihoods_of_a_graph_are_not_scaled():
     np.testing.assert_allclose(found, softmax(scores, -1), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_how_the_inference_went():
     p, report = ebm.query(query_model(), jnp.ones(4), SOME, with_info=True)
     assert p.shape == (4,) and bool(report.converged) and report.guarded is None
@@ -95,6 +98,7 @@ def test_how_the_inference_went():
     assert bits.converged == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [2.0, np.nan])
 def test_evidence_is_checked_when_compiled(value):
     model = query_model()
@@ -105,6 +109,7 @@ def test_evidence_is_checked_when_compiled(value):
     assert jnp.isfinite(jax.jit(lambda e: ebm.query(model, e, NONE))(evidence)).all()
 
 
+@pytest.mark.slow
 def test_evidence_of_other_kinds_is_checked_when_compiled():
     gaussian = ebm.QueryModel(
         ebm.GaussianRBM(jnp.ones((2, 1)), jnp.zeros(2), jnp.zeros(1), jnp.zeros(2))
@@ -126,6 +131,7 @@ def test_evidence_of_other_kinds_is_checked_when_compiled():
             jax.block_until_ready(ask(jnp.full((4, 2), jnp.nan)))
 
 
+@pytest.mark.slow
 def test_joint_targets_of_units():
     model = query_model()
     x = jnp.zeros(4)
@@ -147,6 +153,7 @@ def test_joint_targets_of_units():
         ebm.joint_query(model, x[:3], NONE[:3], targets=[0])
 
 
+@pytest.mark.slow
 def test_targets_of_a_graph():
     """A variable of PGMax is a pair too, but not of a group and an index."""
     model, hidden, seen = chain()
@@ -176,6 +183,7 @@ def test_evidence_of_a_graph():
         ebm.query(asked, {seen: jnp.full((4, 2), -1.0)})
 
 
+@pytest.mark.slow
 def test_numbers_of_a_query_model():
     model = ebm.QueryModel(rbm(), strength=(3.0, 4.0))
     again = ebm.QueryModel(rbm(), strength=model.strength)
@@ -207,6 +215,7 @@ def test_nothing_to_learn_from():
             ebm.QueryTraining(queries).loss(ebm.QueryModel(model), batch, key=jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_weight_decay_leaves_alone_what_is_not_learned():
     key = jax.random.key(0)
     emissions = {

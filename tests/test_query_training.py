@@ -64,6 +64,7 @@ def plainly(rbm, evidence, observed, layers, T=1.0, strength=(1000.0, 9.21)):
     return u + first + to_visible.sum(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", oracle.MODELS)
 def test_centred_form_and_back(name):
     with oracle.x64(True):
@@ -83,6 +84,7 @@ def test_centred_form_is_that_of_the_paper():
         np.testing.assert_allclose(rbm.hidden_bias, centred.hidden_bias - w.sum(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("w", "x", "T", "expected"),
     [(1.5, 0.7, 1.0, 0.433983), (1.5, 0.7, 1e-4, 0.7), (1.0, 1000.0, 1.0, 1.0)],
@@ -97,6 +99,7 @@ def test_the_transfer_function(w, x, T, expected):
     np.testing.assert_allclose(found[1], expected, atol=2e-4 if T < 1 else 2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "T", "dtype"),
     [(1, 1.0, "float64"), (3, 2.5, "float64"), (10, 0.3, "float64"), (2, 0.3, "float32")],
@@ -116,6 +119,7 @@ def test_layers_are_those_of_the_paper(layers, T, dtype):
         np.testing.assert_allclose(found[row], p, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_temperature_goes_from_max_product_to_sum_product():
     rng = np.random.default_rng(1)
     with oracle.x64(True):
@@ -143,6 +147,7 @@ def trees():
     return {"rbm": star, "dbm": chain, "boltzmann": pairs, "semi_restricted": line}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "semi_restricted"])
 def test_conditional_marginals_of_trees(name):
     """Several patterns of evidence in one batch, some of it soft."""
@@ -163,6 +168,7 @@ def test_conditional_marginals_of_trees(name):
             np.testing.assert_array_equal(some, found[:, jnp.asarray([0, 2])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [4, 3])
 def test_gradient_by_differences(layers):
     """Through all layers, with the temperature, the scale and the evidence."""
@@ -177,6 +183,7 @@ def test_gradient_by_differences(layers):
         assert_slopes(lambda m: learner.loss(m, rows, key=KEY), model, gradient, rng)
 
 
+@pytest.mark.slow
 def test_loss_is_the_cross_entropy_of_targets():
     rng = np.random.default_rng(5)
     with oracle.x64(True):
@@ -193,6 +200,7 @@ def test_loss_is_the_cross_entropy_of_targets():
         np.testing.assert_allclose(learner.loss(model, jnp.asarray(rows), key=KEY), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["binary", "real"])
 def test_what_is_nan_in_data_is_neither_evidence_nor_target(name):
     rng = np.random.default_rng(0)
@@ -220,6 +228,7 @@ def test_what_is_nan_in_data_is_neither_evidence_nor_target(name):
     assert (everywhere.targets <= known.sum(1)).all()
 
 
+@pytest.mark.slow
 def test_one_target_without_hidden_units_is_pseudo_likelihood():
     rng = np.random.default_rng(6)
     with oracle.x64(True):
@@ -245,6 +254,7 @@ def test_one_target_without_hidden_units_is_pseudo_likelihood():
             np.testing.assert_allclose(a, b, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_distributions_of_queries():
     rbm = ebm.RBM.init(12, 2, key=KEY)
     apart = {}
@@ -280,6 +290,7 @@ def test_distributions_of_queries():
     assert (counts["own"] == 12).all()
 
 
+@pytest.mark.slow
 def test_joint_answers_by_the_chain_rule():
     rng = np.random.default_rng(7)
     with oracle.x64(True):
@@ -304,6 +315,7 @@ def test_joint_answers_by_the_chain_rule():
         )
 
 
+@pytest.mark.slow
 def test_queries_take_their_arguments_in_the_same_order():
     rbm = oracle.random_rbm(np.random.default_rng(13))
     one, joint = (list(inspect.signature(f).parameters) for f in (ebm.query, ebm.joint_query))
@@ -313,6 +325,7 @@ def test_queries_take_their_arguments_in_the_same_order():
     np.testing.assert_allclose(ebm.joint_query(*asked)[1], ebm.query(*asked)[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbm", "boltzmann"])
 def test_predictions_of_a_query_model(name):
     """Each unit by its own answer where nothing is observed."""
@@ -326,6 +339,7 @@ def test_predictions_of_a_query_model(name):
     np.testing.assert_array_equal(ebm.predict(model, inference=Network()), found)
 
 
+@pytest.mark.slow
 def test_query_entropy_of_exact_answers():
     """In bits and nats, by the number of targets, and by sampling."""
     rng = np.random.default_rng(8)
@@ -360,6 +374,7 @@ def test_query_entropy_of_exact_answers():
         np.testing.assert_allclose(sampled.value, found.value, atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dbm", "boltzmann"])
 def test_marginals_by_sampling(name):
     rng = np.random.default_rng(9)
@@ -374,6 +389,7 @@ def test_marginals_by_sampling(name):
     np.testing.assert_array_equal(found[sure], evidence[sure])
 
 
+@pytest.mark.slow
 def test_training_answers_better_than_the_truth_it_starts_from():
     """On rows of two patterns, queries become nearly certain; numbers that are not to be learned
     stay, and couplings stay symmetric.
@@ -418,6 +434,7 @@ def test_training_answers_better_than_the_truth_it_starts_from():
     assert set(np.diagonal(plain.couplings)) == {0.0}
 
 
+@pytest.mark.slow
 def test_iterations_of_learner_and_model():
     rbm = ebm.RBM.init(4, 2, key=KEY, scale=1.0)
     rows = random_bits(np.random.default_rng(0), 6, 4)
@@ -587,11 +604,13 @@ ERRORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ERRORS)
 def test_bad_input(case, as_a_user):
     check(ERRORS[case])
 
 
+@pytest.mark.slow
 def test_no_targets_at_run_time():
     def everything(shape, *, key):
         return jnp.ones(shape, bool)
@@ -610,6 +629,7 @@ def gaussian_star(rng):
     )
 
 
+@pytest.mark.slow
 def test_gaussian_answers_of_a_star():
     rng = np.random.default_rng(11)
     with oracle.x64(True):
@@ -633,6 +653,7 @@ def test_gaussian_answers_of_a_star():
         np.testing.assert_allclose(entropy.value, each[np.asarray(targets)].mean(), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_gaussian_gradient_by_differences():
     rng = np.random.default_rng(12)
     with oracle.x64(True):
@@ -656,6 +677,7 @@ def small_data(rows=40):
     return [(rng.random((rows, 12)) < p).astype(np.uint8) for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_entropy_of_independent_units():
     train, valid = small_data()
     model = ebm.QueryModel(ebm.RBM.init(12, 3, key=KEY))
@@ -682,6 +704,7 @@ def test_entropy_of_independent_real_units():
     np.testing.assert_allclose(found, -each.mean(), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("many", [False, True])
 def test_warning_of_a_model_worse_than_independent_units(many):
     train, valid = small_data()
@@ -702,6 +725,7 @@ def test_warning_of_a_model_worse_than_independent_units(many):
     fit(0.1, 120, validate_every=5, metric=lambda model, valid, epoch: jnp.float32(epoch))
 
 
+@pytest.mark.slow
 def test_no_warning_of_a_model_that_learns():
     rng = np.random.default_rng(0)
     rows = np.repeat(rng.integers(0, 2, (60, 1)), 12, 1) ^ (rng.random((60, 12)) < 0.1)

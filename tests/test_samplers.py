@@ -22,6 +22,7 @@ from ebmlearn.units import _random
 KEY = jax.random.key(0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(
     ("name", "beta"),
@@ -40,6 +41,7 @@ def test_gibbs_leaves_the_distribution_as_it_is(monkeypatch, name, beta):
     assert (matrix > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", ["dbm", "semi_restricted", "boltzmann"])
 def test_gibbs_with_gradients_leaves_the_distribution_as_it_is(monkeypatch, name):
@@ -58,6 +60,7 @@ def test_gibbs_with_gradients_leaves_the_distribution_as_it_is(monkeypatch, name
         np.testing.assert_allclose(two, matrix @ matrix, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", SMALL)
 def test_tempered_transitions_leave_the_distribution_as_it_is(monkeypatch, name):
@@ -86,6 +89,7 @@ def test_tempered_transitions_need_the_reverse_order(monkeypatch):
     assert drift(wrong, probabilities(model)) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", SMALL)
 def test_reversed_sweeps_are_reversals(name, monkeypatch):
@@ -106,6 +110,7 @@ def test_reversed_sweeps_are_reversals(name, monkeypatch):
     np.testing.assert_allclose(p[:, None] * there, (p[:, None] * back).T, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(
     "name", ["rbm", "boltzmann", "labelled", "categorical", "joined_categorical", "joined_mixed"]
@@ -169,6 +174,7 @@ REAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["gibbs", "tempered", "parallel"])
 @pytest.mark.parametrize("name", REAL)
 def test_real_hidden_units_stay_as_they_are_distributed(name, sampler):
@@ -202,6 +208,7 @@ def test_real_hidden_units_are_integrated_out(name):
     np.testing.assert_allclose(-np.asarray(free), real.score, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 def test_units_in_blocks_are_units_one_by_one(monkeypatch):
     """Blocks of any size, with a rest or without, in both directions, give the same bits."""
@@ -221,6 +228,7 @@ def test_units_in_blocks_are_units_one_by_one(monkeypatch):
         assert not (changed & np.asarray(clamp[0])).any()
 
 
+@pytest.mark.slow
 def test_uniform_numbers():
     """The cipher is JAX's own, and no two numbers come from the same half of a block."""
     counts = jnp.arange(10, dtype=jnp.uint32)
@@ -249,6 +257,7 @@ SAMPLERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "name"),
     [*((key, "semi_restricted") for key in SAMPLERS), ("parallel", "dbm")],
@@ -264,6 +273,7 @@ def test_marginals_of_samples(sampler, name):
     assert all(x.dtype == jnp.int32 for x in jax.tree.leaves(samples))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 def test_clamped_units_stay_and_the_others_are_conditioned(sampler):
     model = oracle.random_rbm(np.random.default_rng(7), 4, 3)
@@ -282,6 +292,7 @@ def test_clamped_units_stay_and_the_others_are_conditioned(sampler):
     assert all((np.asarray(x) == 1).all() for x in held)
 
 
+@pytest.mark.slow
 def test_a_chain_for_each_instance():
     rng = np.random.default_rng(8)
     crbm = ebm.CRBM.init(3, 2, 4, key=KEY, scale=1.0)
@@ -295,6 +306,7 @@ def test_a_chain_for_each_instance():
             assert (np.abs(means[k] - want) < 5 * np.sqrt(want * (1 - want) / 4000) + 1e-3).all()
 
 
+@pytest.mark.slow
 def test_shapes_and_order_of_samples():
     model = oracle.random_rbm(np.random.default_rng(9), 4, 3)
     options: dict[str, Any] = dict(key=KEY, num_chains=3, burn_in=2, thin=2)
@@ -314,6 +326,7 @@ def bimodal():
     return ebm.RBM.from_spins(jnp.full((12, 3), 0.6), jnp.zeros(12), jnp.zeros(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "cost", "low", "high"),
     [
@@ -333,6 +346,7 @@ def test_tempering_reaches_the_other_mode(sampler, cost, low, high):
     assert low <= (np.asarray(samples.visible).mean(1) < 0.5).mean() <= high
 
 
+@pytest.mark.slow
 def test_diagnostics_of_tempering():
     model = bimodal()
     sampler = ebm.ParallelTempering(np.linspace(0, 1, 8))
@@ -353,6 +367,7 @@ def test_diagnostics_of_tempering():
     assert abs(np.asarray(info.accepted).mean() - share) < 0.1
 
 
+@pytest.mark.slow
 def test_a_ladder_is_adapted():
     """From temperatures that crowd at one end to swaps that are equally frequent."""
     model = bimodal()
@@ -372,6 +387,7 @@ def test_a_ladder_is_adapted():
     assert after.min() > before.min()
 
 
+@pytest.mark.slow
 def test_walkers_carry_their_configurations():
     """Without a sweep's changes (all units clamped but one), labels follow what they label."""
     model = bimodal()
@@ -383,6 +399,7 @@ def test_walkers_carry_their_configurations():
         np.testing.assert_array_equal(state.units.visible, state.replicas.visible[-1])
 
 
+@pytest.mark.slow
 def test_autocorrelation_time():
     """Of an autoregressive process it is (1 + a) / (1 - a); of independent numbers 1."""
     rng = np.random.default_rng(10)
@@ -404,6 +421,7 @@ def test_singular_values():
     assert weights.shape == (3,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [*SAMPLERS.values(), ebm.PMP(5), ebm.PMP(5, renewal=0.5)])
 def test_steps_compile_once(sampler):
     model = oracle.random_rbm(np.random.default_rng(12), 4, 3)
@@ -422,6 +440,7 @@ def test_steps_compile_once(sampler):
     assert traces == 1
 
 
+@pytest.mark.slow
 def test_replicas_where_biases_broadcast():
     one = oracle.random_rbm(np.random.default_rng(1), 4, 3, dtype="float32")
     bias = jnp.broadcast_to(one.visible_bias, (5, 4))
@@ -433,6 +452,7 @@ def test_replicas_where_biases_broadcast():
     np.testing.assert_array_equal(drawn.visible, ebm.sample(one, tempering, 3, **options).visible)
 
 
+@pytest.mark.slow
 def test_swaps_that_were_not_tried_have_no_share():
     model = oracle.random_rbm(np.random.default_rng(4), 3, 2, dtype="float32")
     learner = ebm.SAP(ebm.ParallelTempering([0.9, 1.0]), num_chains=4)
@@ -446,6 +466,7 @@ def test_swaps_that_were_not_tried_have_no_share():
     assert np.nanmin(shares) >= 0 and np.nanmax(shares) > 0
 
 
+@pytest.mark.slow
 def test_autocorrelation_of_chains_that_swing():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(20_000, 40))

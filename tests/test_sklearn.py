@@ -37,6 +37,7 @@ def rbm():
     return BernoulliRBM(4, learning_rate=0.2, n_iter=60, random_state=0).fit(stripes(200))
 
 
+@pytest.mark.slow
 def test_rbm_learns_which_units_agree(rbm):
     agree = rbm.score_samples(stripes(50, seed=1))
     broken = stripes(50, seed=1)
@@ -44,6 +45,7 @@ def test_rbm_learns_which_units_agree(rbm):
     assert agree.mean() > rbm.score_samples(broken).mean() + 2
 
 
+@pytest.mark.slow
 def test_rbm_has_the_methods_and_attributes_of_scikit_learn(rbm):
     """Given the parameters of ours, theirs says the same."""
     x = stripes(8, seed=2)
@@ -63,6 +65,7 @@ def test_rbm_has_the_methods_and_attributes_of_scikit_learn(rbm):
     assert list(rbm.get_feature_names_out()) == [f"bernoullirbm{k}" for k in range(4)]
 
 
+@pytest.mark.slow
 def test_gibbs_draws_from_the_conditionals():
     """Each pixel of a step is 1 with its probability, the hidden units summed out."""
     model = oracle.random_rbm(np.random.default_rng(0), 3, 2, scale=1.0)
@@ -79,6 +82,7 @@ def test_gibbs_draws_from_the_conditionals():
     np.testing.assert_allclose(drawn, expected, atol=0.02)
 
 
+@pytest.mark.slow
 def test_partial_fit_is_a_step_of_gradient_descent():
     x = stripes(20)
     rbm = BernoulliRBM(2, learning_rate=0.5, random_state=0, learner=ebm.MLE(ebm.Exact()))
@@ -94,6 +98,7 @@ def test_partial_fit_is_a_step_of_gradient_descent():
         np.testing.assert_allclose(a, b - 0.5 * g, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rbm_takes_any_learner_grey_levels_and_sparse_rows():
     x = stripes(60) * 0.8 + 0.1
     for learner in (ebm.CD(1), ebm.MLE(ebm.BP(3))):
@@ -120,6 +125,7 @@ def test_learning_rate_that_diverges_is_noticed():
         BernoulliRBM(3, learning_rate=1e39, learner=ebm.CD(1)).fit(stripes(60))
 
 
+@pytest.mark.slow
 def test_rbm_warns_of_rows_that_are_not_scaled():
     with pytest.warns(UserWarning, match=r"should lie in \[0, 1\], got 0 to 16"):
         BernoulliRBM(2, n_iter=1).fit(stripes(20) * 16)
@@ -137,6 +143,7 @@ def test_estimators_refuse_wrong_settings(as_a_user):
         CRBMClassifier().fit(x, np.stack([x[:, 0], np.arange(20) % 3], 1))
 
 
+@pytest.mark.slow
 def test_pipeline_search_clone_and_pickle(rbm):
     x = stripes(60)
     y = (x[:, 0] == x[:, 4]).astype(int)
@@ -152,6 +159,7 @@ def test_pipeline_search_clone_and_pickle(rbm):
     np.testing.assert_array_equal(again.transform(x), rbm.transform(x))
 
 
+@pytest.mark.slow
 def test_classifier_predicts_outputs_together():
     x = stripes(200)
     noisy = np.where(np.random.default_rng(1).random(x.shape) < 0.1, 1 - x, x)
@@ -168,6 +176,7 @@ def test_classifier_predicts_outputs_together():
     assert not hasattr(margin, "predict_proba")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("couplings", [False, True])
 def test_imputer_fills_in_what_neighbours_tell(couplings):
     x = stripes(300)
@@ -184,6 +193,7 @@ def test_imputer_fills_in_what_neighbours_tell(couplings):
     assert (np.abs(filled - 0.5)[missing & partner] < 0.3).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_imputer_keeps_the_range_of_a_column():
     x = np.c_[stripes(50) * 10 - 5, np.full(50, 3.0), np.full(50, np.nan)]
     x[::3, 0] = np.nan
@@ -201,6 +211,7 @@ def test_gibbs_takes_what_fit_takes(rbm):
         rbm.gibbs(np.full((1, 6), np.nan))
 
 
+@pytest.mark.slow
 def test_partial_fit_goes_on_counting_epochs():
     """Also after `fit`: a schedule of the learner follows them."""
     learner = ebm.MLE(lambda epoch: ebm.MeanField(1 + 3 * epoch))
@@ -224,6 +235,7 @@ def test_partial_fit_with_another_learner():
     assert (found.components_ != before).any()
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_last_epoch():
     """With another number of sweeps in each epoch."""
     x = stripes(20)

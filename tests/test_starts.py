@@ -64,6 +64,7 @@ TWO_MODES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWO_MODES)
 def test_two_modes_are_found_and_weighed(name):
     model, settings = TWO_MODES[name]
@@ -78,6 +79,7 @@ def test_two_modes_are_found_and_weighed(name):
         np.testing.assert_allclose(a, b, atol=0.05 * max(1, np.abs(b).max()))
 
 
+@pytest.mark.slow
 def test_gradient_of_log_partition_and_statistics_are_the_combined_answer():
     model = ferromagnet(4, 3)
     bp = ebm.BP(300, tol=1e-6, starts=6)
@@ -91,6 +93,7 @@ def test_gradient_of_log_partition_and_statistics_are_the_combined_answer():
     np.testing.assert_allclose(other.visible, beliefs.visible, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_one_start_is_confident_and_wrong_where_several_are_not():
     # The usual start leads into the mode of lower energy, which has 62% of the probability.
     single = ebm.BP(300, tol=1e-6)(ferromagnet(4, 3))
@@ -101,6 +104,7 @@ def test_one_start_is_confident_and_wrong_where_several_are_not():
     assert several.settled == 0
 
 
+@pytest.mark.slow
 def test_weak_models_are_stable_and_as_with_one_start():
     rng = np.random.default_rng(0)
     weights, visible, hidden = (jnp.asarray(rng.normal(size=s)) for s in ((5, 4), (20, 5), (20, 4)))
@@ -111,6 +115,7 @@ def test_weak_models_are_stable_and_as_with_one_start():
     np.testing.assert_allclose(several.visible, one.visible, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_instance_of_a_batch_is_judged_alone():
     model = ferromagnet(4, 3)
     evidence = jnp.asarray([[1.0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
@@ -133,6 +138,7 @@ def test_each_instance_of_a_batch_is_judged_alone():
     np.testing.assert_array_equal(mapped[2], stable)
 
 
+@pytest.mark.slow
 def test_messages_that_are_not_kept_are_passed_again(monkeypatch):
     model, bp = ferromagnet(5, 3), ebm.BP(300, tol=1e-6, starts=4)
     kept: Any = bp(model)
@@ -145,6 +151,7 @@ def test_messages_that_are_not_kept_are_passed_again(monkeypatch):
     jax.clear_caches()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["binary", "tables"])
 def test_the_best_of_several_maxima_is_kept(kind):
     rng = np.random.default_rng(1)
@@ -179,6 +186,7 @@ def test_the_best_of_several_maxima_is_kept(kind):
     np.testing.assert_allclose(value(several)[stable], value(one)[stable], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_mixed_product_keeps_the_best_visible_configuration():
     rng = np.random.default_rng(2)
     weights, visible = (jnp.asarray(3 * rng.normal(size=s)) for s in ((6, 5), (30, 6)))

@@ -21,6 +21,7 @@ def bits(rng, rows, columns):
     return rng.integers(0, 2, (rows, columns)).astype(np.uint8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "learner"),
     [
@@ -53,6 +54,7 @@ def test_many_chains_give_the_gradient_of_the_likelihood(name, learner):
         assert not len(runs)
 
 
+@pytest.mark.slow
 def test_weighted_configurations_stand_for_another_model():
     """Drawn from one model, weighted for another, they give that one's gradient; drawn anew, they
     count all the same.
@@ -75,6 +77,7 @@ def test_weighted_configurations_stand_for_another_model():
     assert shares[1] == pytest.approx(shares[2], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_chains_go_on_from_step_to_step():
     """One step of SAP is one step of its sampler, from where the last one ended."""
     rng = np.random.default_rng(1)
@@ -95,6 +98,7 @@ def test_chains_go_on_from_step_to_step():
     np.testing.assert_allclose(gradient.weights, want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_any_sampler_serves():
     rng = np.random.default_rng(2)
     model = oracle.random_rbm(rng, 4, 3)
@@ -106,6 +110,7 @@ def test_any_sampler_serves():
     assert 0 <= info.accepted <= 1
 
 
+@pytest.mark.slow
 def test_trans_sap_in_fit_resumes_bit_by_bit(tmp_path):
     v = bits(np.random.default_rng(3), 40, 4)
     options: dict[str, Any] = dict(
@@ -134,6 +139,7 @@ def test_persistent_chains_are_not_for_conditional_models():
             learner.init(crbm, key=KEY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbm", "boltzmann", "semi_restricted", "crbm"])
 def test_pseudo_likelihood(name):
     """Against finite differences; of couplings, both places of an edge move together."""
@@ -178,6 +184,7 @@ def test_robbins_monro():
     assert float(schedule(1100)) == pytest.approx(10 / 2000)
 
 
+@pytest.mark.slow
 def test_models_trained_side_by_side_are_those_trained_alone(tmp_path):
     """Also where the time is over after each slice, and they go on from a file."""
     from benchmarks import _twins
@@ -196,3 +203,7 @@ def test_models_trained_side_by_side_are_those_trained_alone(tmp_path):
         assert updates == len(alone.history.steps["gap"]) == 4
         np.testing.assert_allclose(model.couplings, alone.last.couplings, atol=1e-5)
         np.testing.assert_allclose(model.bias, alone.last.bias, atol=1e-5)
+
+
+def test_pcd_is_another_name_of_sap():
+    assert ebm.PCD is ebm.SAP

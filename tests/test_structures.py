@@ -14,6 +14,7 @@ import structures
 pytestmark = [pytest.mark.usefixtures("as_a_user"), pytest.mark.filterwarnings("default")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_operations_are_right_or_refuse(seed):
     structure = structures.structure(seed)
@@ -28,6 +29,7 @@ def test_structures_are_the_same_each_time():
         assert structures.structure(seed).code == structures.structure(seed).code
 
 
+@pytest.mark.slow
 def test_structures_are_of_all_kinds_and_shapes():
     some = [structures.structure(seed) for seed in range(40)]
     kinds = {structure.kind.split(" ")[0].rstrip(",") for structure in some}

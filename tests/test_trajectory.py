@@ -44,6 +44,7 @@ def conditioned(rng):
 NAMES = ["rbm", "boltzmann", "dbm", "labelled", "categorical", "joined_mixed", "crbm"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("name", NAMES)
 def test_all_distributions_stay_as_they_are(monkeypatch, name):
@@ -60,6 +61,7 @@ def test_all_distributions_stay_as_they_are(monkeypatch, name):
     assert np.abs(alone - matrix).max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_float64")
 def test_samplers_that_keep_hidden_units_draw_them_anew(monkeypatch):
     """Hidden units are swapped as if they did not matter, so that they must be drawn after it."""
@@ -85,6 +87,7 @@ def trajectory(capacity=None):
 ONES = ebm.Layers(jnp.ones(12, jnp.int32), jnp.ones(3, jnp.int32))
 
 
+@pytest.mark.slow
 def test_draws_have_no_bias_where_gibbs_never_crosses():
     model = bimodal(0.7)
     options: dict[str, Any] = dict(key=KEY, num_chains=2000, start=ONES)
@@ -100,6 +103,7 @@ def test_draws_have_no_bias_where_gibbs_never_crosses():
     np.testing.assert_allclose(energies, info.energy[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_diagnostics_of_a_trajectory():
     model, steps = bimodal(0.7), 400
     sampler = ebm.TrajectoryTempering(trajectory(10))
@@ -128,6 +132,7 @@ def test_diagnostics_of_a_trajectory():
     assert np.asarray(state.rising)[2].all()
 
 
+@pytest.mark.slow
 def test_a_trajectory_compiles_once_for_all_its_models():
     model, traces = bimodal(0.7), 0
 
@@ -144,6 +149,7 @@ def test_a_trajectory_compiles_once_for_all_its_models():
     assert traces == 1
 
 
+@pytest.mark.slow
 def test_summing_out_swaps_more_often():
     model = ebm.RBM.init(6, 60, key=0, scale=0.7)
     sampler = ebm.TrajectoryTempering(ebm.Trajectory([model.tempered(0.5), model]))
@@ -158,6 +164,7 @@ def test_summing_out_swaps_more_often():
     assert rates[0] > rates[1] + 0.1
 
 
+@pytest.mark.slow
 def test_held_units_stay_and_the_others_are_conditioned():
     models = [oracle.random_rbm(np.random.default_rng(k), 4, 3) for k in (6, 7)]
     start = ebm.Layers(jnp.asarray([1, 0, 1, 1]), jnp.asarray([0, 1, 0]))
@@ -171,6 +178,7 @@ def test_held_units_stay_and_the_others_are_conditioned():
         assert (np.abs(np.asarray(x).mean(0) - p) <= error).all()
 
 
+@pytest.mark.slow
 def test_a_chain_for_each_instance():
     rng = np.random.default_rng(8)
     crbms = [ebm.CRBM.init(3, 2, 4, key=k, scale=1.0) for k in range(3)]
@@ -184,6 +192,7 @@ def test_a_chain_for_each_instance():
     assert (np.abs(means - want) < 5 * np.sqrt(want * (1 - want) / 1000) + 1e-3).all()
 
 
+@pytest.mark.slow
 def test_nonnegative_units():
     """Of a model with two peaks, from one of them."""
     couplings, bias = nonnegative.case("indefinite", 2)
@@ -209,6 +218,7 @@ class Pairs(eqx.Module):
         return -jnp.sum(self.weights * x * jnp.roll(x, 1)) + x.sum() * 0.3
 
 
+@pytest.mark.slow
 def test_any_energy():
     models = [ebm.EnergyModel(Pairs(jnp.full(5, a)), ebm.Binary(5)) for a in (0.5, 2.0)]
     sampler = ebm.TrajectoryTempering(ebm.Trajectory(models), sampler=ebm.DMALA(0.5))
@@ -321,6 +331,7 @@ def trained(learner, folder=None, epochs=40, **options):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rbm", "dbm", "boltzmann", "semi_restricted"])
 def test_the_base_rate_model_has_the_means_of_the_data(name):
     model = oracle.MODELS[name](np.random.default_rng(3))
@@ -341,6 +352,7 @@ def test_fields_of_means(units):
     np.testing.assert_allclose(found, units.mean(field), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_fit_records_a_trajectory(tmp_path):
     """From the base-rate model to the last, neighbours swapping at about the same rate; bit for bit
     the same after a stop.
@@ -375,12 +387,14 @@ def test_a_trajectory_is_trimmed_and_refined():
     assert (rates > 0.15).all() and rates.min() < 0.7
 
 
+@pytest.mark.slow
 def test_a_full_trajectory_is_told():
     with pytest.warns(UserWarning, match="trajectory is full"):
         found = trained(ebm.CD(1), trajectory=2).trajectory
     assert found is not None and len(found) == 2
 
 
+@pytest.mark.slow
 def test_learning_grows_the_trajectory(tmp_path):
     model = ebm.RBM.init(10, 6, key=1)
 
@@ -407,6 +421,7 @@ def test_learning_grows_the_trajectory(tmp_path):
         trained(learner(), trajectory=5)
 
 
+@pytest.mark.slow
 def test_growing_keeps_replicas_and_their_numbers():
     models = [bimodal(x) for x in (0.0, 0.6)]
     sampler = ebm.TrajectoryTempering(ebm.Trajectory(models, 4))

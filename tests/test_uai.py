@@ -257,6 +257,7 @@ def test_what_files_cannot_hold(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "seed"), [(25, 0), (25, 1), (25, 2), (25, 3), (-1, 0), (-1, 1)])
 def test_answers_against_enumeration(memory, seed):
     network = random_network(seed)
@@ -290,6 +291,7 @@ def test_answers_against_enumeration(memory, seed):
     assert tuple(found.states) == max(of_query, key=of_query.__getitem__)
 
 
+@pytest.mark.slow
 def test_answers_say_whether_messages_converged():
     """Spins that all repel each other turn round at every sweep."""
     rng = np.random.default_rng(0)
@@ -371,6 +373,7 @@ def models():
     yield ebm.GridMRF.init((3, 4), 3, {"seen": jnp.log(jnp.array([[0.3, 0.7]] * 3))}, key=key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", list(models()), ids=lambda x: type(x).__name__)
 def test_models_as_tables(model):
     tables = uai.to_tables(model)
@@ -460,6 +463,7 @@ def as_pgmax():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("as_pgmax")
 def test_tables_as_a_factor_graph_and_back():
@@ -474,6 +478,7 @@ def test_tables_as_a_factor_graph_and_back():
     np.testing.assert_allclose(uai.to_tables(graph).energy(rows), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.usefixtures("as_pgmax")
 def test_all_factors_as_tables():

@@ -90,7 +90,7 @@ def function(
     scope = np.append(parents, child)
     if math.prod(counts.tolist()) > _MOST:
         return too_many(scope)
-    rows = np.indices(tuple(counts)).reshape(len(parents), -1).T
+    rows = np.indices(tuple(counts)).reshape(len(parents), math.prod(counts.tolist())).T
     rows = np.column_stack([rows, table[rows @ strides]])
     return Relation(scope, rows[rows[:, -1] >= 0])
 
