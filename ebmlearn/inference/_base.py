@@ -159,7 +159,7 @@ def _split(inference: AbstractInference, problem: Any, maximised: Any) -> Any:
         return problem
     if inference.maximises != "visible":
         name = type(inference).__name__
-        raise ValueError(f'`maximised` needs `product="mixed"`, got it for another {name}.')
+        raise ValueError(f'`maximised` needs `product="mixed"`, got {name} with another product.')
     return problem.with_outputs(chosen_units(problem.model, maximised, "maximised"))
 
 

@@ -524,13 +524,17 @@ def require_binary(model: object, what: str) -> AbstractPlainModel:
     return found
 
 
+def _reached(model: Plain, what: str, reason: str | None) -> Plain:
+    """The model, or `TypeError` if there is a reason why chains do not reach all of it."""
+    if reason is not None:
+        refuse(model, f"let {what} reach all configurations", reason)
+    return model
+
+
 def require_chains(model: object, what: str) -> AbstractPlainModel:
     """The model, or `TypeError` unless chains reach all its configurations."""
     found = require_plain(model, what)
-    reason = None if found.turns is None else found.turns.no_chains()
-    if reason is not None:
-        refuse(found, f"let {what} reach all configurations", reason)
-    return found
+    return _reached(found, what, None if found.turns is None else found.turns.no_chains())
 
 
 def require_numbered(model: object, what: str) -> AbstractPlainModel:
@@ -538,10 +542,7 @@ def require_numbered(model: object, what: str) -> AbstractPlainModel:
     found = require_plain(model, what)
     if not found.numbered:
         refuse(found, f"have binary or categorical units for {what}")
-    reason = None if found.turns is None else found.turns.no_moves()
-    if reason is not None:
-        refuse(found, f"let {what} reach all configurations", reason)
-    return found
+    return _reached(found, what, None if found.turns is None else found.turns.no_moves())
 
 
 def require_discrete(model: object, what: str) -> AbstractPlainModel:
