@@ -435,7 +435,7 @@ def test_a_graph_is_an_energy_for_numpyro(name):
     np.testing.assert_allclose(energy.energies(layers), model.energies(layers), atol=1e-5)
     # Both say the same of the states of a variable, up to a constant.
     shape = (len(rows), len(model.num_states), -1)
-    fields = [np.asarray(m.fields(layers)[0]).reshape(shape) for m in (energy, model)]
+    fields = [np.asarray(m.field(layers, 0)).reshape(shape) for m in (energy, model)]
     one, other = (x - x[..., :1] for x in fields)
     np.testing.assert_allclose(one, other, atol=1e-5)
     log_z = float(ebm.Exact()(model).log_partition)
