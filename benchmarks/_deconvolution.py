@@ -78,8 +78,8 @@ def sampled(
     problem: Deconvolution, sampler: ebm.PMP, number: int, seed: int, **given: Any
 ) -> Found:
     """Posterior samples. Those of one seed have the same perturbation, but for what is held."""
-    samples, info = ebm.sample(
-        problem.model, sampler, number, key=jax.random.key(seed), with_info=True, **given
+    samples, info = ebm.sample_with_info(
+        problem.model, sampler, number, key=jax.random.key(seed), **given
     )
     parts = (
         samples[problem.features],

@@ -23,7 +23,7 @@ def compared(args: argparse.Namespace) -> dict[str, Any]:
     model = ebm.load(args.model)
     data = datasets.mnist(threshold=None)
     binary = drawn(images(data.train, data.valid)[0], key=jax.random.key(0))
-    base = ebm.base_rate(binary)
+    base = ebm.estimate.base_rate(binary)
 
     def annealed(chains: int) -> Callable[[jax.Array], dict[str, Any]]:
         def run(key: jax.Array) -> dict[str, Any]:

@@ -17,7 +17,7 @@ _GROUP = 8
 LARGEST = 10.0
 
 
-class MarginalMAP(ebm.AbstractInference):
+class MarginalMAP(ebm.inference.AbstractInference):
     """The same sweeps as `BP(iterations, product="mixed")` for an RBM, from the same start.
 
     In mixed-product the visible units send the weights of their most likely states (Ping & Ihler

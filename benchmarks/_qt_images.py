@@ -19,7 +19,7 @@ from ebmlearn.estimate._query_entropy import independent_entropy
 from ._slices import Deadline
 
 
-QUERIES = ebm.RandomTargets(0.5)
+QUERIES = ebm.queries.RandomTargets(0.5)
 
 
 def about(fitted: ebm.Fitted) -> dict[str, Any]:
@@ -76,7 +76,10 @@ def frey(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | N
     if run["stage"] != "row":
         return out
     x = np.asarray(test, np.float32)
-    for name, queries in (("random", QUERIES), ("blocks", ebm.BlockTargets((28, 20), (5, 5)))):
+    for name, queries in (
+        ("random", QUERIES),
+        ("blocks", ebm.queries.BlockTargets((28, 20), (5, 5))),
+    ):
         found = ebm.query_entropy(best, x, queries, key=three, unit="nats", batch_size=len(x))
         first, _ = jax.random.split(jax.random.fold_in(three, 0))
         observed, targets = (np.asarray(m) for m in queries(model, len(x), key=first))
@@ -131,12 +134,12 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
         ebm.GridMRF.init((30, 30), len(label), emissions, key=key, scale=run["scale"])
         for key in (one, *jax.random.split(one, run.get("starts", 1) - 1))
     ]
-    roles = ebm.FixedTargets(["pixels"], ["labels"])
+    roles = ebm.queries.FixedTargets(["pixels"], ["labels"])
     kept = len(images) - run["held"]
     validation = {"pixels": images[kept:], "labels": labels[kept:]}
     steps = kept // run["batch"]
 
-    def measured(model: ebm.QueryModel, asked: dict[str, np.ndarray]) -> ebm.QueryEntropy:
+    def measured(model: ebm.QueryModel, asked: dict[str, np.ndarray]) -> ebm.estimate.QueryEntropy:
         return ebm.query_entropy(model, asked, roles, key=0, batch_size=run["batch"])
 
     falls = run.get("decay", False)

@@ -65,7 +65,7 @@ def rows(name: str) -> Rows:
     return Rows(jnp.asarray(train), jnp.asarray(test), jnp.asarray(means))
 
 
-def learner(run: dict[str, Any], model: ebm.RBM) -> tuple[ebm.AbstractLearner, int]:
+def learner(run: dict[str, Any], model: ebm.RBM) -> tuple[ebm.learners.AbstractLearner, int]:
     """A method, and after how many updates it has spent the Gibbs steps of all chains."""
     method, chains, updates = run["method"], run["chains"], run["updates"]
     centred = {"centred": run["centred"]}
@@ -109,7 +109,7 @@ def side_by_side(
     train = rows(run["data"]).train
     grid = [(rate, seed) for rate in rates for seed in seeds]
     keys = [jax.random.split(jax.random.key(seed)) for _, seed in grid]
-    base = ebm.base_rate(train)
+    base = ebm.estimate.base_rate(train)
     models = [ebm.RBM.init(train.shape[1], run["hidden"], key=key) for key, _ in keys]
     models = [ebm.RBM(model.weights, base, model.hidden_bias) for model in models]
     method, updates = learner(run, models[0])

@@ -94,7 +94,7 @@ def _fit_many() -> list[dict[str, Any]]:
     data = datasets.nade("mushrooms")
     train, valid = np.asarray(data.train.x), np.asarray(data.valid.x)
     grid = [(rate, seed) for rate in RATES for seed in SEEDS]
-    learner = ebm.QueryTraining(ebm.RandomTargets(0.5))
+    learner = ebm.QueryTraining(ebm.queries.RandomTargets(0.5))
     models = [
         ebm.QueryModel(ebm.RBM.init(train.shape[1], 50, key=seed), iterations=10)
         for _, seed in grid

@@ -120,7 +120,7 @@ FURTHER: dict[tuple[str, str], dict[str, Any]] = {
 }  # fmt: skip
 
 
-def learner(run: dict[str, Any]) -> ebm.AbstractLearner:
+def learner(run: dict[str, Any]) -> ebm.learners.AbstractLearner:
     """What a method is: the paper's sweeps grow with the epoch, ours do not."""
     options, sweeps = dict(run["options"]), run["sweeps"]
     start = options.pop("start", "random")

@@ -138,7 +138,7 @@ def count_jumps(near: np.ndarray, stay: int = STAY) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnames=("sweeps",))
 def visited(
-    sampler: ebm.AbstractSampler,
+    sampler: ebm.samplers.AbstractSampler,
     model: ebm.RBM,
     state: Any,
     means: jax.Array,
@@ -157,7 +157,7 @@ def visited(
 
 
 def measured(
-    sampler: ebm.AbstractSampler,
+    sampler: ebm.samplers.AbstractSampler,
     model: ebm.RBM,
     run: dict[str, Any],
     means: jax.Array,
@@ -181,7 +181,7 @@ def measured(
 def start(x: jax.Array, hidden: int, key: jax.Array) -> ebm.RBM:
     """An RBM whose visible units have the means of the data."""
     rbm = ebm.RBM.init(x.shape[1], hidden, key=key)
-    return ebm.RBM(rbm.weights, ebm.base_rate(x), rbm.hidden_bias)
+    return ebm.RBM(rbm.weights, ebm.estimate.base_rate(x), rbm.hidden_bias)
 
 
 class Training:
@@ -235,7 +235,7 @@ class Training:
     def loss(self, model: ebm.RBM, valid: jax.Array, epoch: int) -> float:
         """The mean of minus the log-likelihood of rows for validation, by a short annealing."""
         began = time.monotonic()
-        base = ebm.base_rate(self.binary)
+        base = ebm.estimate.base_rate(self.binary)
         betas = min(3_000, self.run["annealing"])
         log_z = ebm.ais(model, key=0, betas=betas, num_chains=200, base=base).log_partition
         found = -float(ebm.log_likelihood(model, valid, log_z).mean())

@@ -118,7 +118,7 @@ def solve(
     """Couplings and biases that match the moments of each set of data, and whether they do."""
     parts = []
     for rows in data:
-        match = ebm.solve_moments(rows, inference, edges=edges)
+        match = ebm.learners.solve_moments(rows, inference, edges=edges)
         parts.append((match.model.couplings, match.model.bias, match.converged))
     w, b, converged = (np.stack([np.asarray(y) for y in x]) for x in zip(*parts, strict=True))
     return (w, b), converged
@@ -278,8 +278,8 @@ def wine(run: dict[str, Any], work: Any, deadline: Any) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Of couplings that are not copositive.
         for name, inference in INFERENCES.items():
-            models[name] = ebm.solve_moments(rows, inference)
-        models["alone"] = ebm.solve_moments(rows, ebm.TAP(), edges=np.zeros((n, n), bool))
+            models[name] = ebm.learners.solve_moments(rows, inference)
+        models["alone"] = ebm.learners.solve_moments(rows, ebm.TAP(), edges=np.zeros((n, n), bool))
     out: dict[str, Any] = {**run, "rows": len(rows), "names": list(stored.feature_names)}
     for name, match in models.items():
         # As much is added to the diagonal as copositivity needs.

@@ -120,7 +120,7 @@ def logz(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
     }
 
 
-def learner(method: str, sweeps: int, units: int, num_chains: int) -> ebm.AbstractLearner:
+def learner(method: str, sweeps: int, units: int, num_chains: int) -> ebm.learners.AbstractLearner:
     """A way to train a model without hidden units; a sweep of GWG is a flip for each unit."""
     name, _, kind = method.partition("-")
     if name == "pmp":
@@ -146,7 +146,7 @@ def draw(method: str, model: Any, sweeps: int, number: int, key: jax.Array) -> A
 def discrepancy(x: Any, y: Any) -> float:
     """The logarithm of the squared maximum mean discrepancy."""
     with jax.default_matmul_precision("highest"):
-        return float(jnp.log(ebm.mmd(x, y)))
+        return float(jnp.log(ebm.estimate.mmd(x, y)))
 
 
 def ising(
@@ -239,7 +239,7 @@ def rbm(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
     one, two, three, four, five = jax.random.split(jax.random.key(run["seed"]), 5)
     start = ebm.RBM.init(784, hidden, key=one)
     biases = jax.random.normal(two, (784,)), jax.random.normal(three, (hidden,))
-    learners: dict[str, Callable[[], ebm.AbstractLearner]] = {
+    learners: dict[str, Callable[[], ebm.learners.AbstractLearner]] = {
         "pmp": lambda: ebm.PMPLearner(ebm.PMP(sweeps)),
         "gibbs-reset": lambda: ebm.SAP(num_chains=BATCH, steps=sweeps, persistent=False),
         "pcd-1": lambda: ebm.SAP(num_chains=BATCH),

@@ -54,7 +54,7 @@ def trained(hidden: int, rows: int, epochs: int, seed: int) -> ebm.RBM:
     bits = np.random.default_rng(seed).random(grey.shape) < grey.astype(np.float32) / 255
     x = bits.astype(np.uint8)
     start = ebm.RBM.init(x.shape[1], hidden, key=seed)
-    start = start.with_unary((ebm.base_rate(x), start.hidden_bias))
+    start = start.with_unary((ebm.estimate.base_rate(x), start.hidden_bias))
     learner = ebm.PCD(num_chains=100, steps=5)
     fitted = ebm.fit(
         start, learner, x, optimizer=optax.adam(1e-3), epochs=epochs, batch_size=100, key=seed,
@@ -64,22 +64,26 @@ def trained(hidden: int, rows: int, epochs: int, seed: int) -> ebm.RBM:
 
 
 def acceptance(
-    model: Any, sampler: ebm.AbstractSampler, start: Any, steps: int, seed: int
+    model: Any, sampler: ebm.samplers.AbstractSampler, start: Any, steps: int, seed: int
 ) -> float:
     chains = jax.tree.leaves(start)[0].shape[0]
     options = {"key": seed, "num_chains": chains, "start": start, "burn_in": steps}
-    _, info = ebm.sample(model, sampler, steps * chains, **options, with_info=True)
+    _, info = ebm.sample_with_info(model, sampler, steps * chains, **options)
     return float(np.asarray(info.accepted).mean())
 
 
-def tuned(model: Any, makers: list[ebm.AbstractSampler], start: Any, steps: int, seed: int) -> Any:
+def tuned(
+    model: Any, makers: list[ebm.samplers.AbstractSampler], start: Any, steps: int, seed: int
+) -> Any:
     """The sampler whose acceptance is closest to the best one."""
     rates = [acceptance(model, sampler, start, steps, seed) for sampler in makers]
     best = int(np.argmin(np.abs(np.array(rates) - BEST)))
     return makers[best], rates[best]
 
 
-def effective(model: Any, sampler: ebm.AbstractSampler, start: Any, args: Any) -> dict[str, Any]:
+def effective(
+    model: Any, sampler: ebm.samplers.AbstractSampler, start: Any, args: Any
+) -> dict[str, Any]:
     """Draws worth independent ones, and the time of the steps without compilation."""
     chains = args.chains
     far = jax.tree.map(

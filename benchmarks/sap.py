@@ -52,7 +52,7 @@ def both_ways(
     `warm` steps: as far as that has come to the model, it bounds log Z from above.
     """
     one, two, three = jax.random.split(key, 3)
-    base = ebm.base_rate(data)
+    base = ebm.estimate.base_rate(data)
     forward = ebm.ais(model, key=one, betas=betas, num_chains=chains, base=base)
     ladder = ebm.ParallelTempering(np.linspace(0.05, 1, 20))
     start = ebm.sample(model, ladder, chains, key=two, num_chains=chains, burn_in=warm)
@@ -66,7 +66,7 @@ def both_ways(
     }, start
 
 
-def toy_learner(method: str, updates: int) -> ebm.AbstractLearner:
+def toy_learner(method: str, updates: int) -> ebm.learners.AbstractLearner:
     """A method of the toy experiment: the schedule of the paper, in proportion to `updates`."""
     betas = np.linspace(0.9, 1, 51)
     refresh = max(1, updates // 100)
@@ -95,14 +95,14 @@ def toy(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
     test = drawn(images(data.test)[0][: run["rows"]], key=keys[1])
     updates, method = run["updates"], run["method"]
     rbm = ebm.RBM.init(784, run["hidden"], key=keys[2])
-    rbm = ebm.RBM(rbm.weights, ebm.base_rate(train), rbm.hidden_bias)
+    rbm = ebm.RBM(rbm.weights, ebm.estimate.base_rate(train), rbm.hidden_bias)
 
     @jax.jit
     def negative_log_probability(model: ebm.RBM, rows: jax.Array) -> jax.Array:
         log_z = ebm.Exact()(model).log_partition
         return -ebm.log_likelihood(model, rows, log_z).mean()
 
-    schedule = ebm.robbins_monro(0.01, hold=updates // 10, a=10, b=1000)
+    schedule = ebm.learners.robbins_monro(0.01, hold=updates // 10, a=10, b=1000)
     began = time.monotonic()
     fitted = ebm.fit(
         rbm,
@@ -132,7 +132,9 @@ def toy(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
         "test_log_probability": float(-negative_log_probability(fitted.last, test)),
         "curve": [round(float(x), 3) for x in curve],
         "accepted": [round(float(x), 4) for x in accepted],
-        "singular_values": [round(float(x), 3) for x in ebm.singular_values(fitted.last)[0]],
+        "singular_values": [
+            round(float(x), 3) for x in ebm.samplers.singular_values(fitted.last)[0]
+        ],
         "seconds": seconds,
     }
 
@@ -149,7 +151,7 @@ def semi_restricted(run: dict[str, Any], work: Path | None, deadline: Deadline) 
     if method not in ("sap", "trans-sap"):
         raise SystemExit(f"semi-restricted is trained by sap and trans-sap, not by {method}")
     model = ebm.SemiRestrictedBM.init(784, run["hidden"], 10, key=keys[1])
-    base = ebm.base_rate(drawn(grey, key=keys[2]))
+    base = ebm.estimate.base_rate(drawn(grey, key=keys[2]))
     model = model.with_unary((base, *model.unary()[1:]))
     # The paper's: 500 intervals every 1000 updates of the second half, of 200,000 Gibbs steps.
     intervals = max(1, updates // 400)
@@ -168,7 +170,7 @@ def semi_restricted(run: dict[str, Any], work: Path | None, deadline: Deadline) 
         return 100 * float((found != test_labels).mean())
 
     began = time.monotonic()
-    schedule = ebm.robbins_monro(0.05, hold=updates // 4, a=100, b=2000)
+    schedule = ebm.learners.robbins_monro(0.05, hold=updates // 4, a=100, b=2000)
     fitted = ebm.fit(
         model,
         learner,
@@ -194,8 +196,8 @@ def semi_restricted(run: dict[str, Any], work: Path | None, deadline: Deadline) 
         fitted.last, ebm.Gibbs(), CHAINS, key=keys[5], num_chains=CHAINS, burn_in=1000, start=start
     )
     ladder = ebm.TemperedTransitions(np.linspace(0.9, 1, intervals + 1))
-    moved, info = ebm.sample(
-        fitted.last, ladder, CHAINS, key=keys[6], num_chains=CHAINS, start=gibbs, with_info=True
+    moved, info = ebm.sample_with_info(
+        fitted.last, ladder, CHAINS, key=keys[6], num_chains=CHAINS, start=gibbs
     )
     pictures = [np.packbits(np.asarray(x.visible[:20]), axis=1) for x in (gibbs, moved)]
     accepted = np.asarray(fitted.history.epochs["accepted"])

@@ -107,7 +107,7 @@ def impute(name: str, share: float, seed: int) -> dict[str, Any]:
         p = filled.clip(clip, 1 - clip)[missing]
         return float(-np.where(x[missing] > 0.5, np.log(p), np.log1p(-p)).mean())
 
-    queries = ebm.RandomTargets(share)
+    queries = ebm.queries.RandomTargets(share)
     methods: dict[str, list[tuple[dict[str, Any], Any]]] = {
         "column mean": [({}, SimpleImputer(keep_empty_features=True))],
         "IterativeImputer": [({}, IterativeImputer(random_state=seed, keep_empty_features=True))],

@@ -13,47 +13,33 @@ from ._version import __version__ as __version__
 from .answers import Auto as Auto, joint_query as joint_query, query as query
 from .estimate import (
     ais as ais,
-    base_rate as base_rate,
     classify as classify,
     error_rate as error_rate,
     log_likelihood as log_likelihood,
     log_partition as log_partition,
-    mmd as mmd,
     pmp_bound as pmp_bound,
     predict as predict,
     pseudo_log_likelihood as pseudo_log_likelihood,
     query_entropy as query_entropy,
-    QueryEntropy as QueryEntropy,
     reverse_ais as reverse_ais,
     sampled_marginals as sampled_marginals,
 )
-from .factors import AbstractFactor as AbstractFactor, Dense as Dense, Tables as Tables
+from .factors import Dense as Dense, Tables as Tables
 from .inference import (
-    AbstractInference as AbstractInference,
-    AbstractQueries as AbstractQueries,
     Beliefs as Beliefs,
-    BlockTargets as BlockTargets,
     BP as BP,
     ConvergentBP as ConvergentBP,
     Exact as Exact,
-    FixedTargets as FixedTargets,
     ISusP as ISusP,
-    LeaveOneOut as LeaveOneOut,
     MeanField as MeanField,
-    MixedTargets as MixedTargets,
     MPLP as MPLP,
     NaiveMeanField as NaiveMeanField,
-    RandomTargets as RandomTargets,
-    Report as Report,
     SusP as SusP,
     TAP as TAP,
-    TargetCount as TargetCount,
     TRBP as TRBP,
 )
 from .learners import (
-    AbstractLearner as AbstractLearner,
     CD as CD,
-    hamming as hamming,
     LSSVM as LSSVM,
     MCMCMLE as MCMCMLE,
     MLE as MLE,
@@ -63,14 +49,10 @@ from .learners import (
     PMPLearner as PMPLearner,
     PseudoLikelihood as PseudoLikelihood,
     QueryTraining as QueryTraining,
-    robbins_monro as robbins_monro,
     SAP as SAP,
-    solve_moments as solve_moments,
     TransSAP as TransSAP,
 )
 from .models import (
-    AbstractModel as AbstractModel,
-    AbstractPlainModel as AbstractPlainModel,
     BoltzmannMachine as BoltzmannMachine,
     CRBM as CRBM,
     DBM as DBM,
@@ -84,12 +66,9 @@ from .models import (
     QueryModel as QueryModel,
     RBM as RBM,
     SemiRestrictedBM as SemiRestrictedBM,
-    Stack as Stack,
     TableModel as TableModel,
-    Units as Units,
 )
 from .samplers import (
-    AbstractSampler as AbstractSampler,
     adapt_ladder as adapt_ladder,
     adapt_trajectory as adapt_trajectory,
     autocorrelation_time as autocorrelation_time,
@@ -97,21 +76,43 @@ from .samplers import (
     equilibrium as equilibrium,
     Gibbs as Gibbs,
     GibbsWithGradients as GibbsWithGradients,
-    jumps as jumps,
     ParallelTempering as ParallelTempering,
     PAS as PAS,
     PMP as PMP,
     r_hat as r_hat,
     sample as sample,
-    singular_values as singular_values,
+    sample_with_info as sample_with_info,
     TemperedTransitions as TemperedTransitions,
     Trajectory as Trajectory,
     TrajectoryTempering as TrajectoryTempering,
 )
 from .units import (
-    AbstractUnits as AbstractUnits,
     Binary as Binary,
     Categorical as Categorical,
     Gaussian as Gaussian,
     Nonnegative as Nonnegative,
 )
+
+
+# Names that stood here before version 0.3, by the module that has them.
+_MOVED = {
+    "estimate": ("base_rate", "mmd", "QueryEntropy"),
+    "factors": ("AbstractFactor",),
+    "inference": ("AbstractInference", "Report"),
+    "learners": ("AbstractLearner", "hamming", "robbins_monro", "solve_moments"),
+    "models": ("AbstractModel", "AbstractPlainModel", "Stack", "Units"),
+    "queries": (
+        "AbstractQueries", "BlockTargets", "FixedTargets", "LeaveOneOut", "MixedTargets",
+        "RandomTargets", "TargetCount",
+    ),
+    "samplers": ("AbstractSampler", "jumps", "singular_values"),
+    "units": ("AbstractUnits",),
+}  # fmt: skip
+
+
+def __getattr__(name: str):
+    """Raises an error that says where a name has moved to."""
+    for module, names in _MOVED.items():
+        if name in names:
+            raise AttributeError(f"`ebmlearn.{name}` has moved: write `ebmlearn.{module}.{name}`.")
+    raise AttributeError(f"module 'ebmlearn' has no attribute {name!r}.")

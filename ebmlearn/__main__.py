@@ -20,7 +20,7 @@ EPOCHS = 60
 HIDDEN = 64
 BATCH = 50
 # Learner, hidden units, learning rate.
-LEARNERS: dict[str, tuple[ebm.AbstractLearner, int, float]] = {
+LEARNERS: dict[str, tuple[ebm.learners.AbstractLearner, int, float]] = {
     "logistic regression": (ebm.MLE(ebm.BP(iterations=1)), 0, 1e-2),
     "CD-10": (ebm.CD(10, start="random"), HIDDEN, 1e-2),
     "MLE-BP": (ebm.MLE(ebm.BP(iterations=10)), HIDDEN, 1e-2),

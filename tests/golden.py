@@ -3,9 +3,9 @@
 `python tests/golden.py --write` writes the values of all cases and the saved models anew, into the
 folder `golden_0_1`, and `--write CASE ...` those of some cases; `test_golden.py` compares with
 them. Written anew since, because the library draws other random numbers of the same distribution:
-samples of PMP on graphs, one logistic number a binary variable, and those of `SamplerBlock`. The names of cases and of their leaves
-belong to this file: where a class or an attribute of the library gets another name, the functions
-here change and the data stays.
+samples of PMP on graphs, one logistic number a binary variable, and those of `SamplerBlock`. The
+names of cases and of their leaves belong to this file: where a class or an attribute of the library
+gets another name, the functions here change and the data stays.
 
 A case is a function without arguments that gives a tree of dictionaries, modules and arrays.
 Numbers are compared to within `tol`, both absolute and relative; integers and booleans exactly.
@@ -348,8 +348,8 @@ for name, inference in {
     "bp_tol": ebm.BP(200, tol=1e-4, damping=0.2),
     "bp_unrolled": ebm.BP(5, unroll=True),
     "mean_field_tol": ebm.MeanField(200, damping=0.2, tol=1e-4),
-    "exact_max": ebm.Exact("max"),
-    "exact_mixed": ebm.Exact("mixed"),
+    "exact_max": ebm.Exact(product="max"),
+    "exact_mixed": ebm.Exact(product="mixed"),
 }.items():
     add(f"beliefs-rbm-{name}", beliefs, inference, rbm)
 add("beliefs-dbm-bp_mixed", beliefs, ebm.BP(5, product="mixed"), dbm)
@@ -456,7 +456,7 @@ def graph_energies() -> dict[str, Any]:
 
 
 def stack() -> dict[str, Any]:
-    up = ebm.Stack([gaussian(), ebm.RBM(*normal(13, (3, 2), 3, 2))])
+    up = ebm.models.Stack([gaussian(), ebm.RBM(*normal(13, (3, 2), 3, 2))])
     v = data("gaussian", gaussian(), 3)
     return {
         "activities": up.activities(v),
@@ -536,9 +536,9 @@ LEARNERS = {
     "mle_susp": (ebm.MLE(ebm.SusP()), "nnbm"),
     "mle_isusp": (ebm.MLE(ebm.ISusP()), "nnbm"),
     "mssvm_bp": (ebm.MSSVM(ebm.BP(5, product="mixed")), "rbm crbm"),
-    "mssvm_exact": (ebm.MSSVM(ebm.Exact("mixed")), "dbm crbm"),
+    "mssvm_exact": (ebm.MSSVM(ebm.Exact(product="mixed")), "dbm crbm"),
     "lssvm_bp": (ebm.LSSVM(ebm.BP(5, product="max")), "rbm boltzmann semi crbm"),
-    "lssvm_exact": (ebm.LSSVM(ebm.Exact("max")), "dbm crbm"),
+    "lssvm_exact": (ebm.LSSVM(ebm.Exact(product="max")), "dbm crbm"),
     "cd": (ebm.CD(2), "rbm dbm crbm gaussian"),
     "cd_random": (ebm.CD(1, start="random"), "crbm gaussian"),
     "perc_loss": (ebm.PercLoss(3), "rbm crbm"),
@@ -569,8 +569,8 @@ for name, learner in {
     add(f"gradient-graph-{name}", graph_gradient, learner)
 learner = ebm.MLE(ebm.BP(5))
 add("gradient-crbm-mle_bp-float32", gradient, "crbm", crbm, learner, tol=SINGLE, double=False)
-ASKED = ebm.QueryTraining(ebm.RandomTargets(0.5))
-PIXELS = ebm.QueryTraining(ebm.RandomTargets(0.5, groups=["pixels"]))
+ASKED = ebm.QueryTraining(ebm.queries.RandomTargets(0.5))
+PIXELS = ebm.QueryTraining(ebm.queries.RandomTargets(0.5, groups=["pixels"]))
 for kind in ("rbm", "dbm", "boltzmann", "gaussian", "grid"):
     ask = functools.partial(query_model, kind)
     add(f"gradient-{kind}-query_training", gradient, kind, ask, PIXELS if kind == "grid" else ASKED)
@@ -581,10 +581,10 @@ def moments(inference: Any) -> dict[str, Any]:
     spread = np.array([[0.35, -0.05, 0.06], [-0.05, 0.2, -0.02], [0.06, -0.02, 0.4]])
     products = jnp.asarray(spread + np.outer(mean, mean))
     given = Statistics(
-        ebm.Units(jnp.asarray(mean)), products, (jnp.diagonal(products),),
+        ebm.models.Units(jnp.asarray(mean)), products, (jnp.diagonal(products),),
         jnp.asarray(True), jnp.asarray(0), jnp.asarray(0.0),
     )  # fmt: skip
-    match = ebm.solve_moments(given, inference)
+    match = ebm.learners.solve_moments(given, inference)
     return {"model": parameters(match.model), "report": report(match)}
 
 
@@ -598,8 +598,8 @@ for name, inference in {"tap": ebm.TAP(), "susp": ebm.SusP(), "isusp": ebm.ISusP
 
 def samples(make: Callable, sampler: Any) -> dict[str, Any]:
     model = make()
-    found, info = ebm.sample(
-        model, sampler, 6, key=key(), num_chains=3, burn_in=1, thin=2, with_info=True
+    found, info = ebm.sample_with_info(
+        model, sampler, 6, key=key(), num_chains=3, burn_in=1, thin=2
     )
     return {"samples": units(found), "info": info}
 
@@ -625,7 +625,7 @@ def conditioned_rbm() -> Any:
 
 def graph_samples() -> dict[str, Any]:
     graph = Graph()
-    on_graph, info = ebm.sample(graph.model, ebm.PMP(5), 4, key=key(), with_info=True)
+    on_graph, info = ebm.sample_with_info(graph.model, ebm.PMP(5), 4, key=key())
     on_grid = ebm.sample(grid(), ebm.PMP(5), 4, key=key())
     return {
         "graph": graph.by_name(on_graph),
@@ -672,7 +672,7 @@ def adapted() -> dict[str, Any]:
     return {
         "betas": np.asarray(found.betas),
         "autocorrelation_time": ebm.autocorrelation_time(x),
-        "singular_values": ebm.singular_values(semi()),
+        "singular_values": ebm.samplers.singular_values(semi()),
     }
 
 
@@ -715,12 +715,12 @@ def graph_answers() -> dict[str, Any]:
 def drawn_queries() -> dict[str, Any]:
     mask = np.array([True, True, False, False, False])
     kinds = {
-        "random": ebm.RandomTargets(0.4),
-        "count": ebm.TargetCount(2),
-        "one": ebm.LeaveOneOut(),
-        "block": ebm.BlockTargets((1, 5), (1, 2)),
-        "fixed": ebm.FixedTargets(mask, ~mask),
-        "mixed": ebm.MixedTargets([ebm.TargetCount(1), ebm.TargetCount(3)]),
+        "random": ebm.queries.RandomTargets(0.4),
+        "count": ebm.queries.TargetCount(2),
+        "one": ebm.queries.LeaveOneOut(),
+        "block": ebm.queries.BlockTargets((1, 5), (1, 2)),
+        "fixed": ebm.queries.FixedTargets(mask, ~mask),
+        "mixed": ebm.queries.MixedTargets([ebm.queries.TargetCount(1), ebm.queries.TargetCount(3)]),
     }
     return {name: kind(rbm(), 4, key=key()) for name, kind in kinds.items()}
 
@@ -756,8 +756,8 @@ def likelihoods() -> dict[str, Any]:
         "pseudo_rbm": ebm.pseudo_log_likelihood(rbm(), bits(3, 5)),
         "pseudo_boltzmann": ebm.pseudo_log_likelihood(boltzmann(), bits(3, 5)),
         "pseudo_semi": ebm.pseudo_log_likelihood(semi(), v),
-        "base_rate": ebm.base_rate(v),
-        "mmd": ebm.mmd(bits(5, 4), bits(7, 4, 1)),
+        "base_rate": ebm.estimate.base_rate(v),
+        "mmd": ebm.estimate.mmd(bits(5, 4), bits(7, 4, 1)),
     }
 
 
@@ -774,7 +774,7 @@ def predictions() -> dict[str, Any]:
 
 
 def entropies() -> dict[str, Any]:
-    asked, v = ebm.RandomTargets(0.5), bits(4, 5)
+    asked, v = ebm.queries.RandomTargets(0.5), bits(4, 5)
     out = {
         "bp": ebm.query_entropy(rbm(), v, asked, ebm.BP(5), key=key()),
         "own": ebm.query_entropy(query_model("rbm"), v, asked, key=key()),
@@ -789,7 +789,9 @@ def sampled() -> dict[str, Any]:
     return {
         "marginals": ebm.sampled_marginals(rbm(), x, observed, key=key(), steps=5, burn_in=2),
         "bound": ebm.pmp_bound(rbm(), key=key(), num_samples=4, solver=ebm.PMP(5)),
-        "exact_bound": ebm.pmp_bound(rbm(), key=key(), num_samples=4, solver=ebm.Exact("max")),
+        "exact_bound": ebm.pmp_bound(
+            rbm(), key=key(), num_samples=4, solver=ebm.Exact(product="max")
+        ),
     }
 
 

@@ -82,7 +82,7 @@ def _impossible(s: Structure, name: str) -> None:
     inferences: dict[str, Any] = {
         "exact_sum": ebm.Exact(),
         "exact_elimination": ebm.Exact(method="elimination"),
-        "exact_max": ebm.Exact("max"),
+        "exact_max": ebm.Exact(product="max"),
         "auto": ebm.Auto(5),
         "auto_max": ebm.Auto(5, product="max"),
     }
@@ -489,7 +489,7 @@ def exact_elimination(s: Structure, rng: Any) -> None:
 @operation
 def exact_max(s: Structure, rng: Any) -> None:
     need(s.truth.means is None)
-    _decoded(s, ebm.Exact("max")(s.model), exact=True)
+    _decoded(s, ebm.Exact(product="max")(s.model), exact=True)
 
 
 def _decoded(s: Structure, beliefs: Any, exact: bool) -> None:
@@ -504,7 +504,7 @@ def _decoded(s: Structure, beliefs: Any, exact: bool) -> None:
 @operation
 def exact_mixed(s: Structure, rng: Any) -> None:
     need(s.truth.means is None and not s.is_graph)
-    beliefs = ebm.Exact("mixed")(s.model)
+    beliefs = ebm.Exact(product="mixed")(s.model)
     _mixed(s, beliefs)
 
 
@@ -980,7 +980,7 @@ def _wrong_units(truth: Truth, row: np.ndarray) -> np.ndarray:
 def lssvm(s: Structure, rng: Any) -> None:
     need(s.truth.means is None and s.truth.features)
     data = data_of(s, rng, 2)
-    gradient, info = _step(s, ebm.LSSVM(ebm.Exact("max")), data.batch, rng)
+    gradient, info = _step(s, ebm.LSSVM(ebm.Exact(product="max")), data.batch, rng)
     gradients, losses = [], []
     for row in data.rows:
         right = s.truth.scores + s.truth.held(row)
@@ -997,7 +997,7 @@ def lssvm(s: Structure, rng: Any) -> None:
 def mssvm(s: Structure, rng: Any) -> None:
     need(s.truth.means is None and s.truth.features)
     data = data_of(s, rng, 2)
-    gradient, info = _step(s, ebm.MSSVM(ebm.Exact("mixed")), data.batch, rng)
+    gradient, info = _step(s, ebm.MSSVM(ebm.Exact(product="mixed")), data.batch, rng)
     gradients, losses = [], []
     for row in data.rows:
         visible = row >= 0

@@ -166,7 +166,7 @@ def test_likely_states_of_models(rbm, batch):
     v[1, 0], observed[:, 0] = 1, True
     evidence = (v, observed) if batch else (None, None)
     found = ebm.Auto(1, product="max", exact=False)(rbm, *evidence)
-    exact = ebm.Exact("max")(rbm, *evidence)
+    exact = ebm.Exact(product="max")(rbm, *evidence)
     # Terms as large as 90 cancel.
     np.testing.assert_allclose(found.log_partition, exact.log_partition, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(found.decode().visible, exact.decode().visible)

@@ -162,7 +162,7 @@ def test_numbers_of_learners_compile_nothing(name):
 
 @pytest.mark.slow
 def test_query_training_compiles_once():
-    learner = ebm.QueryTraining(ebm.RandomTargets(0.5), iterations=4)
+    learner = ebm.QueryTraining(ebm.queries.RandomTargets(0.5), iterations=4)
     model = ebm.QueryModel(ebm.RBM.init(4, 3, key=0), iterations=4)
 
     def run(rate):

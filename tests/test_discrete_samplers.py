@@ -226,7 +226,10 @@ def test_samples_of_any_energy(sampler):
 def test_clamped_units_of_any_energy_stay(sampler):
     number = 20_000
     options = {"key": KEY, "num_chains": number, "burn_in": 30}
-    start, mask = ebm.Units(jnp.asarray([1, 0, 1])), ebm.Units(jnp.asarray([True, False, True]))
+    start, mask = (
+        ebm.models.Units(jnp.asarray([1, 0, 1])),
+        ebm.models.Units(jnp.asarray([True, False, True])),
+    )
     options |= {"start": start, "clamped": mask}
     x = np.asarray(ebm.sample(cubic("float32"), sampler, number, **options).x)
     assert (x[:, [0, 2]] == 1).all()

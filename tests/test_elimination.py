@@ -191,7 +191,7 @@ def test_exact_is_the_same_by_both_methods(product):
     held = {"x": jnp.asarray([[-1, -1, 0, -1, -1, -1], [-1, 1, -1, -1, -1, 1]])}
     for evidence in (None, held):
         one, two = (
-            ebm.Exact(product, method=method)(model, evidence)
+            ebm.Exact(product=product, method=method)(model, evidence)
             for method in ("enumeration", "elimination")
         )
         np.testing.assert_allclose(one.log_partition, two.log_partition, atol=1e-5)
@@ -199,7 +199,7 @@ def test_exact_is_the_same_by_both_methods(product):
         for k in range(9):
             np.testing.assert_allclose(one.pairwise[k], two.pairwise[k], atol=1e-6)
         one, two = (
-            ebm.Exact(product, method=method).statistics(model, evidence).pairwise.values
+            ebm.Exact(product=product, method=method).statistics(model, evidence).pairwise.values
             for method in ("enumeration", "elimination")
         )
         for x, y in zip(one, two, strict=True):
@@ -278,7 +278,7 @@ def test_layers_are_the_same_by_both_methods(product):
     model = ebm.DBM.init(4, [2, 3], key=1, scale=1.0)
     known = jnp.asarray([0.0, 1.0, 0.3, 0.0]), jnp.asarray([True, False, True, False])
     one, two = (
-        ebm.Exact(product, method=method)(model, *known)
+        ebm.Exact(product=product, method=method)(model, *known)
         for method in ("enumeration", "elimination")
     )
     np.testing.assert_allclose(one.log_partition, two.log_partition, atol=1e-5)
@@ -315,7 +315,7 @@ def test_mixed_product_by_both_methods():
     outputs = jnp.asarray([[True, False, True, False, False, True], [False] * 5 + [True]])
     problem = model.problem(None, None).with_outputs(outputs)
     one, two = (
-        ebm.Exact("mixed", method=method).beliefs_of(problem)
+        ebm.Exact(product="mixed", method=method).beliefs_of(problem)
         for method in ("enumeration", "elimination")
     )
     np.testing.assert_allclose(one.log_partition, two.log_partition, atol=1e-5)
@@ -357,7 +357,7 @@ def test_contradictions_are_reported():
     model = ebm.TableModel(*CONTRADICTION)
     for inference in (
         ebm.Exact(method="elimination"),
-        ebm.Exact("max", method="elimination"),
+        ebm.Exact(product="max", method="elimination"),
         ebm.Auto(1, exact=False),
         ebm.Auto(1, product="max", exact=False),
     ):
@@ -422,7 +422,9 @@ def test_the_width_of_marginal_maxima_is_checked_before():
     model = ebm.TableModel([2] * 2 * n, scopes, [np.zeros((2, 2), np.float32)] * len(scopes))
     outputs = jnp.arange(2 * n) >= n
     with pytest.raises(ValueError, match="narrow enough"):
-        ebm.Exact("mixed", max_units=10).beliefs_of(model.problem(None, None).with_outputs(outputs))
+        ebm.Exact(product="mixed", max_units=10).beliefs_of(
+            model.problem(None, None).with_outputs(outputs)
+        )
 
 
 @pytest.mark.parametrize("method", ["enumeration", "elimination"])
@@ -430,8 +432,8 @@ def test_mixed_product_of_variables_that_are_not_joined(method):
     """All are maximised over, though they are independent of each other."""
     table = np.array([-0.33, -1.74, 0.33], np.float32)
     model = ebm.TableModel([2, 3], [(1,)], [table])
-    problem = with_cost(Told.by(model, {"x": jnp.array([[1, 1], [0, 2]])}), ebm.hamming)
-    found = ebm.Exact("mixed", method=method).beliefs_of(problem)
+    problem = with_cost(Told.by(model, {"x": jnp.array([[1, 1], [0, 2]])}), ebm.learners.hamming)
+    found = ebm.Exact(product="mixed", method=method).beliefs_of(problem)
     # Another state of the first costs 1, and so does state 2 of the second where 1 is true.
     np.testing.assert_allclose(
         found.log_partition, [1 + 1 + 0.33, 1 + max(-0.33 + 1, 0.33)], rtol=1e-6

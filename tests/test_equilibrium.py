@@ -53,11 +53,14 @@ def test_jumps_are_those_of_a_chain_that_is_followed_one_by_one():
     clusters = np.cumsum(moves * rng.integers(1, 3, moves.shape), axis=0) % 3
     states = centres[clusters] + 0.3 * rng.normal(size=(600, 8, 2))
     for stay in (1, 3, 10):
-        found = ebm.jumps(states, centres, stay)
+        found = ebm.samplers.jumps(states, centres, stay)
         assert found.tolist() == [jumps_one_by_one(clusters[:, c], stay) for c in range(8)]
-    assert ebm.jumps(states, centres).tolist() == ebm.jumps(states, centres, 10).tolist()
+    assert (
+        ebm.samplers.jumps(states, centres).tolist()
+        == ebm.samplers.jumps(states, centres, 10).tolist()
+    )
     changes = (np.diff(clusters, axis=0) != 0).sum(0)
-    assert ebm.jumps(states, centres, 1).tolist() == changes.tolist()
+    assert ebm.samplers.jumps(states, centres, 1).tolist() == changes.tolist()
 
 
 @pytest.mark.slow
@@ -149,9 +152,13 @@ RBM = ebm.RBM.init(visible=2, hidden=2, key=0)
     "case",
     [
         (lambda: ebm.r_hat(np.zeros((3, 2))), ValueError, "`x`", "four steps"),
-        (lambda: ebm.jumps(np.zeros((3, 2)), np.zeros((2, 2))), (ValueError, TypeError), "states"),
         (
-            lambda: ebm.jumps(np.zeros((3, 2, 4)), np.zeros((2, 3))),
+            lambda: ebm.samplers.jumps(np.zeros((3, 2)), np.zeros((2, 2))),
+            (ValueError, TypeError),
+            "states",
+        ),
+        (
+            lambda: ebm.samplers.jumps(np.zeros((3, 2, 4)), np.zeros((2, 3))),
             (ValueError, TypeError),
             "centres",
         ),

@@ -168,7 +168,7 @@ CASES = {
     ),
     "iterations": (lambda: ebm.MeanField(2.5), TypeError, "`iterations`", "integer", "2.5"),
     "product": (lambda: ebm.BP(1, product="min"), ValueError, "`product`", "'sum', 'max', 'mixed'", "'min'"),
-    "exact product": (lambda: ebm.Exact("sup"), ValueError, "`product`", "'sum'", "'sup'"),
+    "exact product": (lambda: ebm.Exact(product="sup"), ValueError, "`product`", "'sum'", "'sup'"),
     "start": (lambda: ebm.BP(1, start="zero"), ValueError, "`start`", "'centred'", "'zero'"),
     "schedule": (lambda: ebm.BP(1, schedule="random"), ValueError, "`schedule`", "'layers'", "'random'"),
     "temperature": (
@@ -190,11 +190,11 @@ CASES = {
         ValueError, "`maximised` needs", "product=", "BP",
     ),
     "maximised states": (
-        lambda: ebm.Exact("mixed")(ebm.TableModel([2, 2], [(0, 1)], [jnp.eye(2)]), maximised={"x": jnp.ones(2)}),
+        lambda: ebm.Exact(product="mixed")(ebm.TableModel([2, 2], [(0, 1)], [jnp.eye(2)]), maximised={"x": jnp.ones(2)}),
         TypeError, "`maximised`", "booleans", "float32",
     ),
     "maximised layers": (
-        lambda: ebm.Exact("mixed")(RBM, maximised=ebm.Layers(jnp.ones(9, bool), None)),
+        lambda: ebm.Exact(product="mixed")(RBM, maximised=ebm.Layers(jnp.ones(9, bool), None)),
         ValueError, "`maximised`", "one value a unit", "9",
     ),
     "layers of a dense model": (
@@ -206,7 +206,7 @@ CASES = {
         ValueError, "`model`", "at most `max_units` = 24", "30 units",
     ),
     "too many visible units for marginal MAP": (
-        lambda: ebm.Exact("mixed")(ebm.RBM.init(40, 3, key=KEY)),
+        lambda: ebm.Exact(product="mixed")(ebm.RBM.init(40, 3, key=KEY)),
         ValueError, "`model`", "elimination needs", "at most",
     ),
     "an unconditioned CRBM": (

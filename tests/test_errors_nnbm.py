@@ -54,20 +54,20 @@ CASES = {
     "negative data": (lambda: learn(MODEL, with_value(ROWS, -1)), ValueError, "`batch`", "not be negative", "-1.0 in row 1"),
     "data with NaN": (lambda: learn(MODEL, with_value(ROWS, np.nan)), ValueError, "`batch`", "finite", "nan in row 1"),
     "negative statistics": (
-        lambda: ebm.solve_moments(with_value(ROWS, -1), ebm.ISusP()), ValueError, "`statistics`", "not be negative", "-1.0",
+        lambda: ebm.learners.solve_moments(with_value(ROWS, -1), ebm.ISusP()), ValueError, "`statistics`", "not be negative", "-1.0",
     ),
     "NaN statistics": (
-        lambda: ebm.solve_moments(with_value(ROWS, np.nan), ebm.ISusP()), ValueError, "`statistics`", "finite", "nan",
+        lambda: ebm.learners.solve_moments(with_value(ROWS, np.nan), ebm.ISusP()), ValueError, "`statistics`", "finite", "nan",
     ),
     "a unit that is always the same": (
-        lambda: ebm.solve_moments(np.ones((9, 3), np.float32), ebm.ISusP()), ValueError, "`statistics`", "positive variance", "0 for unit 0",
+        lambda: ebm.learners.solve_moments(np.ones((9, 3), np.float32), ebm.ISusP()), ValueError, "`statistics`", "positive variance", "0 for unit 0",
     ),
-    "booleans": (lambda: ebm.solve_moments(np.ones((9, 3), bool), ebm.ISusP()), TypeError, "`statistics`", "real numbers", "bool"),
+    "booleans": (lambda: ebm.learners.solve_moments(np.ones((9, 3), bool), ebm.ISusP()), TypeError, "`statistics`", "real numbers", "bool"),
     "no covariances": (
-        lambda: ebm.solve_moments(ROWS, ebm.NaiveMeanField()), ValueError, "`inference`", "covariances", "NaiveMeanField",
+        lambda: ebm.learners.solve_moments(ROWS, ebm.NaiveMeanField()), ValueError, "`inference`", "covariances", "NaiveMeanField",
     ),
     "inference of binary units": (
-        lambda: ebm.solve_moments(ROWS, ebm.BP(1)), TypeError, "`inference`", "ISusP", "BP",
+        lambda: ebm.learners.solve_moments(ROWS, ebm.BP(1)), TypeError, "`inference`", "ISusP", "BP",
     ),
     "BP": (lambda: ebm.BP(1)(MODEL), TypeError, "`model`", "that BP takes, binary", "NNBM of nonnegative units"),
     "TAP of an RBM": (lambda: ebm.TAP()(ebm.RBM.init(2, 2, key=KEY)), TypeError, "`model`", "that TAP takes, nonnegative", "RBM"),
@@ -76,13 +76,13 @@ CASES = {
         lambda: ebm.Exact()(ebm.NNBM(np.eye(5, dtype=np.float32) + np.float32(0.1), np.zeros(5, np.float32))),
         ValueError, "`model`", "at most 4", "5",
     ),
-    "maximum": (lambda: ebm.Exact("max")(MODEL), ValueError, "`product`", '"sum"', "'max'"),
+    "maximum": (lambda: ebm.Exact(product="max")(MODEL), ValueError, "`product`", '"sum"', "'max'"),
     "damping": (lambda: ebm.TAP(damping=1.0), ValueError, "`damping`", r"\[0, 1\)", "1.0"),
     "iterations": (lambda: ebm.ISusP(iterations=-1), ValueError, "`iterations`", "negative", "-1"),
     "tol": (lambda: ebm.SusP(tol="x"), TypeError, "`tol`", r"\[0, inf\)", "'x'"),
     "method": (lambda: ebm.SusP(method="guess"), ValueError, "`method`", "'propagation'", "'guess'"),
     "start": (
-        lambda: ebm.Gibbs().init(MODEL, 2, key=KEY, start=ebm.Units(-np.ones(3, np.float32))),
+        lambda: ebm.Gibbs().init(MODEL, 2, key=KEY, start=ebm.models.Units(-np.ones(3, np.float32))),
         ValueError, "start", "not be negative", "-1",
     ),
     "hot end": (

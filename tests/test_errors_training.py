@@ -140,9 +140,9 @@ CASES = {
     "labels": (lambda: ebm.error_rate(V, 4 * V), ValueError, "`truth`", "0 and 1", "got 4 in row 0"),
     "where": (lambda: ebm.error_rate(V, V, where=X > 0), ValueError, "`where`", r"\(6, 3\)", r"\(6, 4\)"),
     # estimates
-    "mmd": (lambda: ebm.mmd(V, V + 1), ValueError, "`y`", "0 and 1", "got 2"),
-    "units": (lambda: ebm.mmd(V, X), ValueError, "`x` and `y`", "the same number of units", "3 and 4"),
-    "no rows of mmd": (lambda: ebm.mmd(V[:0], V), ValueError, "`x`", "one row and one unit", r"\(0, 3\)"),
+    "mmd": (lambda: ebm.estimate.mmd(V, V + 1), ValueError, "`y`", "0 and 1", "got 2"),
+    "units": (lambda: ebm.estimate.mmd(V, X), ValueError, "`x` and `y`", "the same number of units", "3 and 4"),
+    "no rows of mmd": (lambda: ebm.estimate.mmd(V[:0], V), ValueError, "`x`", "one row and one unit", r"\(0, 3\)"),
     "likelihood of a batch": (
         lambda: ebm.log_likelihood(CRBM.condition(X[:4]), V, 0.0), ValueError, "`model`", "6 rows", r"\(4,\)",
     ),
@@ -191,7 +191,7 @@ CASES = {
         lambda: ebm.Gibbs().init(RBM, 6, key=KEY, start=ebm.Layers(V * 2, None)), ValueError, "`start", "0 and 1", "2",
     ),
     "states by another name": (
-        lambda: ebm.Gibbs().init(RBM, 6, key=KEY, start=ebm.Units(V)), TypeError, "`start`", r"Layers\(visible, hidden\)", "Units",
+        lambda: ebm.Gibbs().init(RBM, 6, key=KEY, start=ebm.models.Units(V)), TypeError, "`start`", r"Layers\(visible, hidden\)", "Units",
     ),
     "chains of a CRBM": (lambda: ebm.Gibbs().init(CRBM, 6, key=KEY), TypeError, "`model`", "condition", "CRBM"),
     "chains of nothing": (lambda: ebm.Gibbs().init(X, 6, key=KEY), TypeError, "`model`", "RBM", r"\(6, 4\)"),

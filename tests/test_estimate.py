@@ -64,7 +64,7 @@ def test_ais_of_a_trained_rbm():
     )
     model = fitted.model
     exact = float(ebm.Exact()(model).log_partition)
-    base = ebm.base_rate(data)
+    base = ebm.estimate.base_rate(data)
     forward = ebm.ais(model, key=KEY, betas=500, num_chains=150, base=base)
     assert abs(float(forward.log_partition) - exact) < 0.05
     start = ebm.sample(
@@ -87,7 +87,9 @@ def test_ais_of_a_trained_rbm():
 
 def test_base_rate():
     data = np.array([[0, 1], [0, 1], [1, 1]])
-    np.testing.assert_allclose(ebm.base_rate(data), [np.log(2 / 3), np.log(4 / 1)], rtol=1e-5)
+    np.testing.assert_allclose(
+        ebm.estimate.base_rate(data), [np.log(2 / 3), np.log(4 / 1)], rtol=1e-5
+    )
 
 
 @pytest.mark.slow
@@ -119,8 +121,8 @@ def test_mmd():
         return np.mean([[np.exp(-np.mean(p != q)) for q in b] for p in a])
 
     want = kernel(x, x) + kernel(y, y) - 2 * kernel(x, y)
-    np.testing.assert_allclose(ebm.mmd(x, y), want, atol=1e-6)
-    np.testing.assert_allclose(ebm.mmd(x, x), 0, atol=1e-6)
+    np.testing.assert_allclose(ebm.estimate.mmd(x, y), want, atol=1e-6)
+    np.testing.assert_allclose(ebm.estimate.mmd(x, x), 0, atol=1e-6)
 
 
 @pytest.mark.slow

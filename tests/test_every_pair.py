@@ -137,7 +137,7 @@ INFERENCES = {
     "bp_max": (ebm.BP(30, product="max"), (*BINARY, *LABELS, *GRAPHS)),
     "mean_field": (ebm.MeanField(30), (*BINARY, *LABELS, *OPEN)),
     "exact": (ebm.Exact(), (*BINARY, *OTHER, "gaussian", "nnbm", *GRAPHS)),
-    "exact_max": (ebm.Exact("max"), (*BINARY, *OTHER, *GRAPHS)),
+    "exact_max": (ebm.Exact(product="max"), (*BINARY, *OTHER, *GRAPHS)),
     "mplp": (ebm.MPLP(), (*BINARY, *LABELS, *GRAPHS)),
     "trbp": (ebm.TRBP(), (*BINARY, *LABELS, *GRAPHS)),
     "convergent_bp": (ebm.ConvergentBP(), (*BINARY, *LABELS, *GRAPHS)),

@@ -191,12 +191,15 @@ def test_large_biases_swallow_nothing(product):
     for field in (lambda m: m.visible_bias, lambda m: m.hidden_bias):
         decided = eqx.tree_at(field, model, replace_fn=lambda b: b.at[0].set(200.0))
         far = eqx.tree_at(field, model, replace_fn=lambda b: b.at[0].set(1e30))
-        want, got = ebm.Exact(product)(decided), ebm.Exact(product)(far)
+        want, got = ebm.Exact(product=product)(decided), ebm.Exact(product=product)(far)
         np.testing.assert_allclose(got.visible, want.visible, atol=1e-6)
         np.testing.assert_allclose(got.hidden, want.hidden, atol=1e-6)
         # Nor where such a unit is observed.
         given = jnp.ones(5, jnp.int32), jnp.arange(5) == 0
-        want, got = ebm.Exact(product)(decided, *given), ebm.Exact(product)(far, *given)
+        want, got = (
+            ebm.Exact(product=product)(decided, *given),
+            ebm.Exact(product=product)(far, *given),
+        )
         np.testing.assert_allclose(got.visible, want.visible, atol=1e-6)
         np.testing.assert_allclose(got.hidden, want.hidden, atol=1e-6)
 
@@ -235,7 +238,7 @@ def test_nothing_to_enumerate():
 def test_no_hidden_units():
     rbm = ebm.RBM(jnp.zeros((3, 0)), jnp.array([1.0, -2.0, 0.5]), jnp.zeros(0))
     for product in ("sum", "max", "mixed"):
-        beliefs = ebm.Exact(product)(rbm)
+        beliefs = ebm.Exact(product=product)(rbm)
         np.testing.assert_allclose(beliefs.log_odds.visible, rbm.visible_bias, rtol=1e-5)
         assert beliefs.pairwise.shape == (3, 0)
 
@@ -336,10 +339,10 @@ def test_any_structure(name, product, in_float64):
     weights = np.array(
         [np.exp(s - totals[best]) if k == best else 0 for s, k in zip(scores, keys, strict=True)]
     )
-    beliefs = ebm.Exact(product)(model)
+    beliefs = ebm.Exact(product=product)(model)
     np.testing.assert_allclose(beliefs.log_partition, totals[best], rtol=1e-12)
     assert beliefs.converged
-    statistics = ebm.Exact(product).statistics(model)
+    statistics = ebm.Exact(product=product).statistics(model)
     means = jax.tree.leaves(statistics.units)
     for got, x in zip(means, states.values(), strict=True):
         np.testing.assert_allclose(got, weights @ x, atol=1e-12)
@@ -352,6 +355,6 @@ def test_any_structure(name, product, in_float64):
     if product == "sum":
         for got, want in zip(jax.tree.leaves(beliefs.means), means, strict=True):
             np.testing.assert_allclose(np.ravel(got), want, atol=1e-12)
-    gradient = jax.grad(lambda m: ebm.Exact(product)(m).log_partition)(model)
+    gradient = jax.grad(lambda m: ebm.Exact(product=product)(m).log_partition)(model)
     for got, want in zip(gradient.biases, means, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-12)

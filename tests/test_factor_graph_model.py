@@ -199,7 +199,7 @@ def test_exact_is_enumeration(product):
     mixed = Mixed()
     model = mixed.model()
     rows, p, log_z, energy = enumerated(model)
-    beliefs = ebm.Exact(product)(model)
+    beliefs = ebm.Exact(product=product)(model)
     if product == "max":
         best = rows[energy.argmin()]
         np.testing.assert_allclose(beliefs.log_partition, -energy.min(), atol=1e-5)
@@ -235,7 +235,7 @@ def test_trees_are_exact(product):
             (pool, pools, {pools[0]: np.array([0, 0, -1, -1]), pools[1]: np.array([1, 0, 1, -1])}),
         ]
         for model, variables, evidence in cases:
-            exact = ebm.Exact(product)(model, evidence)
+            exact = ebm.Exact(product=product)(model, evidence)
             beliefs = ebm.BP(30, product=product)(model, evidence)
             assert beliefs.converged
             np.testing.assert_allclose(beliefs.log_partition, exact.log_partition, atol=1e-6)

@@ -98,7 +98,7 @@ def test_exact(method, in_float64):
         got = np.asarray(beliefs.pairwise[k]).reshape(both.shape)
         off = np.ones(both.shape, bool) if a != b else ~np.eye(len(both), dtype=bool)
         np.testing.assert_allclose(got[off], both[off], atol=1e-12)
-    best = ebm.Exact("max", method=method)(model)
+    best = ebm.Exact(product="max", method=method)(model)
     np.testing.assert_allclose(best.log_partition, truth.scores.max(), rtol=1e-12)
     found = np.concatenate([np.ravel(best.decode()[name]) for name in model.names])
     np.testing.assert_array_equal(found, truth.rows[truth.scores.argmax()])
@@ -362,7 +362,9 @@ def test_tables_of_any_groups_are_enumerated(seed):
     np.testing.assert_allclose(
         ebm.Exact()(model).log_partition, np.logaddexp.reduce(scores), rtol=1e-5, atol=1e-5
     )
-    np.testing.assert_allclose(ebm.Exact("max")(model).log_partition, scores.max(), rtol=1e-5)
+    np.testing.assert_allclose(
+        ebm.Exact(product="max")(model).log_partition, scores.max(), rtol=1e-5
+    )
     p = np.exp(scores - np.logaddexp.reduce(scores))
     beliefs = ebm.Exact()(model)
     for name in units:
@@ -388,7 +390,9 @@ def test_likelihoods_of_binary_groups_count_in_log_z(rare):
         found = inference(model, given).log_partition
         np.testing.assert_allclose(found, np.log(np.sum(scores)), atol=atol)
     best = np.log(np.max(scores))
-    np.testing.assert_allclose(ebm.Exact("max")(model, given).log_partition, best, atol=1e-5)
+    np.testing.assert_allclose(
+        ebm.Exact(product="max")(model, given).log_partition, best, atol=1e-5
+    )
     np.testing.assert_allclose(ebm.MPLP()(model, given).log_partition, best, atol=1e-4)
     assert ebm.TRBP()(model, given).log_partition > np.log(np.sum(scores)) - 1e-4
 

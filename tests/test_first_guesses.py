@@ -41,13 +41,29 @@ GUESSES = {
         lambda: ebm.sample(RBM, 10, 20, key=0),
         "`sampler` must be a sampler such as `Gibbs()`, got 10 of type int: write `sample(",
     ),
-    "sample(rbm, Gibbs(), 10)": (
-        lambda: ebm.sample(RBM, ebm.Gibbs(), 10),
-        "`sample` is missing the argument `key`: write `sample(",
+    "sample(rbm, Gibbs())": (
+        lambda: ebm.sample(RBM, ebm.Gibbs()),
+        "`sample` is missing the argument `num_samples`: write `sample(",
     ),
     "sample(rbm, Gibbs(), 10, seed=0)": (
         lambda: ebm.sample(RBM, ebm.Gibbs(), 10, seed=0),
-        "`key`: write `sample(",
+        "`sample` has no argument `seed`: write `sample(model, Gibbs(), 1000, key=0)`.",
+    ),
+    "sample(..., with_info=True)": (
+        lambda: ebm.sample(RBM, ebm.Gibbs(), 10, with_info=True),
+        "`sample` has no argument `with_info`: write `samples, info = sample_with_info(",
+    ),
+    "query(..., with_info=True)": (
+        lambda: ebm.query(RBM, None, with_info=True),
+        "`query` has no argument `with_info`: write `inference(model, evidence, observed)",
+    ),
+    "hamming": (
+        lambda: ebm.hamming,
+        "`ebmlearn.hamming` has moved: write `ebmlearn.learners.hamming`.",
+    ),
+    "RandomTargets": (
+        lambda: ebm.RandomTargets(0.5),
+        "`ebmlearn.RandomTargets` has moved: write `ebmlearn.queries.RandomTargets`.",
     ),
     "predict(rbm, X)": (
         lambda: ebm.predict(RBM, X),

@@ -90,7 +90,7 @@ def test_arrays_are_shuffled_batches():
     """In each epoch every row is seen once, but for those that fill no batch."""
     seen = []
 
-    class Spy(ebm.AbstractLearner):
+    class Spy(ebm.learners.AbstractLearner):
         def init(self, model, *, key):
             return jnp.zeros((8, 5), jnp.int32), jnp.zeros((), jnp.int32)
 
@@ -525,7 +525,7 @@ def test_settings_of_modules_are_those_of_the_file(tmp_path):
 def test_arrays_of_a_learner_are_those_of_the_checkpoint(tmp_path):
     def ask(unit, **options):
         one = np.arange(3) == unit
-        learner = ebm.QueryTraining(ebm.FixedTargets(~one, one))
+        learner = ebm.QueryTraining(ebm.queries.FixedTargets(~one, one))
         model = ebm.QueryModel(ebm.RBM.init(3, 2, key=KEY), iterations=2)
         return fit(model, learner, data()[1], checkpoint=tmp_path, epochs=1, **options)
 

@@ -197,7 +197,7 @@ def test_a_stack_on_grey_digits():
     )  # fmt: skip
     assert log_probability(fitted) > max(log_probability(lower), independent) + 1
     upper = ebm.RBM.init(10, 6, key=KEY)
-    bits = ebm.Stack([fitted, upper]).activities(x, key=KEY)
+    bits = ebm.models.Stack([fitted, upper]).activities(x, key=KEY)
     assert bits.dtype == jnp.int32
     assert bits.shape == (1197, 10)
     top = ebm.fit(upper, ebm.SAP(num_chains=63), bits, epochs=15, **options).model
@@ -206,7 +206,7 @@ def test_a_stack_on_grey_digits():
         for m in (upper, top)
     ]
     assert exact[1] > exact[0] + 0.5
-    stack = ebm.Stack([fitted, top])
+    stack = ebm.models.Stack([fitted, top])
     means = stack.activities(test)
     np.testing.assert_allclose(means, fitted.hidden_given(test))
     back = np.asarray(stack.down(means))
@@ -247,6 +247,6 @@ def test_bad_input():
     with pytest.raises(TypeError, match="finitely many states"):
         ebm.MCMCMLE().init(model, key=KEY)
     with pytest.raises(TypeError, match=r"models\[1\]"):
-        ebm.Stack([model, model])
+        ebm.models.Stack([model, model])
     with pytest.raises(ValueError, match="as the model below has hidden units"):
-        ebm.Stack([model, ebm.RBM.init(4, 2, key=KEY)])
+        ebm.models.Stack([model, ebm.RBM.init(4, 2, key=KEY)])

@@ -417,7 +417,13 @@ BAD = {
     "max": (lambda: ebm.BP(3, product="max")(MODEL), ValueError, "`product`", "GaussianRBM", "max"),
     "mixed": (lambda: ebm.BP(3, product="mixed")(MODEL), ValueError, "`product`", "mixed"),
     "hot": (lambda: ebm.BP(3, temperature=2.0)(MODEL), ValueError, "`temperature`", "1", "2.0"),
-    "exact max": (lambda: ebm.Exact("max")(MODEL), ValueError, "`product`", "GaussianRBM", "max"),
+    "exact max": (
+        lambda: ebm.Exact(product="max")(MODEL),
+        ValueError,
+        "`product`",
+        "GaussianRBM",
+        "max",
+    ),
     "many units": (
         lambda: ebm.Exact(max_units=3)(MODEL),
         ValueError,

@@ -578,7 +578,7 @@ def test_mssvm_of_graphs():
             total += np.max(np.add(free, costs)) - free[costs.index(0)]
         return total / len(seen)
 
-    learner = ebm.MSSVM(ebm.Exact("mixed"))
+    learner = ebm.MSSVM(ebm.Exact(product="mixed"))
     gradient, _, info = learner.step(model, None, seen, key=0, epoch=0)
     assert float(info.loss) == pytest.approx(loss(model), abs=1e-5)
     for place in ((0, 0, 1), (0, 2, 1), (1, 0, 2), (1, 1, 1)):
@@ -601,8 +601,8 @@ def test_mssvm_of_graphs():
     with pytest.raises(ValueError, match="at most 256 entries, got ORFactors"):
         messages.step(wide, None, np.ones((1, 10), int), key=0, epoch=0)
     with pytest.raises(ValueError, match="needs the variables over which it maximises"):
-        ebm.Exact("mixed")(model)
-    hidden = ebm.MSSVM(ebm.Exact("mixed")).step(
+        ebm.Exact(product="mixed")(model)
+    hidden = ebm.MSSVM(ebm.Exact(product="mixed")).step(
         labelled(), None, {"label": jnp.zeros((2, 1, 2), int)}, key=0, epoch=0
     )
     assert np.isfinite(hidden[2].loss) and hidden[2].loss >= 0
@@ -760,7 +760,7 @@ def tables():
 @pytest.mark.slow
 def test_rows_of_any_integers_or_booleans():
     model, rows = tables(), np.array([[0, 2, 1], [1, 0, 0]])
-    targets = ebm.RandomTargets(0.5)
+    targets = ebm.queries.RandomTargets(0.5)
     want = ebm.query_entropy(model, rows, targets, ebm.Exact(), key=0)
     found = ebm.query_entropy(model, rows.astype(np.uint8), targets, ebm.Exact(), key=0)
     np.testing.assert_allclose(found.value, want.value, rtol=1e-6)

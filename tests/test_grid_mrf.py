@@ -278,10 +278,12 @@ def test_states_that_a_bias_excludes():
 def test_the_best_of_several_that_are_as_good():
     zero, apart = jnp.zeros((2, 2)), jnp.asarray([[0.0, 1.0], [1.0, 0.0]])
     model = ebm.GridMRF(zero, apart, zero, zero, shape=(1, 2))
-    best = ebm.Exact("max")(model)
+    best = ebm.Exact(product="max")(model)
     np.testing.assert_array_equal(model.energy(best.decode()), -1)
     assert set(np.unique(best["state"])) == {0, 1}
-    np.testing.assert_array_equal(ebm.Exact("max").statistics(model).pairwise["right"].sum(), 1)
+    np.testing.assert_array_equal(
+        ebm.Exact(product="max").statistics(model).pairwise["right"].sum(), 1
+    )
 
 
 @pytest.mark.slow
@@ -410,7 +412,7 @@ def test_samples_and_peaks():
     """PMP on a chain finds maxima, whose log-potentials are those of the model."""
     with oracle.x64(True):
         model = grid((1, 4), seed=2)
-        samples, info = ebm.sample(model, ebm.PMP(30), 64, key=KEY, with_info=True)
+        samples, info = ebm.sample_with_info(model, ebm.PMP(30), 64, key=KEY)
         assert samples["labels"].shape == (64, 1, 4)
         assert info.peak.all()
         np.testing.assert_allclose(model.energy(samples), np.ravel(info.energy), atol=1e-9)

@@ -274,7 +274,7 @@ def test_bad_labels():
     with pytest.raises(ValueError, match="`log_partition`"):
         ebm.log_likelihood(rbm, np.zeros((2, rbm.num_visible)), jnp.zeros(3))
     with pytest.raises(ValueError, match="`data` must hold 0 and 1 only"):
-        ebm.base_rate(np.full((2, 3), 200))
+        ebm.estimate.base_rate(np.full((2, 3), 200))
     with pytest.raises(ValueError, match="`num_chains`"):
         ebm.ais(rbm, key=KEY, num_chains=0)
     with pytest.raises(ValueError, match="fewer than"):

@@ -40,7 +40,7 @@ MODELS = {
     "nonnegative": nonnegative,
 }
 INFERENCES = {
-    "rbm": (ebm.Exact(), ebm.Exact("max"), ebm.BP(5), ebm.MeanField(5), ebm.MPLP()),
+    "rbm": (ebm.Exact(), ebm.Exact(product="max"), ebm.BP(5), ebm.MeanField(5), ebm.MPLP()),
     "dbm": (ebm.Exact(), ebm.BP(5, product="mixed"), ebm.MeanField(5)),
     "boltzmann": (ebm.Exact(), ebm.BP(5, product="max"), ebm.MeanField(5)),
     "semi_restricted": (ebm.Exact(), ebm.BP(5), ebm.MeanField(5)),

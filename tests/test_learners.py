@@ -173,12 +173,17 @@ def uneven(state, truth):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cost"),
-    [("rbm", uneven), ("crbm", ebm.hamming), ("crbm", uneven), ("dbm", ebm.hamming)],
+    [
+        ("rbm", uneven),
+        ("crbm", ebm.learners.hamming),
+        ("crbm", uneven),
+        ("dbm", ebm.learners.hamming),
+    ],
 )
 def test_mssvm(name, cost):
     rng = np.random.default_rng(3)
     model, batch, rows, features = setting(name, rng)
-    learner = ebm.MSSVM(ebm.Exact("mixed"), cost=cost)
+    learner = ebm.MSSVM(ebm.Exact(product="mixed"), cost=cost)
     gradient, _, info = learner.step(model, None, batch, key=KEY, epoch=0)
     sides, losses = [], []
     for m, v in rows:
@@ -210,17 +215,17 @@ def test_mssvm_at_the_mixed_product_point():
 @pytest.mark.parametrize(
     ("name", "cost"),
     [
-        ("rbm", ebm.hamming),
+        ("rbm", ebm.learners.hamming),
         ("crbm", uneven),
-        ("dbm", ebm.hamming),
+        ("dbm", ebm.learners.hamming),
         ("boltzmann", uneven),
-        ("semi_restricted", ebm.hamming),
+        ("semi_restricted", ebm.learners.hamming),
     ],
 )
 def test_lssvm(name, cost):
     rng = np.random.default_rng(5)
     model, batch, rows, features = setting(name, rng)
-    learner = ebm.LSSVM(ebm.Exact("max"), cost=cost)
+    learner = ebm.LSSVM(ebm.Exact(product="max"), cost=cost)
     gradient, _, info = learner.step(model, None, batch, key=KEY, epoch=0)
     sides, losses = [], []
     for m, v in rows:
@@ -537,11 +542,11 @@ def test_predictions():
     truths = [oracle.truth(m) for m, _ in rows]
     got = ebm.predict(model, x, inference=ebm.Exact())
     np.testing.assert_array_equal(got, [t.marginals[0] > 0.5 for t in truths])
-    got = ebm.predict(model, x, inference=ebm.Exact("max"))
+    got = ebm.predict(model, x, inference=ebm.Exact(product="max"))
     np.testing.assert_array_equal(got, [t.states[t.scores.argmax()][:4] for t in truths])
     every = np.array(list(itertools.product((0, 1), repeat=4)))
     best = [every[np.argmin(m.free_energy(every))] for m, _ in rows]
-    np.testing.assert_array_equal(ebm.predict(model, x, inference=ebm.Exact("mixed")), best)
+    np.testing.assert_array_equal(ebm.predict(model, x, inference=ebm.Exact(product="mixed")), best)
     chain = oracle.random_boltzmann(rng, dtype="float64")
     got = ebm.predict(chain, inference=ebm.Exact())
     np.testing.assert_array_equal(got, oracle.truth(chain).marginals[0] > 0.5)
@@ -556,8 +561,10 @@ def test_inference_of_a_prediction(kind):
     learner = LEARNERS[kind]
     own = ebm.predict(model, x, inference=learner.decoder(1))
     np.testing.assert_array_equal(learner.predict(model, x, epoch=1), own)
-    other = ebm.predict(model, x, inference=ebm.Exact("mixed"))
-    np.testing.assert_array_equal(learner.predict(model, x, inference=ebm.Exact("mixed")), other)
+    other = ebm.predict(model, x, inference=ebm.Exact(product="mixed"))
+    np.testing.assert_array_equal(
+        learner.predict(model, x, inference=ebm.Exact(product="mixed")), other
+    )
 
 
 def test_error_rate():

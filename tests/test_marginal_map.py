@@ -205,7 +205,7 @@ def test_users_say_what_trees_are_maximised_over(seed):
     model = ebm.TableModel(counts, scopes, [jnp.asarray(x, jnp.float32) for x in tables])
     outputs, score = rng.random((3, 6)) < 0.6, spread(counts, scopes, tables)
     over = {"x": jnp.asarray(outputs)}
-    exact = ebm.Exact("mixed")(model, maximised=over)
+    exact = ebm.Exact(product="mixed")(model, maximised=over)
     found = ebm.BP(100, product="mixed", tol=1e-6)(model, maximised=over)
     for row, own in enumerate(outputs):
         states, value = best(score, own)
@@ -245,7 +245,7 @@ def test_groups_named_hidden_are_summed_over(seed):
     states, value = best(spread(counts, scopes, tables), ~hidden)
     over = {name: jnp.ones(1, bool) for name, h in zip(names, hidden, strict=True) if not h}
     for told in ({}, {"maximised": over} if over else {}):
-        exact = ebm.Exact("mixed")(model, **told)
+        exact = ebm.Exact(product="mixed")(model, **told)
         found = ebm.BP(100, product="mixed", tol=1e-6)(model, **told)
         np.testing.assert_allclose(exact.log_partition, value, atol=1e-4)
         decoded = [int(exact.decode()[name][0]) for name in over]
@@ -259,7 +259,7 @@ def test_groups_named_hidden_are_summed_over(seed):
 def test_users_say_what_layers_are_maximised_over():
     rbm, graph = ebm.RBM(WEIGHTS, VISIBLE, HIDDEN), RBMS["two groups"]()
     visible, hidden = np.array([True, False, False, True]), np.array([False, True, False])
-    for inference in (ebm.Exact("mixed"), ebm.BP(100, product="mixed", tol=1e-6)):
+    for inference in (ebm.Exact(product="mixed"), ebm.BP(100, product="mixed", tol=1e-6)):
         found = inference(rbm, maximised=ebm.Layers(visible, hidden))
         want = inference(graph, maximised={"v": visible, "h": hidden})
         np.testing.assert_allclose(found.log_partition, want.log_partition, atol=1e-5)

@@ -111,7 +111,7 @@ def test_a_query_that_says_nan_is_one_with_a_mask():
 def test_the_loss_of_queries_does_not_look_at_gaps():
     model = ebm.QueryModel(ebm.RBM.init(4, 3, key=0, scale=1.0), 4)
     learner = ebm.QueryTraining(
-        ebm.FixedTargets([True, True, False, False], [False, False, True, True])
+        ebm.queries.FixedTargets([True, True, False, False], [False, False, True, True])
     )
     rows = np.array([[1, np.nan, 0, np.nan]])
     gradient, _, info = learner.step(model, None, rows, key=KEY, epoch=0)

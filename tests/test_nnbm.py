@@ -386,7 +386,7 @@ def test_moments_are_solved_for(name):
     """From the moments that an inference gives, its model is found again."""
     inference = ebm.Exact() if name == "exact" else INFERENCES[name]
     nnbm = model("indefinite", 2) if name == "exact" else model("negative")
-    match = ebm.solve_moments(inference.statistics(nnbm), inference)
+    match = ebm.learners.solve_moments(inference.statistics(nnbm), inference)
     assert match.converged
     np.testing.assert_allclose(match.model.couplings, nnbm.couplings, atol=1e-6)
     np.testing.assert_allclose(match.model.bias, nnbm.bias, atol=1e-6)
@@ -399,7 +399,7 @@ def test_moments_of_data_are_where_learning_ends():
     data = np.abs(rng.normal(size=(50, 3)) @ np.array([[1, 0.3, 0], [0, 0.8, -0.2], [0.1, 0, 1]]))
     data = 3 * data
     edges = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], bool)
-    match = ebm.solve_moments(data, ebm.ISusP(), edges=edges)
+    match = ebm.learners.solve_moments(data, ebm.ISusP(), edges=edges)
     assert match.converged
     learner = ebm.MLE(ebm.ISusP(), loss=True)
     gradient, _, info = learner.step(match.model, None, data, key=KEY, epoch=0)
@@ -415,7 +415,7 @@ def test_moments_of_data_are_where_learning_ends():
     gap = (data.T @ data / 50 - own.pairwise) * (edges + np.eye(3) / 2)
     np.testing.assert_allclose(gradient.couplings, gap, atol=1e-10)
     # An exponential unit is at the border of what can be matched, and a wider one beyond.
-    assert not ebm.solve_moments(data**4, ebm.ISusP(), edges=edges).converged
+    assert not ebm.learners.solve_moments(data**4, ebm.ISusP(), edges=edges).converged
 
 
 @pytest.mark.usefixtures("in_float64")
@@ -424,7 +424,7 @@ def test_moments_of_strong_correlations():
     rng = np.random.default_rng(3)
     correlation = np.array([[1, 0.9, 0.3], [0.9, 1, 0.5], [0.3, 0.5, 1]])
     data = 10 + rng.normal(size=(100, 3)) @ np.linalg.cholesky(correlation).T
-    match = ebm.solve_moments(data, ebm.ISusP())
+    match = ebm.learners.solve_moments(data, ebm.ISusP())
     assert match.converged
     inverse = np.linalg.inv(np.cov(data.T, bias=True))
     np.testing.assert_allclose(match.model.couplings, inverse, rtol=1e-6)
@@ -460,15 +460,15 @@ def test_projection():
 
 @pytest.mark.slow
 def test_moments_of_any_kind_of_numbers():
-    units, products = ebm.Units(np.asarray([1.0, 1.0])), np.asarray([[1.5, 1.1], [1.1, 1.5]])
+    units, products = ebm.models.Units(np.asarray([1.0, 1.0])), np.asarray([[1.5, 1.1], [1.1, 1.5]])
     rest = (None,), jnp.asarray(True), jnp.asarray(1), jnp.asarray(0.0)
     given = Statistics(units, products, *rest)
-    assert bool(ebm.solve_moments(given, ebm.ISusP()).converged)
+    assert bool(ebm.learners.solve_moments(given, ebm.ISusP()).converged)
     rows = np.random.default_rng(3).poisson(3.0, (500, 2))
-    whole = ebm.solve_moments(rows, ebm.ISusP())
+    whole = ebm.learners.solve_moments(rows, ebm.ISusP())
     np.testing.assert_array_equal(
         whole.model.couplings,
-        ebm.solve_moments(rows.astype(np.float32), ebm.ISusP()).model.couplings,
+        ebm.learners.solve_moments(rows.astype(np.float32), ebm.ISusP()).model.couplings,
     )
 
 

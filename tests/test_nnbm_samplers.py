@@ -141,7 +141,7 @@ def test_samples(sampler):
     couplings, bias = 4 * couplings, 4 * bias
     _, mean, products = nonnegative.moments(couplings, bias)
     nnbm = ebm.NNBM(jnp.float32(couplings), jnp.float32(bias))
-    number, start = 4000, ebm.Units(jnp.asarray([0.1, 2.0]))
+    number, start = 4000, ebm.models.Units(jnp.asarray([0.1, 2.0]))
     options: dict[str, Any] = dict(num_chains=number, burn_in=60, start=start)
     x = np.asarray(ebm.sample(nnbm, sampler, number, key=KEY, **options).x)
     assert x.min() >= 0
@@ -153,8 +153,8 @@ def test_samples(sampler):
 def test_clamped_units():
     couplings, bias = nonnegative.case("strong")
     nnbm = ebm.NNBM(jnp.float32(couplings), jnp.float32(bias))
-    start = ebm.Units(jnp.full(3, 0.5))
-    clamped = ebm.Units(jnp.asarray([True, False, False]))
+    start = ebm.models.Units(jnp.full(3, 0.5))
+    clamped = ebm.models.Units(jnp.asarray([True, False, False]))
     options: dict[str, Any] = dict(num_chains=4000, burn_in=20, start=start, clamped=clamped)
     x = ebm.sample(nnbm, ebm.Gibbs(), 4000, key=KEY, **options).x
     assert (np.asarray(x[:, 0]) == 0.5).all()

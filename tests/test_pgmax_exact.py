@@ -155,7 +155,7 @@ def test_a_tree_with_wide_or_factors():
         scores = np.stack([none, some], -1) + evidence[inner]
         rows = np.array(list(itertools.product((0, 1), repeat=3)))
         each = scores[np.arange(3), rows].sum(-1) + evidence[top][0, rows.any(-1).astype(int)]
-        found = ebm.Exact(product)(model)
+        found = ebm.Exact(product=product)(model)
         np.testing.assert_allclose(found.log_partition, add(each), rtol=1e-6)
         assert is_exact(ebm.Auto(product=product)(model))
         if product == "sum":
@@ -244,7 +244,7 @@ def test_random_structures(seed):
     possible = np.isfinite(score).any()
     for method in ("elimination", "enumeration"):
         found = ebm.Exact(method=method)(model)
-        best = ebm.Exact("max", method=method)(model)
+        best = ebm.Exact(product="max", method=method)(model)
         assert bool(found.converged) == bool(best.converged) == possible
         if not possible:
             continue
@@ -315,6 +315,6 @@ def test_mixed_product_sums_helpers_out():
     summed = np.logaddexp.reduce(score.reshape(2**10, 8), axis=1)
     outputs = jnp.asarray([True] * 10 + [False] * 3)
     problem = model.problem(None, None).with_outputs(outputs)
-    found = ebm.Exact("mixed", method="elimination").beliefs_of(problem)
+    found = ebm.Exact(product="mixed", method="elimination").beliefs_of(problem)
     np.testing.assert_allclose(found.log_partition, summed.max(), rtol=1e-6)
     assert math.isfinite(float(found.log_partition))

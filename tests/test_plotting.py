@@ -238,7 +238,7 @@ def test_ais_bracket_of_one_model():
 
 def test_spectra():
     model = MODELS["DBM"]()
-    seen = [ebm.singular_values(model), ebm.singular_values(model.tempered(2.0))]
+    seen = [ebm.samplers.singular_values(model), ebm.samplers.singular_values(model.tempered(2.0))]
     ax = onto(plotting.spectra, seen, x=[0, 5], block=1)
     assert len(ax.get_lines()) == 3
     np.testing.assert_allclose(ax.get_lines()[-1].get_ydata(), [seen[0][1][0], seen[1][1][0]])

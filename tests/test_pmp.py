@@ -126,8 +126,8 @@ def test_hidden_units_given_visible_ones():
     number = 8_000
     v = jnp.broadcast_to(jnp.asarray([1, 0, 1, 1]), (number, 4))
     start, clamped = ebm.Layers(v, None), ebm.Layers(jnp.ones((number, 4), bool), None)
-    samples, info = ebm.sample(
-        model, ebm.PMP(30), number, key=KEY, start=start, clamped=clamped, with_info=True
+    samples, info = ebm.sample_with_info(
+        model, ebm.PMP(30), number, key=KEY, start=start, clamped=clamped
     )
     np.testing.assert_array_equal(samples.visible, v)
     want = np.asarray(model.hidden_given(v[0].astype("float32")))
@@ -144,7 +144,7 @@ def test_a_sample_for_each_instance_in_any_chunk():
     whole, parts = (ebm.sample(rbms, ebm.PMP(20, chunk=chunk), 7, key=KEY) for chunk in (None, 3))
     np.testing.assert_array_equal(flattened(whole), flattened(parts))
     assert whole.visible.shape == (7, 3)
-    one = ebm.sample(rbms, ebm.PMP(20), 7, key=KEY, with_info=True)[1]
+    one = ebm.sample_with_info(rbms, ebm.PMP(20), 7, key=KEY)[1]
     assert one.energy.shape == (1, 7)
 
 
@@ -246,7 +246,7 @@ def test_what_is_learned_and_what_persists():
         progress=False,
     )
     before, after = (
-        float(ebm.mmd(ebm.sample(m, ebm.PMP(30), 500, key=KEY).x, data))
+        float(ebm.estimate.mmd(ebm.sample(m, ebm.PMP(30), 500, key=KEY).x, data))
         for m in (model, fitted.last)
     )
     assert after < 0.1 * before
@@ -296,7 +296,7 @@ def test_mplp():
         assert not few.converged
         assert few.iterations == 1
         v, observed = np.array([1.0, 0.3, 0, 1, 0, 0.8, 0]), np.array([1, 1, 0, 1, 0, 0, 0], bool)
-        given, exact = (f(tree, v, observed) for f in (ebm.MPLP(), ebm.Exact("max")))
+        given, exact = (f(tree, v, observed) for f in (ebm.MPLP(), ebm.Exact(product="max")))
         np.testing.assert_allclose(given.log_partition, exact.log_partition, atol=1e-5)
         np.testing.assert_array_equal(given.decode().x, exact.decode().x)
         everything = ebm.MPLP()(tree, best[0], np.ones(7, bool))
@@ -444,5 +444,5 @@ def test_dual_of_large_couplings_in_float32():
         model = ebm.BoltzmannMachine(w + w.T, rng.normal(0, 50, 5).astype(np.float32))
         found = ebm.MPLP()(model)
         assert found.converged
-        best = float(ebm.Exact("max")(model).log_partition)
+        best = float(ebm.Exact(product="max")(model).log_partition)
         assert found.log_partition > best - 1e-6 * float(np.abs(w).sum())

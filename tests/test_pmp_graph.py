@@ -100,7 +100,7 @@ def test_determined_variables_follow():
     rng = np.random.default_rng(0)
     evidence = {group: 5 * rng.normal(size=(*group.shape, 2)) for group in (a, b, c)}
     model = FactorGraphModel(graph).with_evidence(evidence)
-    samples, info = ebm.sample(model, ebm.PMP(1), 200, key=KEY, with_info=True)
+    samples, info = ebm.sample_with_info(model, ebm.PMP(1), 200, key=KEY)
     roots, both, either = (np.asarray(samples[group]) for group in (a, b, c))
     np.testing.assert_array_equal(both, [[row[i] & row[j] for i, j in pairs] for row in roots])
     np.testing.assert_array_equal(either[:, 0], both.any(1))
@@ -110,7 +110,7 @@ def test_determined_variables_follow():
     assert len(np.unique(roots, axis=0)) > 1
     # What is held does not follow, and what it determines follows it.
     given = {"start": {b: np.array([1, 0, 0, 0])}, "clamped": {b: True}}
-    samples, info = ebm.sample(model, ebm.PMP(1), 200, key=KEY, with_info=True, **given)
+    samples, info = ebm.sample_with_info(model, ebm.PMP(1), 200, key=KEY, **given)
     roots = np.asarray(samples[a])
     np.testing.assert_array_equal(samples[b], np.tile([1, 0, 0, 0], (200, 1)))
     assert (np.asarray(samples[c]) == 1).all()
@@ -122,7 +122,7 @@ def test_determined_variables_follow():
         "start": {a: np.ones(4, int), c: np.zeros(1, int)},
         "clamped": {a: True, c: True},
     }
-    samples, info = ebm.sample(model, ebm.PMP(1), 5, key=KEY, with_info=True, **given)
+    samples, info = ebm.sample_with_info(model, ebm.PMP(1), 5, key=KEY, **given)
     assert (np.asarray(samples[b]) == 1).all() and (np.asarray(samples[c]) == 0).all()
     assert np.isinf(info.energy).all()
 
@@ -157,7 +157,7 @@ def test_variables_without_factors_are_sampled_exactly():
     model, x, _ = categorical()
     _, p, log_z, _ = enumerated(model)
     for sampler in (ebm.PMP(2), ebm.PMP(2, renewal=0.5)):
-        samples, info = ebm.sample(model, sampler, 20_000, key=KEY, burn_in=1, with_info=True)
+        samples, info = ebm.sample_with_info(model, sampler, 20_000, key=KEY, burn_in=1)
         counts = np.bincount(np.asarray(samples[x]) @ [3, 1], minlength=9)
         assert scipy.stats.chisquare(counts, 20_000 * p).pvalue > 1e-3
     bound = ebm.pmp_bound(model, key=KEY, num_samples=20_000, solver=ebm.PMP(2))
@@ -176,14 +176,13 @@ def test_given_variables_and_contradictions():
     graph.add_factors(fgroup.ORFactorGroup([[a[0], a[1], b[0]]]))
     model = FactorGraphModel(graph)
     number = 2000
-    samples, info = ebm.sample(
+    samples, info = ebm.sample_with_info(
         model,
         ebm.PMP(20),
         number,
         key=KEY,
         start={b: np.array([1, 0])},
         clamped={b: np.array([True, False])},
-        with_info=True,
     )
     assert (np.asarray(samples[b])[:, 0] == 1).all()
     assert np.asarray(samples[a]).any(1).all()  # One of them explains it.
@@ -191,8 +190,8 @@ def test_given_variables_and_contradictions():
     assert abs(np.asarray(samples[b])[:, 1].mean() - 0.5) < 5 * 0.5 / np.sqrt(number)
     rows = np.array([[0, 0], [1, 0]])
     given = {a: rows, b: np.array([1, 0])}
-    _, info = ebm.sample(
-        model, ebm.PMP(20), 2, key=KEY, start=given, clamped={a: True, b: True}, with_info=True
+    _, info = ebm.sample_with_info(
+        model, ebm.PMP(20), 2, key=KEY, start=given, clamped={a: True, b: True}
     )
     np.testing.assert_array_equal(np.isfinite(info.energy)[0], [False, True])
     assert not np.isnan(np.concatenate([np.ravel(x) for x in info])).any()
@@ -305,7 +304,7 @@ def test_blind_deconvolution():
     data = datasets.binary_convolution(12, size=6, density=0.04, features=true)
     problem = built(data.images, 2, 3, -1.1, -172.7, 230.3)
     # One sample in ten finds a feature only in part; with this key none does.
-    samples, info = ebm.sample(problem.model, ebm.PMP(150), 10, key=4, with_info=True)
+    samples, info = ebm.sample_with_info(problem.model, ebm.PMP(150), 10, key=4)
     features, locations = (np.asarray(samples[g]) for g in (problem.features, problem.locations))
     assert np.isfinite(info.energy).all()
     for found, places in zip(features, locations, strict=True):

@@ -19,7 +19,7 @@ from test_query_graph import chain
 
 import ebmlearn as ebm
 from ebmlearn.inference._network import Network
-from ebmlearn.inference._queries import draw, Query
+from ebmlearn.queries import draw, Query
 
 
 KEY = jax.random.key(0)
@@ -61,10 +61,10 @@ def test_targets_among_groups(as_pgmax):
     rows = np.random.default_rng(0).integers(0, 2, (50, 4))
     own = np.arange(8) >= 4
     for queries, number in (
-        (ebm.TargetCount(3, groups=[seen]), 3),
-        (ebm.LeaveOneOut(groups=[seen]), 1),
-        (ebm.RandomTargets(0.5, groups=[seen]), None),
-        (ebm.MixedTargets([ebm.TargetCount(2, groups=[seen])]), 2),
+        (ebm.queries.TargetCount(3, groups=[seen]), 3),
+        (ebm.queries.LeaveOneOut(groups=[seen]), 1),
+        (ebm.queries.RandomTargets(0.5, groups=[seen]), None),
+        (ebm.queries.MixedTargets([ebm.queries.TargetCount(2, groups=[seen])]), 2),
     ):
         observed, targets = (np.asarray(x) for x in queries(graph, 50, key=KEY))
         np.testing.assert_array_equal(observed | targets, np.broadcast_to(own, (50, 8)))
@@ -74,28 +74,28 @@ def test_targets_among_groups(as_pgmax):
         # Each variable is asked for by some rows, and given in others.
         assert targets[:, own].any(0).all() and observed[:, own].any(0).all()
     found = ebm.query_entropy(
-        graph, {seen: rows}, ebm.TargetCount(3, groups=[seen]), ebm.BP(2), key=KEY
+        graph, {seen: rows}, ebm.queries.TargetCount(3, groups=[seen]), ebm.BP(2), key=KEY
     )
     assert (found.targets == 3).all()
     # Without groups, many targets are hidden.
-    found = ebm.query_entropy(graph, {seen: rows}, ebm.TargetCount(3), ebm.BP(2), key=KEY)
+    found = ebm.query_entropy(graph, {seen: rows}, ebm.queries.TargetCount(3), ebm.BP(2), key=KEY)
     assert (found.targets < 3).any()
     # All groups are as none.
-    every = ebm.TargetCount(3, groups=[hidden, seen])(graph, 50, key=KEY)
-    for a, b in zip(ebm.TargetCount(3)(graph, 50, key=KEY), every, strict=True):
+    every = ebm.queries.TargetCount(3, groups=[hidden, seen])(graph, 50, key=KEY)
+    for a, b in zip(ebm.queries.TargetCount(3)(graph, 50, key=KEY), every, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.slow
 def test_blocks_in_channels():
-    single = ebm.BlockTargets((2, 3), (1, 2), groups=["pixels"])
+    single = ebm.queries.BlockTargets((2, 3), (1, 2), groups=["pixels"])
     observed, targets = (np.asarray(x) for x in single(GRID, 200, key=KEY))
     np.testing.assert_array_equal(observed | targets, np.broadcast_to(PIXELS, (200, 18)))
     blocks = targets[:, PIXELS].reshape(200, 2, 3)
     assert (blocks.any(2).sum(1) == 1).all() and (blocks.any(1).sum(1) == 2).all()
     assert not blocks[:, :, [0, 2]].all(2).any()
     assert len(np.unique(blocks.reshape(200, 6), axis=0)) == 4
-    both = ebm.BlockTargets((2, 3), (1, 2), groups=["pixels", "labels"])
+    both = ebm.queries.BlockTargets((2, 3), (1, 2), groups=["pixels", "labels"])
     observed, targets = (np.asarray(x) for x in both(ebm.QueryModel(GRID, 2), 200, key=KEY))
     np.testing.assert_array_equal(observed, ~targets & ~STATE)
     np.testing.assert_array_equal(targets[:, PIXELS], blocks.reshape(200, 6))
@@ -104,7 +104,7 @@ def test_blocks_in_channels():
     assert (ebm.query_entropy(GRID, data, both, ebm.BP(2), key=KEY).targets == 4).all()
 
 
-class Own(ebm.AbstractQueries):
+class Own(ebm.queries.AbstractQueries):
     """What a user might give."""
 
     answer: object = eqx.field(static=True)
@@ -133,22 +133,22 @@ def test_overlap_while_traced():
         drawn(Own(lambda n: (jnp.ones((n, 4), bool),) * 2))(0).block_until_ready()
     # Distributions of the library cost no such check.
     for queries in (
-        ebm.RandomTargets(0.5),
-        ebm.MixedTargets([ebm.LeaveOneOut()]),
+        ebm.queries.RandomTargets(0.5),
+        ebm.queries.MixedTargets([ebm.queries.LeaveOneOut()]),
     ):
         assert "callback" not in drawn(queries).lower(0).as_text()
 
 
 def test_lists_and_arrays_as_arguments(as_a_user):
-    listed = ebm.FixedTargets(MASK.tolist(), (~MASK).tolist())
+    listed = ebm.queries.FixedTargets(MASK.tolist(), (~MASK).tolist())
     for a, b in zip(
-        listed(RBM, 2, key=KEY), ebm.FixedTargets(MASK, ~MASK)(RBM, 2, key=KEY), strict=True
+        listed(RBM, 2, key=KEY), ebm.queries.FixedTargets(MASK, ~MASK)(RBM, 2, key=KEY), strict=True
     ):
         np.testing.assert_array_equal(a, b)
-    parts = [ebm.TargetCount(1), ebm.TargetCount(2)]
-    assert ebm.MixedTargets(parts, np.array([1.0, 2.0])).weights == (1.0, 2.0)
-    assert ebm.MixedTargets(parts).weights == (1.0, 1.0)
-    assert ebm.BlockTargets([2, 2], np.array([1, 2])).block == (1, 2)  # pyright: ignore
+    parts = [ebm.queries.TargetCount(1), ebm.queries.TargetCount(2)]
+    assert ebm.queries.MixedTargets(parts, np.array([1.0, 2.0])).weights == (1.0, 2.0)
+    assert ebm.queries.MixedTargets(parts).weights == (1.0, 1.0)
+    assert ebm.queries.BlockTargets([2, 2], np.array([1, 2])).block == (1, 2)  # pyright: ignore
 
 
 def asked(function):
@@ -169,54 +169,68 @@ def made(**settings):
 
 
 def entropy(model, data: Any = ROWS, inference: Any = None):
-    return lambda: ebm.query_entropy(model, data, ebm.RandomTargets(0.5), inference, key=KEY)
+    return lambda: ebm.query_entropy(
+        model, data, ebm.queries.RandomTargets(0.5), inference, key=KEY
+    )
 
 
-PARTS = [ebm.TargetCount(1), ebm.TargetCount(2)]
+PARTS = [ebm.queries.TargetCount(1), ebm.queries.TargetCount(2)]
 STATES = {"pixels": np.zeros((3, 2, 3), int)}
 GAUSSIAN = ebm.GaussianRBM.init(4, 2, key=KEY)
 TABLE = jnp.zeros((3, 2))
 ERRORS = {
-    "no graph": (drawn(ebm.TargetCount(1, groups=["a"])), TypeError, "`groups`", "RBM", "'a'"),
-    "no graph, any": (drawn(ebm.RandomTargets(groups=["a"])), TypeError, "`groups`", "RBM"),
+    "no graph": (
+        drawn(ebm.queries.TargetCount(1, groups=["a"])),
+        TypeError,
+        "`groups`",
+        "RBM",
+        "'a'",
+    ),
+    "no graph, any": (drawn(ebm.queries.RandomTargets(groups=["a"])), TypeError, "`groups`", "RBM"),
     "no graph, block": (
-        drawn(ebm.BlockTargets((2, 2), (1, 1), groups=["a"])),
+        drawn(ebm.queries.BlockTargets((2, 2), (1, 1), groups=["a"])),
         TypeError,
         "`groups`",
         "RBM",
     ),
     "group": (
-        drawn(ebm.LeaveOneOut(groups=["a"]), GRID),
+        drawn(ebm.queries.LeaveOneOut(groups=["a"]), GRID),
         KeyError,
         "`groups`",
         "'state', 'pixels', 'labels'",
         "'a'",
     ),
     "fixed group": (
-        drawn(ebm.FixedTargets(["pixels"], ["a"]), GRID),
+        drawn(ebm.queries.FixedTargets(["pixels"], ["a"]), GRID),
         KeyError,
         "`targets`",
         "'pixels'",
         "'a'",
     ),
     "fixed, no graph": (
-        drawn(ebm.FixedTargets(["pixels"], ["labels"])),
+        drawn(ebm.queries.FixedTargets(["pixels"], ["labels"])),
         TypeError,
         "`observed`",
         "RBM",
         "'pixels'",
     ),
     "fixed, both kinds": (
-        lambda: ebm.FixedTargets(MASK, ["a"]),
+        lambda: ebm.queries.FixedTargets(MASK, ["a"]),
         TypeError,
         "`observed`",
         "`targets`",
         r"\(4,\)",
     ),
-    "groups": (lambda: ebm.LeaveOneOut(groups="pixels"), TypeError, "`groups`", "list", "'pixels'"),
-    "no groups": (lambda: ebm.RandomTargets(groups=[]), ValueError, "`groups`", "got 0"),
+    "groups": (
+        lambda: ebm.queries.LeaveOneOut(groups="pixels"),
+        TypeError,
+        "`groups`",
+        "list",
+        "'pixels'",
+    ),
+    "no groups": (lambda: ebm.queries.RandomTargets(groups=[]), ValueError, "`groups`", "got 0"),
     "number": (
-        drawn(ebm.TargetCount(7, groups=["pixels"]), GRID),
+        drawn(ebm.queries.TargetCount(7, groups=["pixels"]), GRID),
         ValueError,
         "`number`",
         "6",
@@ -224,33 +238,45 @@ ERRORS = {
         "7",
     ),
     "image": (
-        drawn(ebm.BlockTargets((2, 2), (1, 1), groups=["pixels"]), GRID),
+        drawn(ebm.queries.BlockTargets((2, 2), (1, 1), groups=["pixels"]), GRID),
         ValueError,
         "`image`",
         "6",
         r"\(2, 2\)",
     ),
     "image of a grid": (
-        drawn(ebm.BlockTargets((2, 3), (1, 1)), GRID),
+        drawn(ebm.queries.BlockTargets((2, 3), (1, 1)), GRID),
         ValueError,
         "`image`",
         "18",
         "`groups`",
     ),
-    "block": (lambda: ebm.BlockTargets(2, 1), TypeError, "`image`", "height", "2"),
-    "short block": (lambda: ebm.BlockTargets((2,), (1,)), ValueError, "`image`", "pair", "1"),
+    "block": (lambda: ebm.queries.BlockTargets(2, 1), TypeError, "`image`", "height", "2"),
+    "short block": (
+        lambda: ebm.queries.BlockTargets((2,), (1,)),
+        ValueError,
+        "`image`",
+        "pair",
+        "1",
+    ),
     "long block": (
-        lambda: ebm.BlockTargets((2, 2), (1, 1, 1)),
+        lambda: ebm.queries.BlockTargets((2, 2), (1, 1, 1)),
         ValueError,
         "`block`",
         "pair",
         "3",
     ),
-    "no weights": (lambda: ebm.MixedTargets(PARTS, []), ValueError, "`weights`", "2 and 0"),
-    "weight": (lambda: ebm.MixedTargets(PARTS, ["a", "b"]), TypeError, "`weights`", "'a'"),
-    "one weight": (lambda: ebm.MixedTargets(PARTS, 2.0), TypeError, "`weights`", "list", "2.0"),
+    "no weights": (lambda: ebm.queries.MixedTargets(PARTS, []), ValueError, "`weights`", "2 and 0"),
+    "weight": (lambda: ebm.queries.MixedTargets(PARTS, ["a", "b"]), TypeError, "`weights`", "'a'"),
+    "one weight": (
+        lambda: ebm.queries.MixedTargets(PARTS, 2.0),
+        TypeError,
+        "`weights`",
+        "list",
+        "2.0",
+    ),
     "parts": (
-        lambda: ebm.MixedTargets(ebm.RandomTargets(0.5)),
+        lambda: ebm.queries.MixedTargets(ebm.queries.RandomTargets(0.5)),
         TypeError,
         "`parts`",
         "list",
@@ -279,7 +305,7 @@ ERRORS = {
     ),
     "own none": (own(lambda n: None), TypeError, "`queries`", "two arrays", "None"),
     "own part": (
-        lambda: ebm.MixedTargets([Own(lambda n: None)])(RBM, 3, key=KEY),
+        lambda: ebm.queries.MixedTargets([Own(lambda n: None)])(RBM, 3, key=KEY),
         TypeError,
         "`queries`",
         "None",
@@ -380,8 +406,12 @@ def test_bad_input(case, as_a_user):
 def test_bad_groups_of_a_factor_graph(as_pgmax, as_a_user):
     graph, _, seen, _ = chain(2)
     other = chain(2)[1]
-    check((drawn(ebm.LeaveOneOut(groups=[other]), graph), KeyError, "`groups`", "NDVarArray"))
-    check((drawn(ebm.LeaveOneOut(groups=[seen])), TypeError, "`groups`", "RBM", "NDVarArray"))
+    check(
+        (drawn(ebm.queries.LeaveOneOut(groups=[other]), graph), KeyError, "`groups`", "NDVarArray")
+    )
+    check(
+        (drawn(ebm.queries.LeaveOneOut(groups=[seen])), TypeError, "`groups`", "RBM", "NDVarArray")
+    )
     rows = {seen: np.zeros((3, 2), int)}
     check((entropy(graph, rows, ebm.Gibbs()), TypeError, "`model`", "sampler", "FactorGraphModel"))
     empty = {seen: np.zeros((0, 2), int)}
@@ -393,7 +423,7 @@ def test_queries_depend_on_key_and_batch_size():
     rows = np.random.default_rng(0).integers(0, 2, (6, 4))
 
     def found(batch_size, key=KEY):
-        queries = ebm.RandomTargets(0.5)
+        queries = ebm.queries.RandomTargets(0.5)
         return ebm.query_entropy(
             RBM, rows, queries, ebm.BP(2), key=key, batch_size=batch_size
         ).targets
@@ -412,7 +442,7 @@ def test_leaving_one_out_is_pseudo_likelihood():
         plain = oracle.random_boltzmann(rng, 5, dtype="float64")
         rows = rng.integers(0, 2, (30, 5)).astype(float)
         model = ebm.QueryModel(plain, 2, temperature=1.0, scale=1.0, strength=1000.0)
-        learner = ebm.QueryTraining(ebm.LeaveOneOut())
+        learner = ebm.QueryTraining(ebm.queries.LeaveOneOut())
         targets = np.asarray(learner.queries(model, 30, key=KEY).targets)
         at = targets.argmax(1)
         assert (targets.sum(1) == 1).all() and len(set(at)) == 5
@@ -445,7 +475,7 @@ def test_gradient_of_a_boltzmann_machine_by_differences():
         model = ebm.QueryModel(plain, 2, temperature=0.7, scale=2.0, strength=(3.0, 2.0))
         rows = rng.integers(0, 2, (30, 5)).astype(np.uint8)
         # Of the same form as in the test before, whose program serves here.
-        learner = ebm.QueryTraining(ebm.LeaveOneOut())
+        learner = ebm.QueryTraining(ebm.queries.LeaveOneOut())
         gradient, _, _ = learner.step(model, None, rows, key=KEY, epoch=0)
 
         def loss(model):
@@ -522,7 +552,7 @@ def test_gradient_of_a_grid_by_differences():
         plain = grid((2, 2), dtype="float64", learned=("pixels", "labels"))
         model = ebm.QueryModel(plain, 2, temperature=0.8, scale=1.5, strength=3.0)
         rows = {"pixels": rng.integers(-1, 2, (4, 2, 2)), "labels": rng.integers(0, 3, (4, 2, 2))}
-        learner = ebm.QueryTraining(ebm.TargetCount(4, groups=["pixels", "labels"]))
+        learner = ebm.QueryTraining(ebm.queries.TargetCount(4, groups=["pixels", "labels"]))
         gradient, _, _ = learner.step(model, None, rows, key=KEY, epoch=0)
         assert len(jax.tree.leaves(gradient)) == 10
         assert all(g.any() for g in jax.tree.leaves(gradient))
@@ -534,12 +564,12 @@ def test_queries_of_nonnegative_units():
     couplings = jnp.asarray([[1.0, 0.3], [0.3, 1.2]])
     model = ebm.NNBM(couplings, jnp.asarray([0.5, -0.2]))
     for inference in (ebm.TAP(), ebm.SusP(), ebm.Exact()):
-        answer, info = ebm.query(model, None, None, inference, with_info=True)
+        answer = ebm.query(model, None, None, inference)
         beliefs = inference(model)
         np.testing.assert_array_equal(answer.mean, beliefs.x)
         np.testing.assert_array_equal(answer.variance, beliefs.variance)
         np.testing.assert_allclose(answer.mean, ebm.Exact()(model).mean, atol=0.05)
-        assert bool(info.converged) and bool((answer.variance > 0).all())
+        assert bool(beliefs.converged) and bool((answer.variance > 0).all())
     one = ebm.query(model, None, None, ebm.TAP(), targets=[1])
     np.testing.assert_array_equal(one.mean, ebm.TAP()(model).mean[1:])
 

@@ -121,7 +121,7 @@ def test_fixed_roles_and_tied_tables():
     rows = np.array([[0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]])[np.arange(64) % 2]
     inputs = np.concatenate([np.zeros(6, bool), np.arange(6) < 2])
     outputs = np.concatenate([np.zeros(6, bool), np.arange(6) >= 4])
-    roles = ebm.FixedTargets(inputs, outputs)
+    roles = ebm.queries.FixedTargets(inputs, outputs)
 
     def build(free):
         plain = model.with_log_potentials({steps: free["table"]})
@@ -144,7 +144,7 @@ def test_fixed_roles_and_tied_tables():
     assert ebm.query_entropy(fitted.model, {seen: rows}, roles, key=KEY).value < 0.75 * first
     # By groups: what is seen is given, hidden states are asked for where data tell them.
     model, hidden, seen, _ = chain()
-    groups = ebm.FixedTargets([seen], [hidden])
+    groups = ebm.queries.FixedTargets([seen], [hidden])
     observed, targets = groups(model, 2, key=KEY)
     np.testing.assert_array_equal(targets, np.broadcast_to(np.arange(12) < 6, (2, 12)))
     np.testing.assert_array_equal(observed, ~targets)
@@ -155,14 +155,16 @@ def test_hidden_variables_are_neither_given_nor_asked_for():
     model, hidden, seen, _ = chain()
     asked = ebm.QueryModel(model, 8)
     rows = np.random.default_rng(0).integers(0, 2, (20, 6))
-    found = ebm.query_entropy(asked, {seen: rows}, ebm.RandomTargets(0.5), key=KEY)
+    found = ebm.query_entropy(asked, {seen: rows}, ebm.queries.RandomTargets(0.5), key=KEY)
     assert (found.targets <= 6).all()
     # By inference of the plain model the same, as far as the evidence is sure.
-    plain = ebm.query_entropy(model, {seen: rows}, ebm.RandomTargets(0.5), ebm.BP(8), key=KEY)
+    plain = ebm.query_entropy(
+        model, {seen: rows}, ebm.queries.RandomTargets(0.5), ebm.BP(8), key=KEY
+    )
     np.testing.assert_allclose(found.value, plain.value, atol=1e-5)
     np.testing.assert_array_equal(found.targets, plain.targets)
     with pytest.raises(ValueError, match="at least one target"):
-        ebm.query_entropy(asked, {seen: rows}, ebm.FixedTargets([seen], [hidden]), key=KEY)
+        ebm.query_entropy(asked, {seen: rows}, ebm.queries.FixedTargets([seen], [hidden]), key=KEY)
 
 
 @pytest.mark.slow
@@ -182,7 +184,9 @@ def test_a_grid_of_hidden_states():
         truth = rng.integers(0, 2, (40, 1, 1)) * np.ones((1, 3, 3), int)
         noise = rng.random(truth.shape) < np.where(truth == 0, 0.8, 0.1)
         rows = {"pixels": noise.astype(int), "labels": truth}
-        learner = ebm.QueryTraining(ebm.FixedTargets(["pixels"], ["labels"]), strength=False)
+        learner = ebm.QueryTraining(
+            ebm.queries.FixedTargets(["pixels"], ["labels"]), strength=False
+        )
         gradient, _, _ = learner.step(model, None, rows, key=KEY, epoch=0)
         assert not any(g.any() for g in gradient.centred.channel_tables)
         names = ("down", "right", "diagonal", "antidiagonal", "bias")
@@ -219,7 +223,9 @@ def errors():
         "state": (lambda: ebm.query(asked, {seen: np.full(6, 2)}), ValueError, "`evidence`", "2"),
         "pair": (lambda: ebm.QueryModel(model, strength=(1.0, 2.0)), TypeError, "`strength`"),
         "groups": (
-            lambda: ebm.FixedTargets([seen], [hidden])(ebm.RBM.init(3, 2, key=KEY), 2, key=KEY),
+            lambda: ebm.queries.FixedTargets([seen], [hidden])(
+                ebm.RBM.init(3, 2, key=KEY), 2, key=KEY
+            ),
             TypeError,
             "`observed`",
             "RBM",
@@ -244,7 +250,7 @@ def test_entropy_of_independent_variables():
     model, hidden, seen, _ = chain(length=3)
     rng = np.random.default_rng(0)
     rows = {seen: rng.integers(0, 2, (30, 3)), hidden: rng.integers(-1, 3, (30, 3))}
-    queries = ebm.RandomTargets(1.0)
+    queries = ebm.queries.RandomTargets(1.0)
     found = independent_entropy(ebm.QueryModel(model), rows, rows, queries, key=0)
     surprise = []
     for states, number in ((rows[seen], 2), (rows[hidden], 3)):

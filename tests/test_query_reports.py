@@ -12,6 +12,7 @@ from pgmax import fgraph, fgroup, vgroup
 from scipy.special import expit, logit, softmax
 
 import ebmlearn as ebm
+from ebmlearn.inference import Network
 from ebmlearn.pgmax import FactorGraphModel
 
 
@@ -82,18 +83,18 @@ def test_likelihoods_of_a_graph_are_not_scaled():
 
 @pytest.mark.slow
 def test_how_the_inference_went():
-    p, report = ebm.query(query_model(), jnp.ones(4), SOME, with_info=True)
-    assert p.shape == (4,) and bool(report.converged) and report.guarded is None
+    network = Network()
+    beliefs = network(query_model(), jnp.ones(4), SOME)
+    assert bool(beliefs.converged) and beliefs.guarded is None
     many = jnp.ones((3, 4))
-    _, report = ebm.query(rbm(), many, SOME, ebm.BP(50, tol=1e-6), with_info=True)
-    assert report.converged.shape == report.residual.shape == (3,)
+    beliefs = network(query_model(), many, SOME)
+    assert beliefs.converged.shape == beliefs.residual.shape == (3,)
     strong = ebm.GaussianRBM(jnp.full((2, 2), 3.0), *jnp.zeros((3, 2)))
     free = jnp.asarray([False, False])
     plain = ebm.BP(5)(strong, jnp.zeros(2), free)
-    _, report = ebm.query(ebm.QueryModel(strong), jnp.zeros(2), free, with_info=True)
-    assert report.guarded == plain.guarded
+    assert network(ebm.QueryModel(strong), jnp.zeros(2), free).guarded == plain.guarded
     bits = ebm.query_entropy(
-        query_model(), jnp.ones((3, 4)), ebm.RandomTargets(), key=jax.random.key(0)
+        query_model(), jnp.ones((3, 4)), ebm.queries.RandomTargets(), key=jax.random.key(0)
     )
     assert bits.converged == 1
 
@@ -159,9 +160,9 @@ def test_targets_of_a_graph():
     model, hidden, seen = chain()
     evidence = {seen: jnp.asarray([0, 1, 1, 0])}
     p = ebm.joint_query(ebm.QueryModel(model), evidence, targets=[(hidden, 0)])
-    q, report = ebm.query(ebm.QueryModel(model), evidence, targets=hidden, with_info=True)
+    q = ebm.query(ebm.QueryModel(model), evidence, targets=hidden)
     np.testing.assert_allclose(p, q[0], atol=1e-6)
-    assert bool(report.converged)
+    assert bool(Network()(ebm.QueryModel(model), evidence).converged)
     for target in (hidden[0], seen[0]):
         with pytest.raises(KeyError, match="`targets` must be a group of the graph"):
             ebm.joint_query(ebm.QueryModel(model), evidence, targets=[target])
@@ -210,7 +211,10 @@ def test_units_without_hidden_ones():
 def test_nothing_to_learn_from():
     model, hidden, seen = chain()
     batch = {seen: jnp.zeros((2, 4), int)}
-    for queries in (ebm.FixedTargets([seen], [hidden]), ebm.LeaveOneOut(groups=[hidden])):
+    for queries in (
+        ebm.queries.FixedTargets([seen], [hidden]),
+        ebm.queries.LeaveOneOut(groups=[hidden]),
+    ):
         with pytest.raises(ValueError, match="at least one target with a value in `batch`"):
             ebm.QueryTraining(queries).loss(ebm.QueryModel(model), batch, key=jax.random.key(0))
 
@@ -224,7 +228,7 @@ def test_weight_decay_leaves_alone_what_is_not_learned():
     }
     grid = ebm.GridMRF.init((2, 2), 2, emissions, key=key, learned=("pixels",))
     model = ebm.QueryModel(grid, 2, strength=20.0)
-    learner = ebm.QueryTraining(ebm.FixedTargets(["pixels"], ["labels"]), strength=False)
+    learner = ebm.QueryTraining(ebm.queries.FixedTargets(["pixels"], ["labels"]), strength=False)
     data = np.random.default_rng(0).integers(0, 2, (20, 2, 2))
     last = ebm.fit(
         model,

@@ -192,8 +192,8 @@ def test_loss_is_the_cross_entropy_of_targets():
         # Grey levels are shares of rows with 1.
         rows = rng.random((6, 5))
         rows[0] = [0, 1, 1, 0, 1]
-        learner = ebm.QueryTraining(ebm.RandomTargets(0.4))
-        observed, targets = ebm.RandomTargets(0.4)(model, 6, key=KEY)
+        learner = ebm.QueryTraining(ebm.queries.RandomTargets(0.4))
+        observed, targets = ebm.queries.RandomTargets(0.4)(model, 6, key=KEY)
         p = np.asarray(ebm.query(model, rows, observed))[np.asarray(targets)]
         x = rows[np.asarray(targets)]
         expected = -(x * np.log(p) + (1 - x) * np.log1p(-p)).mean()
@@ -224,7 +224,7 @@ def test_what_is_nan_in_data_is_neither_evidence_nor_target(name):
     expected = loss(rows, ~targets & known, targets & known)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
-    everywhere = ebm.query_entropy(model, holes, ebm.RandomTargets(0.5), key=KEY)
+    everywhere = ebm.query_entropy(model, holes, ebm.queries.RandomTargets(0.5), key=KEY)
     assert (everywhere.targets <= known.sum(1)).all()
 
 
@@ -259,12 +259,14 @@ def test_distributions_of_queries():
     rbm = ebm.RBM.init(12, 2, key=KEY)
     apart = {}
     for name, queries in {
-        "random": ebm.RandomTargets(0.25),
-        "count": ebm.TargetCount(3),
-        "one": ebm.LeaveOneOut(),
-        "block": ebm.BlockTargets((3, 4), (2, 3)),
-        "fixed": ebm.FixedTargets(np.arange(12) < 5, np.arange(12) > 9),
-        "mixed": ebm.MixedTargets([ebm.TargetCount(2), ebm.TargetCount(9)], [3, 1]),
+        "random": ebm.queries.RandomTargets(0.25),
+        "count": ebm.queries.TargetCount(3),
+        "one": ebm.queries.LeaveOneOut(),
+        "block": ebm.queries.BlockTargets((3, 4), (2, 3)),
+        "fixed": ebm.queries.FixedTargets(np.arange(12) < 5, np.arange(12) > 9),
+        "mixed": ebm.queries.MixedTargets(
+            [ebm.queries.TargetCount(2), ebm.queries.TargetCount(9)], [3, 1]
+        ),
         "own": lambda shape, *, key: (jnp.zeros(shape, bool), jnp.ones(shape, bool)),
     }.items():
         learner = ebm.QueryTraining(queries)
@@ -346,7 +348,7 @@ def test_query_entropy_of_exact_answers():
     with oracle.x64(True):
         rbm = oracle.random_rbm(rng, dtype="float64")
         rows = random_bits(rng, 30, 5)
-        queries = ebm.RandomTargets(0.5)
+        queries = ebm.queries.RandomTargets(0.5)
         found = ebm.query_entropy(rbm, rows, queries, ebm.Exact(), key=KEY, batch_size=30)
         first, _ = jax.random.split(jax.random.fold_in(KEY, 0))
         observed, targets = (np.asarray(x) for x in queries(rbm, 30, key=first))
@@ -398,7 +400,7 @@ def test_training_answers_better_than_the_truth_it_starts_from():
     patterns = random_bits(rng, 2, 8)
     rows = patterns[rng.integers(0, 2, 200)]
     start = ebm.QueryModel(ebm.RBM.init(8, 4, key=KEY, scale=0.1), 4)
-    learner = ebm.QueryTraining(ebm.TargetCount(3), scale=False, strength=False)
+    learner = ebm.QueryTraining(ebm.queries.TargetCount(3), scale=False, strength=False)
     fitted = ebm.fit(
         start,
         learner,
@@ -412,7 +414,10 @@ def test_training_answers_better_than_the_truth_it_starts_from():
     )
     curve = fitted.history.epochs["metric"]
     assert (
-        curve[-1] < 0.05 < 0.5 < ebm.query_entropy(start, rows, ebm.TargetCount(3), key=KEY).value
+        curve[-1]
+        < 0.05
+        < 0.5
+        < ebm.query_entropy(start, rows, ebm.queries.TargetCount(3), key=KEY).value
     )
     assert fitted.model.log_scale == start.log_scale
     assert (fitted.model.log_strength == start.log_strength).all()
@@ -501,28 +506,28 @@ ERRORS = {
     ),
     "queries": (lambda: ebm.QueryTraining(0.5), TypeError, "`queries`", "0.5"),
     "no targets": (
-        lambda: ebm.FixedTargets(MASK, np.zeros(4, bool)),
+        lambda: ebm.queries.FixedTargets(MASK, np.zeros(4, bool)),
         ValueError,
         "`targets`",
         "none",
     ),
-    "both": (lambda: ebm.FixedTargets(MASK, MASK), ValueError, "`targets`", "both"),
-    "probability": (lambda: ebm.RandomTargets(0.0), ValueError, "`probability`", "0"),
+    "both": (lambda: ebm.queries.FixedTargets(MASK, MASK), ValueError, "`targets`", "both"),
+    "probability": (lambda: ebm.queries.RandomTargets(0.0), ValueError, "`probability`", "0"),
     "number": (
-        lambda: ebm.TargetCount(5)(RBM, 3, key=KEY),
+        lambda: ebm.queries.TargetCount(5)(RBM, 3, key=KEY),
         ValueError,
         "`number`",
         "4",
         "5",
     ),
-    "block": (lambda: ebm.BlockTargets((2, 2), (3, 1)), ValueError, "`block`", "3"),
+    "block": (lambda: ebm.queries.BlockTargets((2, 2), (3, 1)), ValueError, "`block`", "3"),
     "image": (
-        lambda: ebm.BlockTargets((2, 3), (1, 1))(RBM, 3, key=KEY),
+        lambda: ebm.queries.BlockTargets((2, 3), (1, 1))(RBM, 3, key=KEY),
         ValueError,
         "`image`",
         "4",
     ),
-    "mixed": (lambda: ebm.MixedTargets([]), ValueError, "`parts`"),
+    "mixed": (lambda: ebm.queries.MixedTargets([]), ValueError, "`parts`"),
     "function": (
         lambda: ebm.QueryTraining(lambda shape, *, key: jnp.zeros(shape)).loss(
             MODEL, ROWS, key=KEY
@@ -576,12 +581,12 @@ ERRORS = {
     ),
     "twice": (lambda: ebm.joint_query(MODEL, ROWS, MASK, targets=[2, 2]), ValueError, "`targets`"),
     "entropy": (
-        lambda: ebm.query_entropy(RBM, ROWS, ebm.LeaveOneOut(), key=KEY),
+        lambda: ebm.query_entropy(RBM, ROWS, ebm.queries.LeaveOneOut(), key=KEY),
         TypeError,
         "`inference`",
     ),
     "unit": (
-        lambda: ebm.query_entropy(MODEL, ROWS, ebm.LeaveOneOut(), key=KEY, unit="bit"),
+        lambda: ebm.query_entropy(MODEL, ROWS, ebm.queries.LeaveOneOut(), key=KEY, unit="bit"),
         ValueError,
         "`unit`",
         "bits",
@@ -641,7 +646,7 @@ def test_gaussian_answers_of_a_star():
         np.testing.assert_allclose(found.mean, exact.mean, atol=1e-9)
         np.testing.assert_allclose(2.0 * found.variance, exact.variance, atol=1e-9)
         # Nats of a Gaussian, by the formula.
-        queries = ebm.RandomTargets(0.5)
+        queries = ebm.queries.RandomTargets(0.5)
         entropy = ebm.query_entropy(
             plain, x, queries, ebm.Exact(), key=KEY, unit="nats", batch_size=6
         )
@@ -681,7 +686,7 @@ def small_data(rows=40):
 def test_entropy_of_independent_units():
     train, valid = small_data()
     model = ebm.QueryModel(ebm.RBM.init(12, 3, key=KEY))
-    queries = ebm.RandomTargets(0.5)
+    queries = ebm.queries.RandomTargets(0.5)
     found = independent_entropy(model, train, valid, queries, key=3, batch_size=25)
     p = (train.sum(0) + 0.5) / (len(train) + 1)
     bias = np.log(p / (1 - p))
@@ -698,7 +703,7 @@ def test_entropy_of_independent_units():
 def test_entropy_of_independent_real_units():
     train = np.random.default_rng(0).normal(3, 2, (500, 4)).astype(np.float32)
     model = ebm.QueryModel(ebm.GaussianRBM.init(4, 3, key=KEY))
-    queries = ebm.RandomTargets(1.0)
+    queries = ebm.queries.RandomTargets(1.0)
     found = independent_entropy(model, train, train, queries, key=0) * np.log(2)
     each = scipy.stats.norm.logpdf(train, train.mean(0), train.std(0))
     np.testing.assert_allclose(found, -each.mean(), rtol=1e-4)

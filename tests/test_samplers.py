@@ -310,7 +310,7 @@ def test_a_chain_for_each_instance():
 def test_shapes_and_order_of_samples():
     model = oracle.random_rbm(np.random.default_rng(9), 4, 3)
     options: dict[str, Any] = dict(key=KEY, num_chains=3, burn_in=2, thin=2)
-    samples, info = ebm.sample(model, ebm.Gibbs(), 8, **options, with_info=True)
+    samples, info = ebm.sample_with_info(model, ebm.Gibbs(), 8, **options)
     assert samples.visible.shape == (8, 4)
     assert samples.hidden.shape == (8, 3)
     assert info.energy.shape == (3, 3)
@@ -350,7 +350,7 @@ def test_tempering_reaches_the_other_mode(sampler, cost, low, high):
 def test_diagnostics_of_tempering():
     model = bimodal()
     sampler = ebm.ParallelTempering(np.linspace(0, 1, 8))
-    _, info = ebm.sample(model, sampler, 8_000, key=KEY, num_chains=20, with_info=True)
+    _, info = ebm.sample_with_info(model, sampler, 8_000, key=KEY, num_chains=20)
     tried = np.asarray(info.tried)
     assert (tried[0] == [True, False] * 3 + [True]).all()
     assert (tried[:2].sum(0) == 1).all()
@@ -360,8 +360,8 @@ def test_diagnostics_of_tempering():
     trips = np.asarray(info.trips)
     assert (np.diff(trips, axis=0) >= 0).all()
     assert trips[-1].min() >= 1
-    _, info = ebm.sample(
-        model, ebm.TemperedTransitions([0.5, 1.0]), 500, key=KEY, num_chains=50, with_info=True
+    _, info = ebm.sample_with_info(
+        model, ebm.TemperedTransitions([0.5, 1.0]), 500, key=KEY, num_chains=50
     )
     share = np.minimum(np.exp(np.asarray(info.log_ratio)), 1).mean()
     assert abs(np.asarray(info.accepted).mean() - share) < 0.1
@@ -373,7 +373,7 @@ def test_a_ladder_is_adapted():
     model = bimodal()
 
     def rates(sampler):
-        _, info = ebm.sample(model, sampler, 8_000, key=KEY, num_chains=20, with_info=True)
+        _, info = ebm.sample_with_info(model, sampler, 8_000, key=KEY, num_chains=20)
         tried = np.asarray(info.tried).sum(0) * 20
         return np.asarray(info.swapped).sum((0, 2)) / tried
 
@@ -414,10 +414,10 @@ def test_autocorrelation_time():
 
 def test_singular_values():
     model = oracle.random_semi(np.random.default_rng(11))
-    weights, couplings = ebm.singular_values(model)
+    weights, couplings = ebm.samplers.singular_values(model)
     np.testing.assert_allclose(weights, np.linalg.svd(model.weights)[1], rtol=1e-5)
     np.testing.assert_allclose(couplings, np.linalg.svd(model.couplings)[1], rtol=1e-5)
-    (weights,) = ebm.singular_values(ebm.CRBM.init(4, 3, 2, key=KEY))
+    (weights,) = ebm.samplers.singular_values(ebm.CRBM.init(4, 3, 2, key=KEY))
     assert weights.shape == (3,)
 
 

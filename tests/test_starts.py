@@ -176,7 +176,7 @@ def test_the_best_of_several_maxima_is_kept(kind):
     one, several = (
         ebm.BP(60, product="max", damping=0.3, starts=n)(model, evidence) for n in (1, 8)
     )
-    best = ebm.Exact("max")(rbm).log_partition
+    best = ebm.Exact(product="max")(rbm).log_partition
     assert (value(several) >= value(one) - 1e-4).all() and (value(several) <= best + 1e-4).all()
     assert (value(several) > value(one) + 0.1).sum() >= 2
     solved = [np.isclose(value(x), best, atol=1e-4).sum() for x in (one, several)]
@@ -192,7 +192,7 @@ def test_mixed_product_keeps_the_best_visible_configuration():
     weights, visible = (jnp.asarray(3 * rng.normal(size=s)) for s in ((6, 5), (30, 6)))
     rbm = ebm.RBM(weights, visible, jnp.zeros(5))
     one, several = (ebm.BP(60, product="mixed", starts=n)(rbm) for n in (1, 8))
-    exact = ebm.Exact("mixed")(rbm).log_partition
+    exact = ebm.Exact(product="mixed")(rbm).log_partition
     values = [-rbm.free_energy(x.decode().visible) for x in (one, several)]
     assert (values[1] >= values[0] - 1e-4).all() and (values[1] <= exact + 1e-3).all()
     assert (values[1] > values[0] + 0.1).any()

@@ -114,7 +114,7 @@ def test_any_sampler_serves():
 def test_trans_sap_in_fit_resumes_bit_by_bit(tmp_path):
     v = bits(np.random.default_rng(3), 40, 4)
     options: dict[str, Any] = dict(
-        optimizer=optax.sgd(ebm.robbins_monro(0.05, 10, 10.0, 1000.0)),
+        optimizer=optax.sgd(ebm.learners.robbins_monro(0.05, 10, 10.0, 1000.0)),
         epochs=4,
         batch_size=10,
         key=KEY,
@@ -177,7 +177,7 @@ def test_pseudo_likelihood(name):
 
 
 def test_robbins_monro():
-    schedule = cast(Any, ebm.robbins_monro(0.01, hold=100, a=10.0, b=1000.0))
+    schedule = cast(Any, ebm.learners.robbins_monro(0.01, hold=100, a=10.0, b=1000.0))
     assert float(schedule(0)) == pytest.approx(0.01)
     assert float(schedule(99)) == pytest.approx(0.01)
     assert float(schedule(100)) == pytest.approx(10 / 1000)

@@ -95,7 +95,7 @@ def test_draws_have_no_bias_where_gibbs_never_crosses():
     stuck = ebm.sample(model, ebm.Gibbs(), 2000, burn_in=100, **options).visible.mean(0)
     assert (stuck - exact.visible > 0.2).all()
     sampler = ebm.TrajectoryTempering(trajectory(10))
-    drawn, info = ebm.sample(model, sampler, 2000, burn_in=150, **options, with_info=True)
+    drawn, info = ebm.sample_with_info(model, sampler, 2000, burn_in=150, **options)
     for x, p in ((drawn.visible, exact.visible), (drawn.hidden, exact.hidden)):
         gap = np.abs(np.asarray(x).mean(0) - p) / np.sqrt(p * (1 - p) / 2000)
         assert gap.max() < 4.5
@@ -157,9 +157,7 @@ def test_summing_out_swaps_more_often():
     rates = []
     # Where hidden units are held, even if none is, nothing can be summed out.
     for clamped in (None, ebm.Layers(None, jnp.zeros(60, bool))):
-        _, info = ebm.sample(
-            model, sampler, 4000, key=KEY, start=start, clamped=clamped, with_info=True
-        )
+        _, info = ebm.sample_with_info(model, sampler, 4000, key=KEY, start=start, clamped=clamped)
         rates.append(np.asarray(info.swapped).sum() / np.asarray(info.tried).sum() / 100)
     assert rates[0] > rates[1] + 0.1
 
@@ -202,7 +200,7 @@ def test_nonnegative_units():
     ]
     sampler = ebm.TrajectoryTempering(ebm.Trajectory(models))
     options: dict[str, Any] = dict(num_chains=2000, burn_in=60)
-    start = ebm.Units(jnp.asarray([0.1, 2.0]))
+    start = ebm.models.Units(jnp.asarray([0.1, 2.0]))
     x = np.asarray(ebm.sample(models[-1], sampler, 2000, key=KEY, start=start, **options).x)
     assert x.min() >= 0
     gap = np.abs(x.mean(0) - mean) / np.sqrt((np.diagonal(products) - mean**2) / 2000)
@@ -311,8 +309,8 @@ def clusters(rows=400):
 
 def swap_rates(model, trajectory):
     sampler = ebm.TrajectoryTempering(trajectory)
-    options: dict[str, Any] = dict(key=KEY, num_chains=50, burn_in=100, with_info=True)
-    _, info = ebm.sample(model, sampler, 10_000, **options)
+    options: dict[str, Any] = dict(key=KEY, num_chains=50, burn_in=100)
+    _, info = ebm.sample_with_info(model, sampler, 10_000, **options)
     tried = np.asarray(info.tried).sum(0)
     return np.asarray(info.swapped).sum((0, 2))[tried > 0] / tried[tried > 0] / 50
 

@@ -100,7 +100,7 @@ model = FactorGraphModel(graph).with_evidence(
     }
 )
 print(f"{model.num_variables:,} variables")
-samples, info = ebm.sample(model, ebm.PMP(300), 10, key=key, with_info=True)
+samples, info = ebm.sample_with_info(model, ebm.PMP(300), 10, key=key)
 found, where = np.asarray(samples[features]), np.asarray(samples[places])
 
 # %% [markdown]

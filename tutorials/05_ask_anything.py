@@ -36,7 +36,7 @@ print(train.shape, valid.shape, test.shape)
 # %%
 key = jax.random.key(0)
 start = ebm.QueryModel(ebm.RBM.init(visible=64, hidden=32, key=key), iterations=10)
-queries = ebm.RandomTargets(0.5)
+queries = ebm.queries.RandomTargets(0.5)
 
 trained = ebm.fit(
     start,
@@ -68,7 +68,7 @@ ax.set(ylabel="bits a pixel", title="Queries on validation rows")
 
 # %%
 rbm = ebm.RBM.init(visible=64, hidden=32, key=key)
-rbm = rbm.with_unary((ebm.base_rate(train), *rbm.unary()[1:]))
+rbm = rbm.with_unary((ebm.estimate.base_rate(train), *rbm.unary()[1:]))
 likelihood = ebm.fit(
     rbm,
     ebm.SAP(num_chains=100),
@@ -135,7 +135,7 @@ np.testing.assert_allclose(joint.sum((1, 2)), 1, atol=1e-5)
 # (`MixedTargets`, `FixedTargets`).
 
 # %%
-blocks = ebm.BlockTargets(image=(8, 8), block=(4, 4))
+blocks = ebm.queries.BlockTargets(image=(8, 8), block=(4, 4))
 specialist = ebm.fit(
     start,
     ebm.QueryTraining(blocks),

@@ -57,7 +57,7 @@ assert error < np.abs(np.asarray(ebm.NaiveMeanField()(pair).mean - exact.mean)).
 # ascent would be slow, because the data are strongly correlated.
 
 # %%
-match = ebm.solve_moments(rows, ebm.ISusP())
+match = ebm.learners.solve_moments(rows, ebm.ISusP())
 print("converged", bool(match.converged))
 model = match.model.project()  # copositive for certain
 assert match.converged

@@ -42,7 +42,7 @@ plotting.images(patterns, (SIDE, SIDE), columns=15)
 # %%
 key = jax.random.key(0)
 start = ebm.RBM.init(visible=SIDE**2, hidden=10, key=key, scale=0.1)
-alone = start.with_unary((ebm.base_rate(train), jnp.zeros(10)))
+alone = start.with_unary((ebm.estimate.base_rate(train), jnp.zeros(10)))
 
 
 @jax.jit

@@ -70,7 +70,7 @@ def states(sampler, begin):
 
 def report(name, x):
     """Returns the jumps of a chain, and how far the means of pixels are from the exact ones."""
-    jumps = float(ebm.jumps(x, centres).mean())
+    jumps = float(ebm.samplers.jumps(x, centres).mean())
     error = np.abs(x[STEPS // 5 :].mean((0, 1)) - exact.visible).max()
     print(f"{name:<32} {jumps:6.2f} jumps a chain, largest error of a pixel {error:.3f}")
     return jumps, error

@@ -23,8 +23,12 @@ Result = TypeVar("Result")
 _DTYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.float64))
 
 
-def usage(example: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Makes a function say what to write if arguments are missing or unknown."""
+def usage(
+    example: str, **instead: str
+) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Makes a function say what to write if arguments are missing or unknown: `example`, or what
+    stands under the name of the argument.
+    """
 
     def decorate(fn: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         signature = inspect.signature(fn)
@@ -35,7 +39,9 @@ def usage(example: str) -> Callable[[Callable[Arguments, Result]], Callable[Argu
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 name = getattr(fn, "__name__", "this")
-                raise TypeError(f"`{name}` {_said(error)}: write `{example}`.") from None
+                unknown = (k for k in kwargs if k in instead and k not in signature.parameters)
+                shown = instead.get(next(unknown, ""), example)
+                raise TypeError(f"`{name}` {_said(error)}: write `{shown}`.") from None
             return fn(*args, **kwargs)
 
         return checked

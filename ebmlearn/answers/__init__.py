@@ -8,6 +8,5 @@ from ._query import (
     asker as asker,
     joint_query as joint_query,
     query as query,
-    QueryInfo as QueryInfo,
     require_inference as require_inference,
 )

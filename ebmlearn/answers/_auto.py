@@ -51,7 +51,8 @@ class Auto(AbstractInference):
       of the model that are narrow enough are solved exactly given the rest. The bound of
       [`ebmlearn.MPLP`][] is reported beside.
 
-    `report` of the beliefs says what was used and how good it is: see [`ebmlearn.Report`][].
+    `report` of the beliefs says what was used and how good it is: see
+    [`ebmlearn.inference.Report`][].
 
     !!! example
 

@@ -1,8 +1,8 @@
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from .. import _checks
 from .._types import Evidence, Observed, Targets
@@ -18,32 +18,16 @@ from ..models import (
 from ._auto import Auto
 
 
-class QueryInfo(NamedTuple):
-    """How the inference of a query ended, for each instance of the batch.
-
-    - `converged`, `iterations`, `residual`: whether it converged, the number of sweeps, and how
-      much the last sweep changed. A [`ebmlearn.QueryModel`][] trained with few iterations answers
-      well without converging.
-    - `guarded`: for Gaussian units, the share whose precision was impossible and was replaced: see
-      [`ebmlearn.Beliefs`][]. None for other models.
-    - `stable`: whether all starts of messages led to the same answer, None if there was one only:
-      see [`ebmlearn.Beliefs`][].
-    """
-
-    converged: Bool[Array, "*batch"]
-    iterations: Int[Array, "*batch"]
-    residual: Float[Array, "*batch"]
-    guarded: Float[Array, "*batch"] | None
-    stable: Bool[Array, "*batch"] | None
-
-
+@_checks.usage(
+    "query(model, evidence, observed)",
+    with_info="inference(model, evidence, observed).converged",
+)
 def query(
     model: AbstractModel,
     evidence: Evidence,
     observed: Observed = None,
     inference: AbstractInference | None = None,
     targets: Targets = None,
-    with_info: bool = False,
 ) -> PyTree:
     """Answers a conditional query: the probability that each visible unit is 1 given the observed
     ones; for a graph, the probability of each state of each variable; for real units, their means
@@ -61,9 +45,9 @@ def query(
     - `model`: any model that the inference takes, or a [`ebmlearn.QueryModel`][], which has its own
       inference.
     - `evidence`: 0 and 1 fix a unit; a number between them is the likelihood of 1 against 0. For
-      Gaussian units, any number. For a graph, a dictionary: see [`ebmlearn.AbstractInference`][].
-      NaN is an unobserved unit, and values of units that are not observed are ignored. None is no
-      evidence. Data frames and lists work too.
+      Gaussian units, any number. For a graph, a dictionary: see
+      [`ebmlearn.inference.AbstractInference`][]. NaN is an unobserved unit, and values of units
+      that are not observed are ignored. None is no evidence. Data frames and lists work too.
     - `observed`: booleans, the observed units; each row of a batch may have its own. Leave it out
       for a graph, or if NaN marks what is not observed.
     - `inference`: for instance [`ebmlearn.BP`][], [`ebmlearn.MeanField`][] or [`ebmlearn.Exact`][].
@@ -71,7 +55,6 @@ def query(
       seconds, else the best that it finds within them. Inside a compiled function, name another.
     - `targets`: what to answer for: indices of units, or one group of a graph. Everything by
       default.
-    - `with_info`: whether to return a `QueryInfo` too.
 
     **Returns:**
 
@@ -81,18 +64,17 @@ def query(
       a graph has learned how strong evidence is, so observed variables are not exactly 0 and 1.
     - For real units, a pair `mean`, `variance`.
 
-    With `with_info`, a pair of the answer and a `QueryInfo`. For beliefs about hidden units, call
-    `inference(model, evidence, observed)` with arrays.
+    For beliefs about hidden units, and for how the inference ended, call it with arrays:
+    `beliefs = inference(model, evidence, observed)` has `converged`, `residual` and more, see
+    [`ebmlearn.Beliefs`][]. The inference of a [`ebmlearn.QueryModel`][] is
+    `ebmlearn.inference.Network()`; trained with few iterations, it answers well without converging.
     """
     inference, problem = _posed(model, evidence, observed, inference)
     beliefs = inference.beliefs_of(problem)
     answer = beliefs.marginals
     if targets is not None:
         answer = _plain(problem).chosen(answer, targets)
-    if not with_info:
-        return answer
-    went = beliefs.converged, beliefs.iterations, beliefs.residual
-    return answer, QueryInfo(*went, beliefs.guarded, beliefs.stable)
+    return answer
 
 
 def joint_query(

@@ -45,7 +45,7 @@ def base_rate(
 def ais(
     model: AbstractPlainModel,
     *,
-    key: Key,
+    key: Key = 0,
     betas: int | Float[AnyArray, " betas"] = 1000,
     num_chains: int = 100,
     base: Float[AnyArray, " visible"] | None = None,
@@ -60,7 +60,7 @@ def ais(
     !!! example
 
         ```python
-        base = ebmlearn.base_rate(data)
+        base = ebmlearn.estimate.base_rate(data)
         found = ebmlearn.ais(rbm, key=key, betas=10_000, num_chains=500, base=base)
         found.log_partition, found.standard_error
         ```
@@ -73,8 +73,9 @@ def ais(
     - `betas`: the number of evenly spaced steps, or the inverse temperatures, from 0 to 1.
     - `num_chains`: the number of chains.
     - `base`: log-odds of the visible units at the start, zero by default. The
-      [`ebmlearn.base_rate`][] of the data is a good choice. All other units start at log-odds 0.
-      For a graph it must be None: all possible configurations are equally likely at the start.
+      [`ebmlearn.estimate.base_rate`][] of the data is a good choice. All other units start at
+      log-odds 0. For a graph it must be None: all possible configurations are equally likely at the
+      start.
     """
     path, positions = _checked(model, base, betas)
     _checks.count("num_chains", num_chains)
@@ -87,7 +88,7 @@ def reverse_ais(
     model: AbstractPlainModel,
     start: PyTree,
     *,
-    key: Key,
+    key: Key = 0,
     betas: int | Float[AnyArray, " betas"] = 1000,
     base: Float[AnyArray, " visible"] | None = None,
 ) -> AISEstimate:

@@ -98,7 +98,7 @@ class LogPartition(eqx.Module):
 def log_partition(
     model: AbstractPlainModel,
     *,
-    key: Key,
+    key: Key = 0,
     within: float = 0.1,
     trajectory: Trajectory | None = None,
     num_chains: int = 32,

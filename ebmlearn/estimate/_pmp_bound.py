@@ -28,7 +28,7 @@ class PMPBound(eqx.Module):
 def pmp_bound(
     model: AbstractModel,
     *,
-    key: Key,
+    key: Key = 0,
     num_samples: int = 100,
     solver: PMP | AbstractInference | None = None,
 ) -> PMPBound:

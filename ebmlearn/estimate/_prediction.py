@@ -30,9 +30,9 @@ def predict(
 
     - Each unit by its own marginal: `BP(iterations)`, `MeanField(iterations)`, `Exact()`.
     - The visible part of the most likely configuration (MAP): `BP(iterations, product="max")`,
-      `Exact("max")` (Ping & Ihler 2017, section 3.3).
+      `Exact(product="max")` (Ping & Ihler 2017, section 3.3).
     - The most likely visible configuration with hidden units summed out (marginal MAP):
-      `BP(iterations, product="mixed")`, `Exact("mixed")`.
+      `BP(iterations, product="mixed")`, `Exact(product="mixed")`.
 
     Predict with the inference that the model was trained with; `learner.predict` does so.
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .. import _checks
 from .._types import Batch, Key
 from ..answers import asker
-from ..inference import AbstractInference, AbstractQueries, as_queries, Beliefs, draw, Query
+from ..inference import AbstractInference, Beliefs
 from ..models import (
     AbstractModel,
     AbstractPlainModel,
@@ -25,6 +25,7 @@ from ..models import (
     require_binary,
     structure_of,
 )
+from ..queries import AbstractQueries, as_queries, draw, Query
 from ..samplers import AbstractSampler
 from ._alone import surprise_alone
 from ._sampled import sampled_marginals
@@ -69,7 +70,7 @@ def query_entropy(
     queries: AbstractQueries | Callable,
     inference: AbstractInference | AbstractSampler | None = None,
     *,
-    key: Key,
+    key: Key = 0,
     unit: str = "bits",
     batch_size: int = _ROWS,
     steps: int = 100,
@@ -81,7 +82,7 @@ def query_entropy(
     !!! example
 
         ```python
-        targets = ebmlearn.RandomTargets(0.5)
+        targets = ebmlearn.queries.RandomTargets(0.5)
         ebmlearn.query_entropy(query_model, test, targets, key=key).value
         ebmlearn.query_entropy(rbm, test, targets, ebmlearn.BP(iterations=10), key=key)
         ```
@@ -92,7 +93,7 @@ def query_entropy(
     - `data`: rows of visible units, from 0 to 1 (a number between them is a share of rows with 1);
       any numbers for Gaussian units; for a graph, a dictionary from groups of variables to states.
       A value that is NaN is missing and is never a target.
-    - `queries`: a distribution such as [`ebmlearn.RandomTargets`][], or a function.
+    - `queries`: a distribution such as [`ebmlearn.queries.RandomTargets`][], or a function.
     - `inference`: the inference that answers for a model that is no QueryModel; for binary units it
       may be a sampler.
     - `key`: a seed or a key, for the queries. The same key and `batch_size` give the same queries
@@ -157,7 +158,7 @@ def independent_entropy(
     data: Any,
     queries: AbstractQueries,
     *,
-    key: Key,
+    key: Key = 0,
     batch_size: int = 500,
 ) -> float:
     """The value of [`ebmlearn.query_entropy`][] in bits, on the same queries, if units were

@@ -16,7 +16,7 @@ def sampled_marginals(
     evidence: Num[AnyArray, "*#batch units"],
     observed: Bool[AnyArray, "*#batch units"],
     *,
-    key: Key,
+    key: Key = 0,
     sampler: AbstractSampler | None = None,
     steps: int = 100,
     burn_in: int = 100,

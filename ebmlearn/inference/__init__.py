@@ -15,19 +15,6 @@ from ._exact import affordable as affordable, Exact as Exact
 from ._mean_field import MeanField as MeanField
 from ._mplp import MPLP as MPLP
 from ._network import Network as Network
-from ._queries import (
-    AbstractQueries as AbstractQueries,
-    as_queries as as_queries,
-    BlockTargets as BlockTargets,
-    check_told as check_told,
-    draw as draw,
-    FixedTargets as FixedTargets,
-    LeaveOneOut as LeaveOneOut,
-    MixedTargets as MixedTargets,
-    Query as Query,
-    RandomTargets as RandomTargets,
-    TargetCount as TargetCount,
-)
 from ._susp import ISusP as ISusP, own_fields as own_fields, SusP as SusP
 from ._tap import (
     AbstractNonnegativeInference as AbstractNonnegativeInference,

@@ -35,6 +35,9 @@ from ._beliefs import Beliefs, Problem as Problem, Went
 Tree = TypeVar("Tree")
 # Without a tolerance of its own, a run is judged by that of Ping & Ihler 2017, section 6.
 _JUDGED_BY = 1e-3
+# What an inference aims at if neither a number of sweeps nor a tolerance is given, and the most
+# sweeps that it then makes.
+_REACHED, _MOST = 1e-5, 1000
 # Messages of a batch are kept up to this many numbers, 256 MiB in float32.
 KEPT = 2**26
 
@@ -217,7 +220,8 @@ def sends_messages(tree: Any) -> bool:
 
 def check_limits(iterations: Any, damping: Any, tol: Any) -> None:
     """Validates the arguments that all iterative inferences share."""
-    _checks.steps("iterations", iterations)
+    if iterations is not None:
+        _checks.steps("iterations", iterations)
     _checks.number("damping", damping, 0, 1, "[0, 1)")
     if tol is not None:
         _checks.number("tol", tol, 0, float("inf"), "[0, inf)")
@@ -325,6 +329,8 @@ class Limits:
 
 def limited(iterations: Any, tol: Any, dtype: DTypeLike, unroll: bool = False) -> Limits:
     """The limits that the arguments of an inference mean."""
+    if iterations is None:
+        iterations, tol = _MOST, _REACHED if tol is None else tol
     return Limits(
         iterations=traced(iterations, jnp.int32),
         tol=traced(_JUDGED_BY if tol is None else tol, dtype),

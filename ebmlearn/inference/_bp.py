@@ -52,20 +52,22 @@ class BP(AbstractInference):
     !!! example
 
         ```python
-        beliefs = ebmlearn.BP(iterations=50, tol=1e-5)(rbm)
+        beliefs = ebmlearn.BP()(rbm)
         beliefs.visible, beliefs.hidden, beliefs.pairwise, beliefs.log_partition
         assert beliefs.converged
         ```
 
     **Arguments:**
 
-    - `iterations`: the largest number of sweeps. A new number needs no compilation.
+    - `iterations`: the largest number of sweeps; 1000 if not given. A new number needs no
+      compilation.
     - `product`: `"sum"`, `"max"` or `"mixed"`.
     - `temperature`: a positive number.
     - `damping`: the share of its old value that a message keeps, in [0, 1). `"auto"` starts without
       damping and raises it, for each instance by itself, whenever ten sweeps bring no progress.
     - `tol`: stop an instance when no probability (of $p^{1/T}$) changes by more than this in a
-      sweep. Without it all sweeps are made, and `converged` uses a tolerance of 1e-3.
+      sweep; 1e-5 if `iterations` is not given either. If only `iterations` is given, all sweeps are
+      made, and `converged` uses a tolerance of 1e-3.
     - `start`: `"centred"` starts with zero messages in the ±1 form, so exchanging 0 and 1 changes
       nothing; `"plain"` with zero messages in the {0, 1} form, as in the paper. For Gaussian units
       `"plain"` starts as in their paper, with messages of precision 1.
@@ -86,7 +88,7 @@ class BP(AbstractInference):
       and `log_partition` run the inference again.
     """
 
-    iterations: int | Int[Array, ""]
+    iterations: int | Int[Array, ""] | None = None
     _: KW_ONLY
     product: Product = eqx.field(static=True, default="sum")
     temperature: float | Float[Array, ""] = 1.0

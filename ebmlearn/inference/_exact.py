@@ -92,8 +92,8 @@ class Exact(AbstractInference):
       elimination, the largest table has at most `2**max_units` entries of 8 bytes.
     """
 
-    product: Product = eqx.field(static=True, default="sum")
     _: KW_ONLY
+    product: Product = eqx.field(static=True, default="sum")
     method: Literal["enumeration", "elimination"] | None = eqx.field(static=True, default=None)
     max_units: int = eqx.field(static=True, default=24)
     takes = ("binary", "categorical", "nonnegative", "Gaussian and binary")

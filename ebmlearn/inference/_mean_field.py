@@ -45,19 +45,21 @@ class MeanField(AbstractInference):
     !!! example
 
         ```python
-        beliefs = ebmlearn.MeanField(iterations=100, tol=1e-6)(rbm)
+        beliefs = ebmlearn.MeanField()(rbm)
         beliefs.visible, beliefs.log_partition
         ```
 
     **Arguments:**
 
-    - `iterations`: the largest number of sweeps. A new number needs no compilation.
+    - `iterations`: the largest number of sweeps; 1000 if not given. A new number needs no
+      compilation.
     - `damping`: the share of its old value that a log-odds keeps, in [0, 1).
     - `tol`: stop an instance when no probability would change by more than this in a sweep without
-      damping. Without it all sweeps are made, and `converged` uses a tolerance of 1e-3.
+      damping; 1e-5 if `iterations` is not given either. If only `iterations` is given, all sweeps
+      are made, and `converged` uses a tolerance of 1e-3.
     """
 
-    iterations: int | Int[Array, ""]
+    iterations: int | Int[Array, ""] | None = None
     _: KW_ONLY
     damping: float | Float[Array, ""] = 0.0
     tol: float | Float[Array, ""] | None = None

@@ -328,7 +328,7 @@ class AbstractContrastive(AbstractLearner):
     def step(
         self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]
     ) -> tuple[Model, PyTree, StepInfo]:
-        """The gradient of one step: see [`ebmlearn.AbstractLearner`][]."""
+        """The gradient of one step: see [`ebmlearn.learners.AbstractLearner`][]."""
         model.check(batch)
         _checks.steps("epoch", epoch)
         own = model.as_batch(batch)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
 from .. import _checks
 from .._types import AnyArray
-from ..inference import AbstractInference, NUMBER
+from ..inference import AbstractInference, BP, NUMBER
 from ..models import (
     AbstractPlainModel,
     Evidence,
@@ -61,14 +61,15 @@ class MSSVM(AbstractMemoryless, AbstractInferring, AbstractContrastive):
 
     **Arguments:**
 
-    - `inference`: one with `product="mixed"`, or a function from the epoch to one.
+    - `inference`: one with `product="mixed"`, or a function from the epoch to one;
+      `BP(product="mixed")` by default.
     - `cost`: a function of states and the truth, both `[batch, visible]`, that returns the cost of
       each unit. The loss $\\Delta$ is its sum over the units.
     - `centred`: follow the gradient of the centred energy instead.
     - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
     """
 
-    inference: Inference = eqx.field(converter=as_schedule)
+    inference: Inference = eqx.field(converter=as_schedule, default=BP(product="mixed"))
     _: KW_ONLY
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)
@@ -103,12 +104,12 @@ class LSSVM(AbstractMemoryless, AbstractInferring, AbstractContrastive):
 
     **Arguments:**
 
-    - `inference`: one that maximises, such as `BP(10, product="max")` or `MPLP()`, or a function
-      from the epoch to one.
+    - `inference`: one that maximises, such as `MPLP()`, or a function from the epoch to one;
+      `BP(product="max")` by default.
     - `cost`, `centred`, `weight_decay`: as for [`ebmlearn.MSSVM`][].
     """
 
-    inference: Inference = eqx.field(converter=as_schedule)
+    inference: Inference = eqx.field(converter=as_schedule, default=BP(product="max"))
     _: KW_ONLY
     cost: Cost = hamming
     centred: bool = eqx.field(static=True, default=False)

@@ -4,7 +4,7 @@ from typing import ClassVar
 import equinox as eqx
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from ..inference import NUMBER
+from ..inference import BP, NUMBER
 from ._base import (
     AbstractContrastive,
     AbstractInferring,
@@ -34,14 +34,15 @@ class MLE(AbstractMemoryless, AbstractInferring, AbstractContrastive):
 
     **Arguments:**
 
-    - `inference`: an inference of marginals, or a function from the epoch to one.
+    - `inference`: an inference of marginals, or a function from the epoch to one; `BP()` by
+      default.
     - `centred`: follow the gradient of the centred energy instead.
     - `weight_decay`: the strength of a penalty $\\tfrac12 \\lambda |W|^2$ on all weights.
     - `loss`: whether to report the negative log-likelihood, with the inference's estimate of log Z.
       It costs a second run of the inference.
     """
 
-    inference: Inference = eqx.field(converter=as_schedule)
+    inference: Inference = eqx.field(converter=as_schedule, default=BP())
     _: KW_ONLY
     centred: bool = eqx.field(static=True, default=False)
     weight_decay: float = eqx.field(metadata=NUMBER, default=0.0)

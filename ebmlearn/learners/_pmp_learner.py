@@ -59,7 +59,7 @@ class PMPLearner(AbstractContrastive):
     - `centred`, `weight_decay`: as for [`ebmlearn.CD`][].
     """
 
-    sampler: PMP
+    sampler: PMP = PMP()
     _: KW_ONLY
     num_chains: int | None = eqx.field(static=True, default=None)
     hidden: Hidden = eqx.field(static=True, default="exact")

@@ -40,7 +40,7 @@ class PseudoLikelihood(AbstractLearner):
     def step(
         self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]
     ) -> tuple[Model, PyTree, StepInfo]:
-        """The gradient of one step: see [`ebmlearn.AbstractLearner`][]."""
+        """The gradient of one step: see [`ebmlearn.learners.AbstractLearner`][]."""
         model.check(batch)
         _checks.as_key(key)
         gradient, loss = _step(self, model, model.as_batch(batch))

@@ -11,16 +11,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from .. import _checks
 from .._types import Batch, Key
 from ..estimate import cross_entropy, independent_entropy, mean_entropy
-from ..inference import (
-    AbstractInference,
-    AbstractQueries,
-    as_queries,
-    check_told,
-    draw,
-    Network,
-    RandomTargets,
-)
+from ..inference import AbstractInference, Network
 from ..models import AbstractModel, QueryModel
+from ..queries import AbstractQueries, as_queries, check_told, draw, RandomTargets
 from ._base import AbstractComparedMetric, AbstractLearner, Metric, Model, only, StepInfo
 
 
@@ -47,7 +40,7 @@ class QueryTraining(AbstractLearner):
         ```python
         fitted = ebmlearn.fit(
             ebmlearn.QueryModel(rbm),
-            ebmlearn.QueryTraining(ebmlearn.RandomTargets(0.5)),
+            ebmlearn.QueryTraining(ebmlearn.queries.RandomTargets(0.5)),
             data, optimizer=optax.adam(1e-2), epochs=100, batch_size=500, key=key,
         )
         ebmlearn.query(fitted.model, v, observed=mask)
@@ -56,7 +49,7 @@ class QueryTraining(AbstractLearner):
     **Arguments:**
 
     - `queries`: a distribution of queries, `RandomTargets(0.5)` by default, or a function: see
-      [`ebmlearn.AbstractQueries`][].
+      [`ebmlearn.queries.AbstractQueries`][].
     - `iterations`: the number of message updates in training; by default that of the model.
     - `temperature`, `scale`, `strength`: whether these numbers of the [`ebmlearn.QueryModel`][] are
       learned; otherwise they stay at their initial values.
@@ -88,8 +81,8 @@ class QueryTraining(AbstractLearner):
     def step(
         self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]
     ) -> tuple[Model, PyTree, StepInfo]:
-        """The gradient of one step: see [`ebmlearn.AbstractLearner`][]. The loss is the mean over
-        targets, in nats.
+        """The gradient of one step: see [`ebmlearn.learners.AbstractLearner`][]. The loss is the
+        mean over targets, in nats.
         """
         seen = self._seen(model, batch)
         gradient, loss, settled = _step(self, model, seen, _checks.as_key(key))

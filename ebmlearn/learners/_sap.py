@@ -46,7 +46,8 @@ class SAP(AbstractInferring, AbstractContrastive):
 
     With [`ebmlearn.Gibbs`][] it is persistent contrastive divergence; `PCD` is the same class. Any
     other sampler works too, for instance [`ebmlearn.ParallelTempering`][]. It converges almost
-    surely if the learning rate decreases as $a / (b + t)$: see [`ebmlearn.robbins_monro`][].
+    surely if the learning rate decreases as $a / (b + t)$: see
+    [`ebmlearn.learners.robbins_monro`][].
 
     The trajectory of [`ebmlearn.TrajectoryTempering`][] grows with training: when the model and the
     one before it swap in less than about 0.3 of all cases, the model joins the trajectory. A step
@@ -291,7 +292,7 @@ def robbins_monro(rate: float, hold: int, a: float, b: float) -> optax.Schedule:
     !!! example
 
         ```python
-        optax.sgd(ebmlearn.robbins_monro(0.01, hold=10_000, a=10, b=1000))
+        optax.sgd(ebmlearn.learners.robbins_monro(0.01, hold=10_000, a=10, b=1000))
         ```
     """
     _checks.number("rate", rate, 0, float("inf"), "(0, inf)")

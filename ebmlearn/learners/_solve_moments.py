@@ -18,7 +18,7 @@ _TOL = {"float32": 1e-4, "float64": 1e-8}
 
 
 class MomentMatch(eqx.Module):
-    """The result of [`ebmlearn.solve_moments`][].
+    """The result of [`ebmlearn.learners.solve_moments`][].
 
     - `model`: the NNBM.
     - `converged`: whether the model has the requested moments under the inference.
@@ -51,7 +51,7 @@ def solve_moments(
     !!! example
 
         ```python
-        match = ebmlearn.solve_moments(data, ebmlearn.ISusP())
+        match = ebmlearn.learners.solve_moments(data, ebmlearn.ISusP())
         match.model, match.converged
         ```
 

@@ -39,7 +39,7 @@ class BoltzmannMachine(AbstractPlainModel):
         cls,
         units: int,
         *,
-        key: Key,
+        key: Key = 0,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "BoltzmannMachine":

@@ -74,7 +74,7 @@ class DBM(AbstractPlainModel):
         visible: int,
         hidden: Sequence[int],
         *,
-        key: Key,
+        key: Key = 0,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "DBM":

@@ -59,7 +59,7 @@ class GaussianRBM(AbstractPlainModel):
         visible: int,
         hidden: int,
         *,
-        key: Key,
+        key: Key = 0,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "GaussianRBM":

@@ -156,7 +156,7 @@ class GridMRF(AbstractGrouped, AbstractPlainModel):
         states: int,
         emissions: Mapping[str, Float[AnyArray, "states _"]] | None = None,
         *,
-        key: Key,
+        key: Key = 0,
         scale: float = 1.0,
         learned: tuple[str, ...] = (),
         dtype: DTypeLike | None = None,

@@ -103,7 +103,7 @@ class LayeredModel(AbstractPlainModel):
         layers: Mapping[str, AbstractUnits],
         joined: list[tuple[str, str]],
         *,
-        key: Key,
+        key: Key = 0,
         scale: float = 0.01,
     ) -> "LayeredModel":
         """A random model.

@@ -103,7 +103,7 @@ class NNBM(AbstractPlainModel):
         cls,
         units: int,
         *,
-        key: Key,
+        key: Key = 0,
         scale: float = 0.01,
         edges: Bool[AnyArray, "n n"] | None = None,
         dtype: DTypeLike | None = None,

@@ -45,7 +45,7 @@ class QueryModel(AbstractModel):
 
         ```python
         model = ebmlearn.QueryModel(ebmlearn.RBM.init(visible=64, hidden=50, key=key))
-        learner = ebmlearn.QueryTraining(ebmlearn.RandomTargets(0.5))
+        learner = ebmlearn.QueryTraining(ebmlearn.queries.RandomTargets(0.5))
         model = ebmlearn.fit(model, learner, data, optimizer=optax.adam(1e-2), ...).model
         answer = ebmlearn.query(model, v, observed=mask)
         ```

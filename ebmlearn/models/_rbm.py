@@ -56,7 +56,7 @@ class RBM(AbstractPlainModel):
         visible: int,
         hidden: int,
         *,
-        key: Key,
+        key: Key = 0,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "RBM":
@@ -227,7 +227,7 @@ class CRBM(AbstractModel):
         hidden: int,
         features: int,
         *,
-        key: Key,
+        key: Key = 0,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "CRBM":

@@ -65,7 +65,7 @@ class SemiRestrictedBM(AbstractPlainModel):
         hidden: int,
         labels: int = 0,
         *,
-        key: Key,
+        key: Key = 0,
         scale: float = 0.01,
         dtype: DTypeLike | None = None,
     ) -> "SemiRestrictedBM":

@@ -18,9 +18,9 @@ class Stack(eqx.Module):
 
         ```python
         lower = ebmlearn.fit(gaussian_rbm, ebmlearn.CD(1), grey, ...).model
-        bits = ebmlearn.Stack([lower, upper]).activities(grey, key=key)
+        bits = ebmlearn.models.Stack([lower, upper]).activities(grey, key=key)
         upper = ebmlearn.fit(upper, ebmlearn.SAP(), bits, ...).model
-        stack = ebmlearn.Stack([lower, upper])
+        stack = ebmlearn.models.Stack([lower, upper])
         top = ebmlearn.sample(stack.models[-1], ebmlearn.Gibbs(), 100, key=key, burn_in=1000)
         images = stack.down(top.visible)
         ```

@@ -182,8 +182,8 @@ class Variables(NamedTuple):
         return jnp.split(jnp.asarray(x), self.ends[:-1], axis=axis)
 
     def named(self, values: Sequence[PyTree]) -> PyTree:
-        """Names the values of groups: [`ebmlearn.Layers`][], [`ebmlearn.Units`][], a tuple like
-        them, or what `groups[name]` reads.
+        """Names the values of groups: [`ebmlearn.Layers`][], [`ebmlearn.models.Units`][], a tuple
+        like them, or what `groups[name]` reads.
         """
         if self.grouped:
             return Groups(tuple(values), self.names)

@@ -249,7 +249,7 @@ def spectra(
 
 
         def look(report):
-            seen.append(ebmlearn.singular_values(report.model))
+            seen.append(ebmlearn.samplers.singular_values(report.model))
 
 
         ebmlearn.fit(rbm, learner, data, callbacks=[look], **settings)
@@ -258,8 +258,8 @@ def spectra(
 
     **Arguments:**
 
-    - `values`: the results of [`ebmlearn.singular_values`][] at several times, or singular values
-      of shape `[times, values]`.
+    - `values`: the results of [`ebmlearn.samplers.singular_values`][] at several times, or singular
+      values of shape `[times, values]`.
     - `x`: the epochs or steps of these times; 1, 2, ... by default.
     - `block`: the index of the block of weights, if a model has several.
     - `log`: whether the y axis is logarithmic.
@@ -287,7 +287,7 @@ def discrepancy(
     floor: float | int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws the discrepancy ([`ebmlearn.mmd`][]) between samples and data against sweeps.
+    """Draws the discrepancy ([`ebmlearn.estimate.mmd`][]) between samples and data against sweeps.
 
     **Arguments:**
 

@@ -49,7 +49,7 @@ from ._pmp import (
     PMPInfo as PMPInfo,
     PMPState as PMPState,
 )
-from ._sample import sample as sample
+from ._sample import sample as sample, sample_with_info as sample_with_info
 from ._sweep import drawn as drawn, sweep as sweep
 from ._tempered import (
     TemperedTransitions as TemperedTransitions,

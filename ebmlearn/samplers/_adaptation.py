@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, DTypeLike, Float, Int, PRNGKeyArray
 
 from .. import _checks
+from .._types import Key
 from ..models import AbstractPlainModel
 from ._base import AbstractSampler
 from ._parallel_tempering import ParallelTempering
@@ -17,7 +18,7 @@ def adapt_ladder(
     model: AbstractPlainModel,
     sampler: ParallelTempering,
     *,
-    key: PRNGKeyArray,
+    key: Key = 0,
     num_chains: int = 20,
     steps: int = 200,
     rounds: int = 4,

@@ -17,9 +17,9 @@ from ._sweep import sweep
 
 class ChainState(eqx.Module):
     """The state of chains. `units` holds arrays of shape `[chains, n]`, named as the units of the
-    model ([`ebmlearn.Layers`][] or [`ebmlearn.Units`][], for instance): integers, or real numbers
-    if the units are real. `clamped` holds booleans in the same places, True for units that never
-    change, or None.
+    model ([`ebmlearn.Layers`][] or [`ebmlearn.models.Units`][], for instance): integers, or real
+    numbers if the units are real. `clamped` holds booleans in the same places, True for units that
+    never change, or None.
     """
 
     units: PyTree

@@ -87,7 +87,7 @@ def jumps(
         ```python
         samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 100_000, key=key, num_chains=100)
         states = samples.visible.reshape(1000, 100, -1)
-        ebmlearn.jumps(states, centres).mean()
+        ebmlearn.samplers.jumps(states, centres).mean()
         ```
 
     **Arguments:**

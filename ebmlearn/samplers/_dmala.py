@@ -32,7 +32,7 @@ class DMALA(AbstractMoving, AbstractSingle):
 
         ```python
         sampler = ebmlearn.DMALA(step_size=0.2)
-        samples, info = ebmlearn.sample(model, sampler, 1000, key=0, with_info=True)
+        samples, info = ebmlearn.sample_with_info(model, sampler, 1000, key=0)
         info.accepted.mean()
         ```
 

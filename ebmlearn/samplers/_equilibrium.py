@@ -44,7 +44,7 @@ def equilibrium(
     sampler: AbstractSampler,
     data: Batch,
     *,
-    key: Key,
+    key: Key = 0,
     num_chains: int = 50,
     burn_in: int = 200,
     steps: int = 500,

@@ -93,7 +93,7 @@ class PMP(AbstractSampler):
     !!! example
 
         ```python
-        samples, info = ebmlearn.sample(rbm, ebmlearn.PMP(100), 1000, key=key, with_info=True)
+        samples, info = ebmlearn.sample_with_info(rbm, ebmlearn.PMP(100), 1000, key=key)
         info.peak.mean()  # the share of samples that no flip of a single unit improves
         ```
 
@@ -119,7 +119,7 @@ class PMP(AbstractSampler):
       model, `["visible"]`. All, if not given. What gets none is at its maximum given the rest.
     """
 
-    iterations: int | Int[Array, ""]
+    iterations: int | Int[Array, ""] = 100
     _: KW_ONLY
     damping: float | Float[Array, ""] = 0.5
     chunk: int | None = eqx.field(static=True, default=None)

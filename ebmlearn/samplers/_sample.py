@@ -18,22 +18,25 @@ from ._modes import ERRORS, gaps, on_modes
 _ROUND = 32
 
 
-@_checks.usage("sample(model, Gibbs(), 1000, key=0)")
+@_checks.usage(
+    "sample(model, Gibbs(), 1000, key=0)",
+    with_info="samples, info = sample_with_info(model, sampler, num_samples)",
+)
 def sample(
     model: AbstractModel,
     sampler: AbstractSampler,
     num_samples: int,
     *,
-    key: Key,
+    key: Key = 0,
     num_chains: int | None = None,
     burn_in: int = 0,
     thin: int = 1,
     start: PyTree = None,
     clamped: PyTree = None,
     check: bool = False,
-    with_info: bool = False,
 ) -> PyTree:
-    """Draws configurations of a model.
+    """Draws configurations of a model. [`ebmlearn.sample_with_info`][] also returns what the
+    sampler says of its steps.
 
     !!! example
 
@@ -58,25 +61,86 @@ def sample(
       with those from `start`, which should be rows of data such as `Layers(data[:100], None)`: if
       their means along slow modes of the model differ by more than 4.5 standard errors. This takes
       twice as long. [`ebmlearn.equilibrium`][] says more.
-    - `with_info`: whether to return diagnostics too.
 
     **Returns:**
 
     Arrays `[num_samples, n]`, named as the units of the model: integers, or real numbers for
     Gaussian and nonnegative units. The first samples of all chains come first, then the second
     ones, and so on; surplus samples of the last round are dropped. For a graph, `samples[group]` is
-    an array of integers `[num_samples, *shape]`. With `with_info`, a pair of the samples and the
-    info of the sampler, with a leading axis of steps and without burn-in.
+    an array of integers `[num_samples, *shape]`.
     """
+    number = _number_of_chains(sampler, num_samples, num_chains)
+    options = {"num_chains": number, "burn_in": burn_in, "thin": thin}
+    if check:
+        _can_check(num_samples, number, start, clamped)
+    drawn, _ = _drawn(model, sampler, num_samples, key, start, clamped, False, **options)
+    if check:
+        own = jax.random.fold_in(_checks.as_key(key), 2)
+        others, _ = _drawn(model, sampler, num_samples, own, None, None, False, **options)
+        _compare(model, drawn, others, number)  # pyright: ignore
+    return drawn
+
+
+@_checks.usage("sample_with_info(model, Gibbs(), 1000, key=0)")
+def sample_with_info(
+    model: AbstractModel,
+    sampler: AbstractSampler,
+    num_samples: int,
+    *,
+    key: Key = 0,
+    num_chains: int | None = None,
+    burn_in: int = 0,
+    thin: int = 1,
+    start: PyTree = None,
+    clamped: PyTree = None,
+) -> tuple[PyTree, PyTree]:
+    """Draws configurations, and says how the steps of the sampler went.
+
+    !!! example
+
+        ```python
+        sampler = ebmlearn.TemperedTransitions([0.5, 1.0])
+        samples, info = ebmlearn.sample_with_info(rbm, sampler, 1000, burn_in=100)
+        info.accepted.mean()
+        ```
+
+    The arguments are those of [`ebmlearn.sample`][].
+
+    **Returns:**
+
+    A pair: the samples, and the info of the sampler, with a leading axis of steps and without
+    burn-in.
+    """
+    number = _number_of_chains(sampler, num_samples, num_chains)
+    options = {"num_chains": number, "burn_in": burn_in, "thin": thin}
+    return _drawn(model, sampler, num_samples, key, start, clamped, True, **options)
+
+
+def _number_of_chains(sampler: AbstractSampler, num_samples: int, num_chains: int | None) -> int:
     require_sampler(sampler, ": write `sample(model, Gibbs(), 1000, key=0)`")
     _checks.count("num_samples", num_samples)
     if num_chains is None:
-        num_chains = num_samples if sampler.independent else min(num_samples, 100)
+        return num_samples if sampler.independent else min(num_samples, 100)
     _checks.count("num_chains", num_chains)
+    return num_chains
+
+
+def _drawn(
+    model: AbstractModel,
+    sampler: AbstractSampler,
+    num_samples: int,
+    key: Key,
+    start: PyTree,
+    clamped: PyTree,
+    with_info: bool,
+    *,
+    num_chains: int,
+    burn_in: int,
+    thin: int,
+) -> tuple[PyTree, PyTree]:
+    """Samples, and the info of the sampler or None."""
     _checks.count("burn_in", burn_in, 0)
     _checks.count("thin", thin)
-    if check:
-        _can_check(num_samples, num_chains, start, clamped)
     one, two = jax.random.split(_checks.as_key(key))
     state = sampler.init(model, num_chains, key=one, start=start, clamped=clamped)
     number = -(-num_samples // num_chains)
@@ -86,13 +150,7 @@ def sample(
         lambda x: x.reshape(math.prod(x.shape[:2]), x.shape[-1])[:num_samples], units
     )
     plain: Any = structure_of(model)
-    units = plain.named(plain.variables.unfolded(units))
-    if check:
-        own = jax.random.fold_in(_checks.as_key(key), 2)
-        options = {"key": own, "num_chains": num_chains, "burn_in": burn_in, "thin": thin}
-        others = sample(model, sampler, num_samples, **options)
-        _compare(model, units, others, num_chains)  # pyright: ignore
-    return (units, infos) if with_info else units
+    return plain.named(plain.variables.unfolded(units)), infos
 
 
 def _can_check(num_samples: int, num_chains: int, start: Any, clamped: Any) -> None:

@@ -24,7 +24,7 @@ def adapt_trajectory(
     model: AbstractPlainModel,
     trajectory: Trajectory,
     *,
-    key: Key,
+    key: Key = 0,
     rate: float = RATE,
     num_chains: int = 20,
     steps: int = 200,

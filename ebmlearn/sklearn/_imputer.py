@@ -8,9 +8,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from .. import _checks
 from ..answers import query
-from ..inference import AbstractQueries, RandomTargets
 from ..learners import QueryTraining
 from ..models import QueryModel, RBM, SemiRestrictedBM
+from ..queries import AbstractQueries, RandomTargets
 from ._common import Estimator, keeps_dtype, MatrixLike, RandomState, validate_data
 
 
@@ -58,7 +58,8 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         - `n_iter`: the number of epochs.
         - `iterations`: the number of message updates for an answer.
         - `queries`: the distribution of queries to train with; by default
-          [`ebmlearn.RandomTargets`][]`(0.5)`. Choose it close to the pattern of missing values.
+          [`ebmlearn.queries.RandomTargets`][]`(0.5)`. Choose it close to the pattern of missing
+          values.
         - `verbose`: whether to show a progress bar.
         - `random_state`: a seed, a `RandomState`, or None for a different result each time.
 

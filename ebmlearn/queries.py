@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Num, PRNGKeyArray
 
-from .. import _checks
-from .._types import AnyArray
-from ..models import AbstractModel, num_asked, places_of, structure_of
+from . import _checks
+from ._types import AnyArray
+from .models import AbstractModel, num_asked, places_of, structure_of
 
 
 Masks: TypeAlias = Bool[Array, "rows units"]
