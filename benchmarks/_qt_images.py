@@ -64,8 +64,10 @@ def frey(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | N
         optimizer=optax.adam(run["rate"]),
         epochs=run["epochs"],
         batch_size=run["batch"],
-        validation=np.asarray(valid if held else train, np.float32),
-        metric=lambda model, x, epoch: metric(model, x).value,
+        validation=ebm.Validation(
+            np.asarray(valid if held else train, np.float32),
+            lambda model, x, epoch: metric(model, x).value,
+        ),
         key=two,
         **deadline.options(work),
     )
@@ -163,8 +165,9 @@ def border(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
                 epochs=epochs,
                 batch_size=run["batch"],
                 average=run.get("average"),
-                validation=validation,
-                metric=lambda model, x, epoch: measured(model, x).value,
+                validation=ebm.Validation(
+                    validation, lambda model, x, epoch: measured(model, x).value
+                ),
                 key=jax.random.fold_in(two, done) if done else two,
                 **deadline.options(None if work is None else work / f"{done}-{start}"),
             )

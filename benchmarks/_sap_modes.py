@@ -116,9 +116,7 @@ def side_by_side(
     options: dict[str, Any] = {
         "epochs": -(-updates // (len(train) // BATCH)),
         "batch_size": BATCH,
-        "validation": train[:2000],
-        "metric": exact_loss,
-        "validate_every": max(1, updates // 10),
+        "validation": ebm.Validation(train[:2000], exact_loss, every=max(1, updates // 10)),
         "progress": False,
     }
     optimisers = [optax.sgd(falling(rate, updates)) for rate, _ in grid]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ebmlearn as ebm
-from ebmlearn._fit import EpochReport
+from ebmlearn.training import EpochReport
 
 from . import _report
 

@@ -103,8 +103,7 @@ def train(
         optimizer=optax.sgd(rate, momentum=0.9),
         epochs=epochs,
         batch_size=batch,
-        validation=(x, truth),
-        metric=metric,
+        validation=ebm.Validation((x, truth), metric),
         key=keys[4],
         progress=False,
     )

@@ -260,7 +260,7 @@ class Training:
         if run.get("validations"):
             valid = self._binary(self.valid, jax.random.key(2))
             every = epochs * per_epoch // run["validations"]
-            options |= {"validation": valid, "metric": self.loss, "validate_every": every}
+            options["validation"] = ebm.Validation(valid, self.loss, every=every)
         if run.get("budget"):
             options["callbacks"] = [self.in_time]
         if self.grey or run.get("shifts"):
@@ -288,7 +288,7 @@ def jumps(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | 
     trained, seconds = training.fit(**recorded)
     model, recorded = trained.last, trained.trajectory
     assert recorded is not None
-    trajectory = ebm.adapt_trajectory(model, recorded, key=training.keys[3])
+    trajectory = ebm.samplers.adapt_trajectory(model, recorded, key=training.keys[3])
     x = np.asarray(training.binary, np.float32)
     means = centres(x, training.classes, CLUSTERS)
     tempering = ebm.TrajectoryTempering(trajectory)

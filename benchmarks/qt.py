@@ -87,8 +87,12 @@ def protocol(x: np.ndarray, run: dict[str, Any], steps: int) -> dict[str, Any]:
         "data": np.tile(x, (times, 1))[: EVERY * BATCH],
         "epochs": max(1, steps // EVERY),
         "batch_size": BATCH,
-        "validate_every": run.get("every") or EVERY,
     }
+
+
+def often(run: dict[str, Any]) -> int:
+    """How many steps are between two validations."""
+    return run.get("every") or EVERY
 
 
 def start(run: dict[str, Any], units: int, key: jax.Array) -> Any:
@@ -121,8 +125,7 @@ def qt(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | Non
         learner,
         **protocol(data.train.x, run, run["steps"]),
         optimizer=optax.adam(rate),
-        validation=data.valid.x,
-        patience=run.get("patience"),
+        validation=ebm.Validation(data.valid.x, every=often(run), patience=run.get("patience")),
         key=two,
         **deadline.options(work),
     )
@@ -162,9 +165,11 @@ def by_chains(
         optimizer=optax.sgd(optax.linear_schedule(rate, 0.0, steps)),
         # Grey levels are the shares of ones.
         augment=None if run["task"] != "digits" else binarised,
-        validation=data.valid.x,
-        metric=lambda model, x, epoch: (
-            ebm.query_entropy(model, x, QUERIES, SWEEPS, key=jax.random.key(0)).value
+        validation=ebm.Validation(
+            data.valid.x,
+            lambda model, x, epoch: (
+                ebm.query_entropy(model, x, QUERIES, SWEEPS, key=jax.random.key(0)).value
+            ),
         ),
         key=two,
         **options,

@@ -106,7 +106,7 @@ def effective(
     began = time.perf_counter()
     _, (energy, distance, share) = jax.block_until_ready(run(state, jax.random.key(3)))
     seconds = time.perf_counter() - began
-    times = [float(ebm.autocorrelation_time(x)) for x in (energy, distance)]
+    times = [float(ebm.samplers.autocorrelation_time(x)) for x in (energy, distance)]
     return {
         "steps": args.steps * chains,
         "seconds": seconds,

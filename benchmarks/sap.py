@@ -111,8 +111,9 @@ def toy(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict | No
         optimizer=optax.sgd(schedule),
         epochs=-(-toy_updates(method, updates, run.get("equal")) // (len(train) // BATCH)),
         batch_size=BATCH,
-        validation=train,
-        metric=lambda model, rows, epoch: negative_log_probability(model, rows),
+        validation=ebm.Validation(
+            train, lambda model, rows, epoch: negative_log_probability(model, rows)
+        ),
         key=keys[3],
         **deadline.options(work),
     )

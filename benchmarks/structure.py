@@ -11,7 +11,7 @@ same file first. What each row counts:
 - Methods (with properties): those in the body of a class; for "with inherited" also those of its
   bases, each name once.
 - Private imports: statements `from ..room._module import ...`, wherever they stand, in a file of
-  another room. Rooms that are private themselves, `_fit` and `_checks`, are not counted as `room`.
+  another room. Rooms that are private themselves, as `_checks` is, are not counted as `room`.
 - Arguments: those of functions and methods whose annotation is just `Any`.
 - Files passed through: those of the package whose functions a first call runs, all of them, in a
   fresh process. The table model is a chain of 40 variables, which `Auto` eliminates.

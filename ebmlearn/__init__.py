@@ -1,13 +1,16 @@
 """Learning and inference in discrete and nonnegative energy-based models."""
 
-from ._fit import (
-    Checkpoint as Checkpoint,
-    fit as fit,
-    fit_many as fit_many,
-    Fitted as Fitted,
-    load as load,
-    load_info as load_info,
-    save as save,
+from . import (
+    answers as answers,
+    estimate as estimate,
+    factors as factors,
+    inference as inference,
+    learners as learners,
+    models as models,
+    queries as queries,
+    samplers as samplers,
+    training as training,
+    units as units,
 )
 from ._version import __version__ as __version__
 from .answers import Auto as Auto, joint_query as joint_query, query as query
@@ -70,8 +73,6 @@ from .models import (
 )
 from .samplers import (
     adapt_ladder as adapt_ladder,
-    adapt_trajectory as adapt_trajectory,
-    autocorrelation_time as autocorrelation_time,
     DMALA as DMALA,
     equilibrium as equilibrium,
     Gibbs as Gibbs,
@@ -85,6 +86,15 @@ from .samplers import (
     TemperedTransitions as TemperedTransitions,
     Trajectory as Trajectory,
     TrajectoryTempering as TrajectoryTempering,
+)
+from .training import (
+    Checkpoint as Checkpoint,
+    fit as fit,
+    fit_many as fit_many,
+    Fitted as Fitted,
+    load as load,
+    save as save,
+    Validation as Validation,
 )
 from .units import (
     Binary as Binary,
@@ -105,7 +115,10 @@ _MOVED = {
         "AbstractQueries", "BlockTargets", "FixedTargets", "LeaveOneOut", "MixedTargets",
         "RandomTargets", "TargetCount",
     ),
-    "samplers": ("AbstractSampler", "jumps", "singular_values"),
+    "samplers": (
+        "AbstractSampler", "adapt_trajectory", "autocorrelation_time", "jumps", "singular_values",
+    ),
+    "training": ("load_info",),
     "units": ("AbstractUnits",),
 }  # fmt: skip
 

@@ -86,9 +86,6 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
     args = parser.parse_args()
-    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore
-        # The next run reuses what is compiled here.
-        jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "ebmlearn"))
     _extras.need("python -m ebmlearn", "data", "plot")
     data = datasets.digits()
     valid_key, test_key = jax.random.split(jax.random.key(2))

@@ -671,7 +671,7 @@ def adapted() -> dict[str, Any]:
     x = np.cumsum(np.random.default_rng(0).normal(size=(50, 3)), axis=0)
     return {
         "betas": np.asarray(found.betas),
-        "autocorrelation_time": ebm.autocorrelation_time(x),
+        "autocorrelation_time": ebm.samplers.autocorrelation_time(x),
         "singular_values": ebm.samplers.singular_values(semi()),
     }
 
@@ -978,7 +978,7 @@ def write(chosen: list[str]) -> None:
         values[case] = run(case)
         print(f"{time.time() - begin:6.2f} s  {case}", flush=True)
     leaves = {f"{case}/{leaf}": x for case, found in values.items() for leaf, x in found.items()}
-    np.savez_compressed(VALUES, **leaves)
+    np.savez_compressed(VALUES, **leaves)  # pyright: ignore[reportArgumentType]
     if not chosen:
         for name, make in SAVED.items():
             ebm.save(saved(name), make())

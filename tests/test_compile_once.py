@@ -10,7 +10,7 @@ import optax
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn._fit._program import Program
+from ebmlearn.training._program import Program
 
 
 RATES = np.geomspace(1e-3, 0.3, 20).tolist()

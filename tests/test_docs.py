@@ -28,7 +28,9 @@ ROOMS = [
     ".samplers",
     ".estimate",
     ".learners",
-    "._fit",
+    ".training",
+    ".queries",
+    ".factors",
 ]
 
 

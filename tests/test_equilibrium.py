@@ -129,7 +129,7 @@ def test_training_out_of_equilibrium_is_seen_in_the_history(tmp_path):
             epochs=epochs,
             batch_size=50,
             progress=False,
-            equilibrium=True,
+            validation=ebm.Validation(equilibrium=True),
             **options,
         )
 

@@ -82,9 +82,16 @@ CASES = {
     "key": (lambda: fit(key=jnp.zeros(3)), TypeError, "`key`", "integer seed", "float32"),
     "key of a step": (lambda: step(RBM, V, key="0"), TypeError, "`key`", "integer seed", "'0'"),
     "epoch": (lambda: step(RBM, V, epoch=-1), ValueError, "`epoch`", "negative", "-1"),
-    "patience": (lambda: fit(patience=2), ValueError, "`validation`", "`patience`", "None"),
-    "metric": (lambda: fit(RBM, data=V, validation=V), ValueError, "`metric`", "`validation`", "None"),
-    "metric is no function": (lambda: fit(metric=1), TypeError, "`metric`", "function", "1"),
+    "patience": (lambda: ebm.Validation(patience=2), ValueError, "`data`", "`patience`", "None"),
+    "metric is no function": (
+        lambda: ebm.Validation(metric=1), TypeError, "`metric`", "function", "1",
+    ),
+    "metric of 0.2": (
+        lambda: fit(metric=len), TypeError, "`metric`", "no argument", r"validation=Validation\(data, metric\)",
+    ),
+    "resume of 0.2": (
+        lambda: fit(resume=False), TypeError, "`resume`", "no argument", r"Checkpoint\(folder, resume=False\)",
+    ),
     "average": (lambda: fit(average=1.0), ValueError, "`average`", r"\(0, 1\)", "1.0"),
     "mesh": (lambda: fit(mesh=2), TypeError, "`mesh`", "Mesh", "2"),
     # learners
@@ -313,7 +320,7 @@ def test_what_a_file_says_is_json(tmp_path):
         ebm.save(path, model, {"loss": np.float32(1)})
     assert not any(tmp_path.iterdir())
     ebm.save(path, model, [])
-    assert ebm.load_info(path) == []
+    assert ebm.training.load_info(path) == []
 
 
 def test_validation_may_be_lists_as_data_may():

@@ -19,9 +19,9 @@ import programs
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn._fit import _file, _run
 from ebmlearn.learners import StepInfo
 from ebmlearn.messages._edge import ODDS_LIMIT
+from ebmlearn.training import _file, _run
 
 
 ROOT = Path(__file__).parents[1]
@@ -293,7 +293,7 @@ def test_best_epoch_patience_and_callbacks():
         models[epoch] = model
         return values[epoch]
 
-    fitted = fit(validation=data(6), metric=metric, patience=2, epochs=6)
+    fitted = fit(validation=ebm.Validation(data(6), metric, patience=2), epochs=6)
     assert (fitted.stopped, fitted.best_epoch) == ("patience", 1)
     assert fitted.history.epochs["metric"].tolist() == values[:4]
     assert_equal(fitted.model, models[1])
@@ -353,8 +353,11 @@ def test_validates_every_so_many_steps(tmp_path):
         seen.append((epoch, model))
         return abs(len(seen) - 3.0)
 
-    options: dict[str, Any] = dict(metric=metric, epochs=4)
-    often = fit(**options, validate_every=3)  # four steps an epoch
+    def judged(every, patience=None, **options):
+        validation = ebm.Validation(metric=metric, every=every, patience=patience)
+        return fit(validation=validation, epochs=4, **options)
+
+    often = judged(3)  # four steps an epoch
     assert [epoch for epoch, _ in seen] == [0, 1, 2, 2, 3]
     assert often.history.validations["step"].tolist() == [3, 6, 9, 12, 15]
     assert often.history.validations["metric"].tolist() == [2, 1, 0, 1, 2]
@@ -363,24 +366,24 @@ def test_validates_every_so_many_steps(tmp_path):
     assert_equal(often.model, seen[2][1])
     assert_equal(often.last, fit().last)
     seen.clear()
-    seldom = fit(**options, validate_every=8)
+    seldom = judged(8)
     np.testing.assert_array_equal(seldom.history.epochs["metric"], [np.nan, 2, np.nan, 1])
     seen.clear()
-    stopped = fit(**options, validate_every=1, patience=2)
+    stopped = judged(1, patience=2)
     assert (stopped.stopped, stopped.best_step) == ("patience", 3)
     assert len(stopped.history.steps["gap"]) == 5
     # In the middle of an epoch, from a checkpoint.
     seen.clear()
-    fit(**options, validate_every=3, checkpoint=ebm.Checkpoint(tmp_path, every=5, keep=9))
+    judged(3, checkpoint=ebm.Checkpoint(tmp_path, every=5, keep=9))
     for path in sorted(tmp_path.glob("step-*"))[2:]:
         path.unlink()
     seen = seen[:3]
-    again = fit(**options, validate_every=3, checkpoint=ebm.Checkpoint(tmp_path, every=5))
+    again = judged(3, checkpoint=ebm.Checkpoint(tmp_path, every=5))
     assert_equal((again.model, again.last), (often.model, often.last))
     assert again.history.validations["metric"].tolist() == [2, 1, 0, 1, 2]
     assert again.history.epochs["metric"].tolist() == [2, 1, 1, 2]
-    with pytest.raises(ValueError, match="`validation` must be given with `validate_every`"):
-        fit(validate_every=2)
+    with pytest.raises(ValueError, match="`data` must be given with `every`, got None"):
+        ebm.Validation(every=2)
 
 
 def test_interrupted_run_returns_what_it_has_and_goes_on(tmp_path):
@@ -430,7 +433,9 @@ def test_checkpoints_kept_and_best(tmp_path):
         models.append(model)
         return values[epoch]
 
-    fitted = fit(validation=data(6), metric=metric, checkpoint=ebm.Checkpoint(tmp_path, keep=2))
+    fitted = fit(
+        validation=ebm.Validation(data(6), metric), checkpoint=ebm.Checkpoint(tmp_path, keep=2)
+    )
     names = sorted(p.name for p in tmp_path.iterdir())
     assert names == ["best.ebm", "step-000000012.ebm", "step-000000016.ebm"]
     assert_equal(ebm.load(tmp_path / "best.ebm", like=crbm()), models[1])
@@ -438,11 +443,11 @@ def test_checkpoints_kept_and_best(tmp_path):
     # The best are written even if no checkpoint followed their epoch.
     odd = tmp_path / "odd"
     values[:] = [3.0, 1.0, 2.0, 2.0]
-    fit(validation=data(6), metric=metric, checkpoint=ebm.Checkpoint(odd, every=6))
+    fit(validation=ebm.Validation(data(6), metric), checkpoint=ebm.Checkpoint(odd, every=6))
     assert_equal(ebm.load(odd / "best.ebm", like=crbm()), models[1])
     # Longer than was planned at first.
     values += [0.5]
-    longer = fit(validation=data(6), metric=metric, checkpoint=tmp_path, epochs=5)
+    longer = fit(validation=ebm.Validation(data(6), metric), checkpoint=tmp_path, epochs=5)
     assert longer.best_epoch == 4
     header = (tmp_path / "best.ebm").read_bytes().split(b"\n")[1]
     run = json.loads(header)["info"]["run"]
@@ -453,7 +458,7 @@ def test_checkpoints_kept_and_best(tmp_path):
 
 def test_starting_anew_replaces_checkpoints(tmp_path):
     fit(checkpoint=tmp_path, epochs=3)
-    other = fit(checkpoint=tmp_path, epochs=2, resume=False, key=jax.random.key(5))
+    other = fit(checkpoint=ebm.Checkpoint(tmp_path, resume=False), epochs=2, key=jax.random.key(5))
     assert max(p.name for p in tmp_path.glob("step-*")) == "step-000000008.ebm"
     assert_equal(other.last, fit(epochs=2, key=jax.random.key(5)).last)
     resumed = fit(checkpoint=tmp_path, epochs=2, key=jax.random.key(5))
@@ -496,7 +501,7 @@ def test_save_and_load(tmp_path):
     assert jax.random.key_data(back["key"]).tolist() == jax.random.key_data(tree["key"]).tolist()
     assert back["half"].dtype == jnp.bfloat16
     assert b"pickle" not in path.read_bytes()
-    assert ebm.load_info(path) == {"note": 1}
+    assert ebm.training.load_info(path) == {"note": 1}
     shapes = eqx.filter_eval_shape(crbm)
     ebm.save(path, crbm())
     assert_equal(ebm.load(path, shapes), crbm())
@@ -653,3 +658,21 @@ print(len(jax.devices()))
     one, many = (ebm.load(path, like) for path in paths)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, many)
     assert differs(one, like)
+
+
+def test_default_metrics():
+    """Minus the pseudo-likelihood, or the likelihood by the inference, of rows that are whole."""
+    rows = np.random.default_rng(0).integers(0, 2, (12, 4)).astype(np.float32)
+    holes = rows.copy()
+    holes[0, 1] = np.nan
+    options: Any = dict(epochs=2, progress=False)
+    fitted = ebm.fit(ebm.RBM.init(4, 3), ebm.SAP(num_chains=6), rows, validation=holes, **options)
+    own = -ebm.pseudo_log_likelihood(fitted.last, rows[1:]).mean()
+    np.testing.assert_allclose(fitted.history.epochs["metric"][-1], own, rtol=1e-5)
+    fitted = ebm.fit(ebm.NNBM.init(4), ebm.MLE(ebm.TAP()), rows, validation=rows, **options)
+    own = fitted.last.energy(rows).mean() + ebm.TAP()(fitted.last).log_partition
+    np.testing.assert_allclose(fitted.history.epochs["metric"][-1], own, rtol=1e-5)
+    with pytest.raises(
+        ValueError, match="`metric` must be given for a GaussianRBM and this learner"
+    ):
+        ebm.fit(ebm.GaussianRBM.init(4, 3), ebm.CD(), rows, validation=rows, **options)

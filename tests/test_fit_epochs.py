@@ -23,13 +23,17 @@ def fit(**options):
 @pytest.mark.slow
 def test_metrics():
     told = []
-    found = fit(metric=lambda model, data, epoch: told.append((data, epoch)) or 1.0 - epoch)
+    found = fit(
+        validation=ebm.Validation(
+            metric=lambda model, data, epoch: told.append((data, epoch)) or 1.0 - epoch
+        )
+    )
     assert told == [(None, 0), (None, 1)] and found.best_epoch == 1
     with pytest.warns(UserWarning, match="`metric` must return a number, got NaN in epoch 0"):
-        found = fit(metric=lambda model, data, epoch: np.nan, epochs=1)
+        found = fit(validation=ebm.Validation(metric=lambda model, data, epoch: np.nan), epochs=1)
     np.testing.assert_array_equal(found.model.visible_bias, found.last.visible_bias)
     with pytest.raises(TypeError, match="`metric` must return a number, got an array"):
-        fit(metric=lambda model, data, epoch: np.ones(2))
+        fit(validation=ebm.Validation(metric=lambda model, data, epoch: np.ones(2)))
 
 
 @pytest.mark.usefixtures("as_a_user")
@@ -72,7 +76,11 @@ def test_epochs_of_different_length(tmp_path):
     names = sorted(path.name for path in tmp_path.glob("step-*"))
     assert names == [f"step-{step:09d}.ebm" for step in (3, 5, 10)]
     with pytest.raises(ValueError, match="at least one batch in each epoch, got 0"):
-        fit(data=Batches(1, 1, 0), batch_size=None, checkpoint=keep, resume=False)
+        fit(
+            data=Batches(1, 1, 0),
+            batch_size=None,
+            checkpoint=ebm.Checkpoint(tmp_path, keep=10, resume=False),
+        )
     # What was there is replaced.
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000001.ebm"]
 
@@ -81,7 +89,10 @@ def test_a_history_holds_what_was_said():
     found = fit()
     assert "metric" not in found.history.epochs and "accepted" not in found.history.epochs
     assert not any(np.isnan(x).all() for x in found.history.epochs.values())
-    assert "metric" in fit(metric=lambda model, data, epoch: 1.0).history.epochs
+    assert (
+        "metric"
+        in fit(validation=ebm.Validation(metric=lambda model, data, epoch: 1.0)).history.epochs
+    )
 
 
 @pytest.mark.slow
@@ -129,7 +140,7 @@ def test_a_validation_that_is_interrupted_is_done_again(tmp_path):
 
     def run(stop, **options):
         calls.clear()
-        return fit(metric=metric, validation={"stop": stop}, validate_every=1, **options)
+        return fit(validation=ebm.Validation({"stop": stop}, metric, every=1), **options)
 
     whole = run(np.False_)
     assert run(np.True_, checkpoint=tmp_path).stopped == "interrupted"

@@ -9,8 +9,8 @@ import optax
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn._fit import _run
 from ebmlearn.messages._edge import ODDS_LIMIT
+from ebmlearn.training import _run
 
 
 RATES, SEEDS = (0.3, 0.02), (0, 1, 2)
@@ -56,9 +56,7 @@ def test_each_lane_is_a_run_by_itself():
         ebm.MLE(lambda epoch: ebm.BP(2 + epoch)),
         rows(23),
         optimizers,
-        validation=rows(9, 1),
-        patience=2,
-        validate_every=3,
+        validation=ebm.Validation(rows(9, 1), every=3, patience=2),
         average=0.8,
         epochs=8,
     )
@@ -77,7 +75,10 @@ def test_lanes_with_a_state_and_without_a_metric():
 def test_patience_that_ends_with_the_last_epoch():
     models = [ebm.RBM.init(4, 3, key=seed) for _, seed in GRID]
     optimizers = [optax.sgd(rate) for rate, _ in GRID]
-    options: Any = dict(metric=lambda model, valid, epoch: jnp.ones(()), patience=1, epochs=2)
+    options: Any = dict(
+        validation=ebm.Validation(metric=lambda model, valid, epoch: jnp.ones(()), patience=1),
+        epochs=2,
+    )
     many = both(models, ebm.CD(1), rows(20)[0], optimizers, **options)
     assert {x.stopped for x in many} == {"epochs"}
 
@@ -120,7 +121,9 @@ def test_a_lane_that_diverges_leaves_the_others_alone():
     def rate(last):
         return optax.sgd(optax.piecewise_constant_schedule(0.1, {5: last}))
 
-    options: dict[str, Any] = dict(epochs=3, batch_size=5, metric=metric, progress=False)
+    options: dict[str, Any] = dict(
+        epochs=3, batch_size=5, validation=ebm.Validation(metric=metric), progress=False
+    )
     model, learner, data = ebm.RBM.init(4, 3, key=0), ebm.CD(1), rows(20)[0]
     bad, good = ebm.fit_many(
         model, learner, data, optimizer=[rate(np.inf), rate(1.0)], key=[0, 1], **options
@@ -142,7 +145,11 @@ def test_what_lanes_need():
         return ebm.fit_many(model, learner, data, optimizer=optimizer, key=key, **options, **more)
 
     with pytest.raises(TypeError, match="`metric` must be traceable in `fit_many`"):
-        run(metric=lambda model, validation, epoch: float(model.weights.sum()))
+        run(
+            validation=ebm.Validation(
+                metric=lambda model, validation, epoch: float(model.weights.sum())
+            )
+        )
     with pytest.raises(ValueError, match="differ only in their numbers"):
         run(optimizer=[optax.sgd(0.1), optax.adam(0.1)])
     with pytest.raises(ValueError, match="`optimizer` must be one for all runs, or a list"):
@@ -184,7 +191,12 @@ def test_trajectories_and_metrics_are_as_of_fit():
     learner = ebm.CD(1)
     with pytest.raises(TypeError, match="`metric` must return a number, got an array"):
         ebm.fit_many(
-            model, learner, data, key=[0, 1], metric=lambda m, x, e: m.hidden_bias, **options
+            model,
+            learner,
+            data,
+            key=[0, 1],
+            validation=ebm.Validation(metric=lambda m, x, e: m.hidden_bias),
+            **options,
         )
     with pytest.warns(UserWarning, match="`metric` must return a number, got NaN in epoch 0"):
         ebm.fit_many(
@@ -192,6 +204,6 @@ def test_trajectories_and_metrics_are_as_of_fit():
             learner,
             data,
             key=[0],
-            metric=lambda m, x, e: jnp.asarray(jnp.nan),
+            validation=ebm.Validation(metric=lambda m, x, e: jnp.asarray(jnp.nan)),
             **options | {"epochs": 1},
         )

@@ -40,6 +40,6 @@ def test_saved_models_load(name):
     model = golden.SAVED[name]()
     blank = jax.tree.map(lambda x: np.zeros_like(x), model)
     found = ebm.load(golden.saved(name), blank)
-    assert ebm.load_info(golden.saved(name)) == {}
+    assert ebm.training.load_info(golden.saved(name)) == {}
     for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(model), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)

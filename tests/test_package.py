@@ -22,7 +22,7 @@ ROOMS += [
     "answers",
     "estimate",
     "learners",
-    "_fit",
+    "training",
     "pgmax",
     "numpyro",
     "plotting",
@@ -110,7 +110,7 @@ def test_each_ecosystem_has_its_room():
         "pgmax": {"pgmax"},
         "numpyro": {"numpyro"},
         "matplotlib": {"plotting", "__main__"},
-        "tqdm": {"_fit"},
+        "tqdm": {"training"},
         "sklearn": {"datasets", "sklearn"},
     }
     for path in (ROOT / "ebmlearn").rglob("*.py"):

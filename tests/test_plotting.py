@@ -20,8 +20,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from ebmlearn import plotting
-from ebmlearn._fit import History
 from ebmlearn.estimate import AISEstimate
+from ebmlearn.training import History
 
 
 KEY = jax.random.key(0)

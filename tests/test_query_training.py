@@ -22,11 +22,11 @@ from errors import check
 from slopes import assert_slopes
 
 import ebmlearn as ebm
-from ebmlearn._fit._validation import Validation
 from ebmlearn.estimate._query_entropy import independent_entropy
 from ebmlearn.inference._network import Network
 from ebmlearn.learners._base import AbstractComparedMetric
 from ebmlearn.models import num_asked
+from ebmlearn.training._validation import Judge
 
 
 KEY = jax.random.key(0)
@@ -719,15 +719,16 @@ def test_warning_of_a_model_worse_than_independent_units(many):
         do = ebm.fit_many if many else ebm.fit
         key = [0, 1] if many else 0
         optimizer = optax.adam(rate)
-        options |= {"validation": valid, "epochs": epochs, "key": key, "progress": False}
-        return do(model, ebm.QueryTraining(), train, optimizer=optimizer, **options)
+        options = {"validation": valid, "epochs": epochs, "progress": False, **options}
+        return do(model, ebm.QueryTraining(), train, optimizer=optimizer, key=key, **options)
 
     with pytest.warns(UserWarning, match="above the .* bits of independent units") as told:
-        fit(0.1, 120, validate_every=5)
+        fit(0.1, 120, validation=ebm.Validation(valid, every=5))
     assert len(told) == 1
     # While it falls towards that of independent units, and while it stays below: no warning.
     fit(0.01, 10)
-    fit(0.1, 120, validate_every=5, metric=lambda model, valid, epoch: jnp.float32(epoch))
+    rising = ebm.Validation(valid, lambda model, valid, epoch: jnp.float32(epoch), every=5)
+    fit(0.1, 120, validation=rising)
 
 
 @pytest.mark.slow
@@ -764,7 +765,7 @@ def test_a_rise_is_told_below_zero_too():
         def worse(self, value, simple):
             return f"{value} after {simple}"
 
-    validation = Validation(Known(), None, None, simple=-6.0)
+    validation = Judge(Known(), None, None, simple=-6.0)
     for value, best in ((-5.02, -5.0), (-4.96, -5.0), (-6.5, -6.2)):
         validation.compare(value, best)
     with pytest.warns(UserWarning, match="-4.9 after -6.0"):

@@ -408,8 +408,10 @@ def test_autocorrelation_time():
         noise = rng.normal(size=x.shape)
         for t in range(1, len(x)):
             x[t] = a * x[t - 1] + noise[t]
-        assert float(ebm.autocorrelation_time(x)) == pytest.approx((1 + a) / (1 - a), rel=0.1)
-    assert ebm.autocorrelation_time(np.ones((100, 3))) == np.inf
+        assert float(ebm.samplers.autocorrelation_time(x)) == pytest.approx(
+            (1 + a) / (1 - a), rel=0.1
+        )
+    assert ebm.samplers.autocorrelation_time(np.ones((100, 3))) == np.inf
 
 
 def test_singular_values():
@@ -472,4 +474,4 @@ def test_autocorrelation_of_chains_that_swing():
     x = rng.normal(size=(20_000, 40))
     for k in range(1, len(x)):
         x[k] -= 0.9 * x[k - 1]
-    assert float(ebm.autocorrelation_time(x[100:])) == pytest.approx(0.1 / 1.9, rel=0.2)
+    assert float(ebm.samplers.autocorrelation_time(x[100:])) == pytest.approx(0.1 / 1.9, rel=0.2)

@@ -375,7 +375,7 @@ def test_fit_records_a_trajectory(tmp_path):
 def test_a_trajectory_is_trimmed_and_refined():
     """Models that crowd at the start, and a gap before the last."""
     given = ebm.Trajectory([bimodal(x) for x in (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.7)], 10)
-    found = ebm.adapt_trajectory(given[-1], given, key=KEY, steps=100)
+    found = ebm.samplers.adapt_trajectory(given[-1], given, key=KEY, steps=100)
     assert found.capacity == len(found) and 4 <= len(found) <= 8
     assert eqx.tree_equal(found[0], given[0])
     assert eqx.tree_equal(found[-1], given[-1])

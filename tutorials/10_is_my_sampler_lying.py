@@ -113,7 +113,7 @@ assert "still disagree" in str(caught[0].message)
 # as they did in training. `adapt_trajectory` keeps only the models that are needed.
 
 # %%
-trajectory = ebm.adapt_trajectory(rbm, fitted.trajectory, key=3)
+trajectory = ebm.samplers.adapt_trajectory(rbm, fitted.trajectory, key=3)
 samplers = {
     "parallel tempering": ebm.ParallelTempering(np.linspace(0, 1, len(trajectory))),
     "trajectory tempering": ebm.TrajectoryTempering(trajectory),
@@ -162,8 +162,9 @@ assert log_z.stopped == "within"
 # ## During training
 #
 # Learners with chains, such as persistent contrastive divergence (PCD), need chains that follow the
-# model. With `equilibrium=True`, `fit` compares chains from data with chains from noise at each
-# validation. Here the metric is the exact log-likelihood, so that we see what PCD makes of it.
+# model. With `Validation(equilibrium=True)`, `fit` compares chains from data with chains from noise
+# at each validation. Here the metric is the exact log-likelihood, so that we see what PCD makes of
+# it.
 
 
 # %%
@@ -179,9 +180,7 @@ pcd = ebm.fit(
     optimizer=optax.adam(0.02),
     epochs=30,
     batch_size=60,
-    validation=images,
-    metric=loss,
-    equilibrium=True,
+    validation=ebm.Validation(images, loss, equilibrium=True),
     progress=False,
 )
 told = pcd.history.validations

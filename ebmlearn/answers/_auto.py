@@ -101,7 +101,7 @@ class Auto(AbstractInference):
     def _exact(self, problem: Problem) -> Beliefs | None:
         most = min(affordable(problem, self.seconds), _MEMORY)
         try:
-            found = Exact(self.product, max_units=most).beliefs_of(problem)
+            found = Exact(product=self.product, max_units=most).beliefs_of(problem)
         except TooLarge:
             return None
         value = found.log_partition

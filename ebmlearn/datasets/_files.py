@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._fit._file import write as write_file
+from ..training._file import write as write_file
 
 
 class File(NamedTuple):

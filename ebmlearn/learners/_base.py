@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks
 from .._types import AnyArray, Batch, Key
-from ..estimate import error_rate, predict
+from ..estimate import error_rate, predict, pseudo_log_likelihood_of, require_conditionals
 from ..inference import AbstractInference, BP, is_off, MeanField
 from ..models import (
     AbstractModel,
@@ -168,9 +168,28 @@ class AbstractLearner(eqx.Module):
         return predict(model, features, inference=chosen)
 
 
-def prediction_error(learner: AbstractLearner, model: AbstractModel) -> Metric | None:
-    """The share of wrong visible units as a metric, where a model has features."""
-    return PredictionError(learner) if model.conditional else None
+def default_metric(learner: AbstractLearner, model: AbstractModel) -> Metric | None:
+    """The share of wrong visible units where a model has features; elsewhere minus the
+    pseudo-likelihood, or None for models that have none.
+    """
+    if model.conditional:
+        return PredictionError(learner)
+    try:
+        require_conditionals(model, "pseudo-likelihood")
+    except TypeError:
+        return None
+    return minus_pseudo_likelihood
+
+
+def minus_pseudo_likelihood(model: AbstractModel, validation: Any, epoch: Any) -> Float[Array, ""]:
+    """The mean over rows, without those of which some units are missing."""
+    return _minus_pseudo_likelihood(model, model.as_batch(validation))
+
+
+@eqx.filter_jit
+def _minus_pseudo_likelihood(model: AbstractModel, batch: Batch) -> Float[Array, ""]:
+    told = Told.by(model, batch)
+    return -jnp.nanmean(pseudo_log_likelihood_of(told.model, told.seen, told.observed))
 
 
 class PredictionError(eqx.Module):
@@ -316,8 +335,8 @@ class AbstractContrastive(AbstractLearner):
         return model.trained()
 
     def metric(self, model: AbstractModel) -> Metric | None:
-        """The share of wrong visible units, if the model has features."""
-        return prediction_error(self, model)
+        """The share of wrong visible units, or minus the pseudo-likelihood."""
+        return default_metric(self, model)
 
     @abc.abstractmethod
     def phases(

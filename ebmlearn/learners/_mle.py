@@ -1,16 +1,20 @@
 from dataclasses import KW_ONLY
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
-from jaxtyping import Array, Int, PRNGKeyArray
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from .._types import Batch
 from ..inference import BP, NUMBER
+from ..models import AbstractModel
 from ._base import (
     AbstractContrastive,
     AbstractInferring,
     AbstractMemoryless,
     as_schedule,
     Inference,
+    Metric,
     Phases,
     Told,
 )
@@ -58,3 +62,30 @@ class MLE(AbstractMemoryless, AbstractInferring, AbstractContrastive):
             data = told.free_energy(inference).mean()
             phases = phases._replace(loss=data + inference(told.model).log_partition.mean())
         return phases, None
+
+    def metric(self, model: AbstractModel) -> Metric | None:
+        """The share of wrong visible units, minus the pseudo-likelihood, or minus the likelihood by
+        the inference, if it knows log Z.
+        """
+        found = super().metric(model)
+        if found is not None:
+            return found
+        try:
+            eqx.filter_eval_shape(lambda m: self.decoder()(m).log_partition, model)
+        except (NotImplementedError, TypeError):
+            return None
+        return _MinusLikelihood(self)
+
+
+class _MinusLikelihood(eqx.Module):
+    """The mean negative log-likelihood, with the inference's estimate of log Z."""
+
+    learner: MLE
+
+    def __call__(self, model: AbstractModel, validation: Any, epoch: Any) -> Float[Array, ""]:
+        return self._of(model, model.as_batch(validation), jnp.asarray(epoch, jnp.int32))
+
+    @eqx.filter_jit
+    def _of(self, model: AbstractModel, batch: Batch, epoch: Int[Array, ""]) -> Float[Array, ""]:
+        told, inference = Told.by(model, batch), self.learner.decoder(epoch)
+        return told.free_energy(inference).mean() + inference(told.model).log_partition.mean()

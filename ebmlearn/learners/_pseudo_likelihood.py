@@ -9,10 +9,10 @@ from ..inference import AbstractInference
 from ..models import AbstractModel, with_inside
 from ._base import (
     AbstractLearner,
+    default_metric,
     mean_field,
     Metric,
     Model,
-    prediction_error,
     require_reached,
     StepInfo,
     Told,
@@ -34,8 +34,8 @@ class PseudoLikelihood(AbstractLearner):
         return model.trained()
 
     def metric(self, model: AbstractModel) -> Metric | None:
-        """The share of wrong visible units, if the model has features."""
-        return prediction_error(self, model)
+        """The share of wrong visible units, or minus the pseudo-likelihood."""
+        return default_metric(self, model)
 
     def step(
         self, model: Model, state: PyTree, batch: Batch, *, key: Key, epoch: int | Int[Array, ""]

@@ -7,10 +7,10 @@ from jaxtyping import Float, PyTree, Real
 from matplotlib.axes import Axes
 
 from .. import _checks
-from .._fit import History
 from .._types import AnyArray
 from ..estimate import AISEstimate
 from ..inference import Beliefs
+from ..training import History
 from ._axes import below, instance, labelled, named, numbers, on, places, several
 
 
@@ -46,7 +46,7 @@ def history(
 
     **Arguments:**
 
-    - `history`: a [`History`][ebmlearn._fit.History], or a dictionary of several.
+    - `history`: a [`History`][ebmlearn.training.History], or a dictionary of several.
     - `name`: `"loss"`, `"gap"`, `"converged"`, `"iterations"` or `"accepted"`; for epochs also
       `"metric"` and `"seconds"`. By default the first of metric, loss, gap and converged that all
       histories have.

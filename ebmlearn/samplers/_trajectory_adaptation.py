@@ -42,7 +42,7 @@ def adapt_trajectory(
 
         ```python
         fitted = ebmlearn.fit(rbm, ebmlearn.SAP(), data, trajectory=32)
-        trajectory = ebmlearn.adapt_trajectory(fitted.model, fitted.trajectory, key=key)
+        trajectory = ebmlearn.samplers.adapt_trajectory(fitted.model, fitted.trajectory, key=key)
         sampler = ebmlearn.TrajectoryTempering(trajectory)
         ```
 

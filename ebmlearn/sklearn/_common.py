@@ -13,8 +13,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, Tags
 
 from .. import _checks
-from .._fit import fit
 from ..learners import AbstractLearner
+from ..training import fit
 
 
 # Arrays, sparse matrices, frames, lists: `sklearn.utils.validation.validate_data` decides.

@@ -7,7 +7,7 @@ from typing import get_args, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._fit._file import write as write_file
+from ..training._file import write as write_file
 from ._words import Words
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 
-from .._fit._file import write as write_file
 from .._types import AnyArray
+from ..training._file import write as write_file
 from ._words import Words
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float
 
 from .. import _checks
-from .._fit._file import write as write_file
 from ..elimination import Network
 from ..models import AbstractModel, TableModel
+from ..training._file import write as write_file
 from ._conversions import to_network
 from ._words import Words
 

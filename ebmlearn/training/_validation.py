@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float64, Int, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, ArrayLike, Float64, Int, PRNGKeyArray, PyTree, Shaped
 
 from .. import _checks, messages
 from .._types import AnyArray
@@ -27,8 +27,65 @@ ChainCheck = Callable[[AbstractPlainModel, Trajectory | None, int], tuple[float,
 RISE = 0.01
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Validation:
+    """How [`ebmlearn.fit`][] judges the model while it trains, and when it stops.
+
+    !!! example
+
+        ```python
+        validation = ebmlearn.Validation(x_valid, patience=5)
+        fitted = ebmlearn.fit(rbm, ebmlearn.CD(), x, epochs=100, validation=validation)
+        fitted.best_epoch, fitted.history.epochs["metric"]
+        ```
+
+    **Arguments:**
+
+    - `data`: data for `metric`, in the same form as those of `fit`.
+    - `metric`: a function of the model, the validation data (or None) and the epoch that returns a
+      number; lower is better. By default the share of wrong units for a CRBM, the cross-entropy on
+      a fixed set of queries for query training (see [`ebmlearn.query_entropy`][]), and the mean of
+      minus [`ebmlearn.pseudo_log_likelihood`][] for all models that have it; for other models the
+      negative log-likelihood by the inference of [`ebmlearn.MLE`][]. Query training warns once if
+      its metric rises above that of independent units, as happens when a model memorises few rows.
+      In [`ebmlearn.fit_many`][] it is compiled and mapped over all runs, so it takes JAX arrays and
+      returns one.
+    - `every`: the number of steps between two validations. By default `fit` validates at the end of
+      each epoch. Without a metric, callbacks and checkpoints, the device runs several epochs
+      without waiting for the host.
+    - `patience`: stop after this many validations without a better metric.
+    - `equilibrium`: whether to run chains of the learner's sampler, or of Gibbs sampling if it has
+      none, at each validation: 32 from data and 32 from noise, of 300 steps. `history.validations`
+      then holds their `autocorrelation_time`, `r_hat` and `gap` along slow modes: see
+      [`ebmlearn.equilibrium`][]. An `r_hat` far above 1 says that the model is learned out of
+      equilibrium. `fit_many` has no such chains.
+    """
+
+    data: PyTree = None
+    metric: Metric | Callable[[PyTree, PyTree, Int[Array, ""]], ArrayLike] | None = None
+    _: dataclasses.KW_ONLY
+    every: int | None = None
+    patience: int | None = None
+    equilibrium: bool = False
+
+    def __post_init__(self) -> None:
+        if self.metric is not None:
+            _checks.function("metric", self.metric)
+        for name in ("every", "patience"):
+            value = getattr(self, name)
+            if value is not None:
+                _checks.count(name, value)
+                if self.data is None and self.metric is None:
+                    raise ValueError(f"`data` must be given with `{name}`, got None.")
+
+
+def as_validation(x: Any) -> Validation:
+    """A validation, or one by these data."""
+    return x if isinstance(x, Validation) else Validation(x)
+
+
+@dataclasses.dataclass
+class Judge:
     """The metric of a run, its data, and when to call it."""
 
     metric: Metric | Callable | None
@@ -121,7 +178,7 @@ def chain_check(learner: AbstractLearner, data: PyTree, key: PRNGKeyArray) -> Ch
     return check
 
 
-def default_metric(
+def metric_of(
     metric: Callable | None, learner: AbstractLearner, model: AbstractModel, validation: Any
 ) -> Callable | None:
     """The metric that was given, or that of the learner."""
@@ -131,7 +188,8 @@ def default_metric(
     if found is None:
         kind = _checks.article(type(model).__name__)
         raise ValueError(
-            f"`metric` must be given with `validation` for {kind} and this learner, got None."
+            f"`metric` must be given for {kind} and this learner, got None: write"
+            " `validation=Validation(data, metric)`."
         )
     model.check(validation, "validation")
     return found

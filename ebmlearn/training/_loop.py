@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from .. import _checks
 from .._types import Data, Key
 from ..inference import with_traced
-from ..learners import AbstractComparedMetric, AbstractLearner, Metric
+from ..learners import AbstractComparedMetric, AbstractLearner
 from ..models import AbstractModel, has_nan
 from ..samplers import Trajectory
 from ._checkpoint import Checkpoint, Keeper
@@ -24,13 +24,23 @@ from ._file import checksum
 from ._history import EpochReport, Fitted
 from ._run import Batches, Run
 from ._state import Feed, recorder, start, Training
-from ._validation import chain_check, default_metric, Validation
+from ._validation import as_validation, chain_check, Judge, metric_of, Validation
 
 
 _own_projection = operator.methodcaller("project")
 
 
-@_checks.usage("fit(model, learner, data)")
+# Arguments of earlier versions, and what to write instead.
+MOVED = {
+    "metric": "validation=Validation(data, metric)",
+    "validate_every": "validation=Validation(data, every=steps)",
+    "patience": "validation=Validation(data, patience=5)",
+    "equilibrium": "validation=Validation(equilibrium=True)",
+    "resume": "checkpoint=Checkpoint(folder, resume=False)",
+}
+
+
+@_checks.usage("fit(model, learner, data)", **MOVED)
 def fit(
     model: PyTree,
     learner: AbstractLearner,
@@ -38,22 +48,17 @@ def fit(
     *,
     optimizer: optax.GradientTransformation | None = None,
     epochs: int = 10,
-    key: Key = 0,
     batch_size: int | None = None,
-    validation: PyTree = None,
-    metric: Metric | None = None,
-    validate_every: int | None = None,
-    patience: int | None = None,
+    key: Key = 0,
+    validation: PyTree | Validation = None,
     checkpoint: str | os.PathLike | Checkpoint | None = None,
-    resume: bool = True,
-    callbacks: Sequence[Callable[[EpochReport], object]] = (),
-    mesh: jax.sharding.Mesh | None = None,
-    project: Callable[[PyTree], PyTree] | None = None,
-    build: Callable[[PyTree], AbstractModel] | None = None,
     augment: Callable[..., PyTree] | None = None,
     average: float | None = None,
+    build: Callable[[PyTree], AbstractModel] | None = None,
+    project: Callable[[PyTree], PyTree] | None = None,
     trajectory: int | Trajectory | None = None,
-    equilibrium: bool = False,
+    callbacks: Sequence[Callable[[EpochReport], object]] = (),
+    mesh: jax.sharding.Mesh | None = None,
     progress: bool = True,
 ) -> Fitted:
     """Trains a model. All randomness comes from `key`, so the same call gives the same result.
@@ -70,7 +75,6 @@ def fit(
             batch_size=50,
             validation=(x_valid, v_valid),
             checkpoint="run",
-            key=jax.random.key(1),
         )
         fitted.model, fitted.history.epochs["metric"]
         ```
@@ -93,44 +97,29 @@ def fit(
     - `batch_size`: rows per step; by default 100, or all rows if there are fewer. Leave it out if
       `data` yields batches.
     - `key`: a seed, or a key such as `jax.random.key(0)`.
-    - `validation`: data for `metric`, in the same form as `data`.
-    - `metric`: a function of the model, the validation data (or None) and the epoch that
-      returns a number; lower is better. The default for a CRBM is the share of wrong units, for
-      query training the cross-entropy on a fixed set of queries (see
-      [`ebmlearn.query_entropy`][]). For all others it must be given with `validation`. `fit`
-      warns once if that cross-entropy rises above the one of independent units, as happens when
-      a model memorises few rows.
-    - `validate_every`: the number of steps between two validations. By default `fit` validates at
-      the end of each epoch. Without a metric, callbacks and checkpoints, the device runs several
-      epochs without waiting for the host.
-    - `patience`: stop after this many validations without a better metric.
+    - `validation`: data to judge the model by after each epoch, in the same form as `data`, or a
+      [`ebmlearn.Validation`][], which also says by what, how often, and when to stop.
     - `checkpoint`: a folder or a [`ebmlearn.Checkpoint`][]. If it holds a stopped run, `fit`
       resumes it bit for bit; `epochs` includes the epochs already done. `fit` raises an error if
       the kind of model, the learner, `average`, the key or the arrays of data have changed.
       Iterables, optimizer settings and callbacks are not checked; keep them unchanged.
-    - `resume`: if False, start again and replace the checkpoints in the folder.
-    - `callbacks`: functions of an `EpochReport`, called after each epoch; one that returns True
-      stops the run.
-    - `mesh`: devices to split each batch over, along the first axis of the mesh.
-    - `project`: a function that maps the parameters to allowed ones after each step. By default the
-      `project` of the model; none with `build`.
-    - `build`: a function from free parameters to the model, for instance to tie parameters.
     - `augment`: a function `augment(batch, key=key)` that returns the batch to learn from, for
       instance with new noise in each epoch. It is compiled: draw from `key` with `jax.random`,
       because NumPy's random numbers would be the same at every step.
     - `average`: the decay of a running mean of the parameters, for instance 0.999. `fit` then
       validates and returns the mean.
+    - `build`: a function from free parameters to the model, for instance to tie parameters.
+    - `project`: a function that maps the parameters to allowed ones after each step. By default the
+      `project` of the model; none with `build`.
     - `trajectory`: the number of models there is room for in a [`ebmlearn.Trajectory`][] that is
       recorded for [`ebmlearn.TrajectoryTempering`][], or a trajectory that training continues. It
       starts at the base-rate model of the data. A model is added when it swaps with the last one in
       less than 0.3 of all cases, as 20 chains on the trajectory measure every 10 steps. They cost
       about 8 sweeps of one row for each step and each model there is room for. Checkpoints hold the
       trajectory, and `fitted.trajectory` is the result.
-    - `equilibrium`: whether to run chains of the learner's sampler, or of Gibbs sampling if it has
-      none, at each validation, or after each epoch without a metric: 32 from data and 32 from
-      noise, of 300 steps. `history.validations` then holds their `autocorrelation_time`, `r_hat`
-      and `gap` along slow modes: see [`ebmlearn.equilibrium`][]. An `r_hat` far above 1 says that
-      the model is learned out of equilibrium.
+    - `callbacks`: functions of an `EpochReport`, called after each epoch; one that returns True
+      stops the run.
+    - `mesh`: devices to split each batch over, along the first axis of the mesh.
     - `progress`: whether to show a progress bar.
 
     **Returns:**
@@ -141,9 +130,9 @@ def fit(
     """
     _checks.instance("callbacks", callbacks, Sequence, "a list of functions")
     optimizer = optax.adam(1e-3) if optimizer is None else optimizer
-    judging = validation, metric, validate_every, patience
-    asked = Asked(learner, epochs, batch_size, *judging, project, build, augment, average)
-    asked = asked._replace(mesh=mesh, trajectory=trajectory, equilibrium=equilibrium)
+    judging = as_validation(validation)
+    asked = Asked(learner, epochs, batch_size, judging, project, build, augment, average)
+    asked = asked._replace(mesh=mesh, trajectory=trajectory)
     run = prepared(asked, [model], data, [optimizer], [key])
     run.callbacks = callbacks
     if checkpoint is not None:
@@ -154,8 +143,8 @@ def fit(
         if trajectory is not None:
             about["trajectory"] = getattr(trajectory, "capacity", trajectory)
         about["key"] = np.asarray(jax.random.key_data(_checks.as_key(key))).tolist()
-        run.keep_in(Keeper(settings, about), resume)
-    (fitted,) = run.to_end(epochs, patience, progress)
+        run.keep_in(Keeper(settings, about))
+    (fitted,) = run.to_end(epochs, judging.patience, progress)
     if fitted.stopped == "interrupted":
         print(run.interruption())
     return fitted
@@ -167,10 +156,7 @@ class Asked(NamedTuple):
     learner: AbstractLearner
     epochs: int
     batch_size: int | None
-    validation: PyTree
-    metric: Callable | None
-    validate_every: int | None
-    patience: int | None
+    validation: Validation
     project: Callable | None
     build: Callable | None
     augment: Callable | None
@@ -178,7 +164,6 @@ class Asked(NamedTuple):
     # Those of `fit` alone.
     mesh: jax.sharding.Mesh | None = None
     trajectory: int | Trajectory | None = None
-    equilibrium: bool = False
 
 
 def prepared(
@@ -194,8 +179,8 @@ def prepared(
     learner, augment, mesh = asked.learner, asked.augment, asked.mesh
     own = [_checks.as_key(key) for key in keys]
     built, rows = _opened(asked, models[0], data, own[0])
-    validation = _checks.as_data("validation", asked.validation)
-    metric = default_metric(asked.metric, learner, built, validation)
+    validation = _checks.as_data("validation", asked.validation.data)
+    metric = metric_of(asked.validation.metric, learner, built, validation)
     project = asked.project
     if project is None and asked.build is None:
         project = _own_projection
@@ -217,7 +202,7 @@ def prepared(
     training = Training(with_traced(learner), *fixed, _sharding(mesh, rows.batch_size), many)
     parameters = jax.tree.map(jnp.asarray, parameters)
     training, state = start(training, optimizers, parameters, inits)
-    judged = Validation(metric, jax.tree.map(jnp.asarray, validation), asked.validate_every)
+    judged = Judge(metric, jax.tree.map(jnp.asarray, validation), asked.validation.every)
     if isinstance(metric, AbstractComparedMetric):
         judged.simple = metric.simple(built, all_rows(rows, augment, own[0]), judged.data)
     if asked.trajectory is not None:
@@ -234,7 +219,7 @@ def prepared(
         everywhere = NamedSharding(training.sharding.mesh, PartitionSpec())
         state = jax.device_put(state, everywhere)
         rows = jax.device_put(rows, everywhere) if isinstance(rows, Feed) else rows
-    if asked.equilibrium:
+    if asked.validation.equilibrium:
         batch, its_key = all_rows(rows, augment, own[0]), jax.random.fold_in(inits, 2)
         judged.chains = chain_check(learner, batch, its_key)
     return Run(training, state, rows, (orders, steps), judged)
@@ -350,13 +335,5 @@ def _check_arguments(asked: Asked, optimizers: Sequence[Any]) -> None:
                 f"`optimizer` must be an Optax optimizer such as `optax.adam(1e-3)`, got {got}."
             )
     _checks.count("epochs", asked.epochs)
-    if asked.metric is not None:
-        _checks.function("metric", asked.metric)
-    for name in ("patience", "validate_every"):
-        value = getattr(asked, name)
-        if value is not None:
-            _checks.count(name, value)
-            if asked.validation is None and asked.metric is None:
-                raise ValueError(f"`validation` must be given with `{name}`, got None.")
     if asked.average is not None:
         _checks.number("average", asked.average, 0, 1, "(0, 1)")

@@ -20,7 +20,7 @@ from ..learners import StepInfo
 from ._checkpoint import Keeper
 from ._history import Bar, EpochReport, Fitted, History, Lane, means_of, Record, Stopped
 from ._state import advance, compiled, Feed, is_full, Keys, Training, TrainState, trajectory_of
-from ._validation import Validation
+from ._validation import Judge
 
 
 # The largest number of steps in one call of the device, and how long a call should take.
@@ -72,7 +72,7 @@ class Run:
         state: TrainState,
         rows: Feed | Batches,
         keys: tuple[Keys, Keys],
-        validation: Validation,
+        validation: Judge,
     ):
         self.training, self.rows, self.keys, self.validation = training, rows, keys, validation
         self.callbacks: Sequence[Callable[[EpochReport], Any]] = ()
@@ -102,8 +102,8 @@ class Run:
             if lane.waited >= least:
                 self.stopped.setdefault(k, why)
 
-    def keep_in(self, keeper: Keeper, resume: bool) -> None:
-        self.keeper = keeper
+    def keep_in(self, keeper: Keeper) -> None:
+        self.keeper, resume = keeper, keeper.settings.resume
         if not resume and jax.process_index() == 0:
             keeper.clear()
         state, best, _ = self.now

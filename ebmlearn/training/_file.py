@@ -47,7 +47,7 @@ def save(path: str | os.PathLike, tree: PyTree, info: Any = None) -> None:
 
     - `path`: the file.
     - `tree`: any pytree. Only its arrays are written.
-    - `info`: anything that JSON can hold. [`ebmlearn.load_info`][] reads it.
+    - `info`: anything that JSON can hold. [`ebmlearn.training.load_info`][] reads it.
     """
     hint = ": write `save(path, model)`" if isinstance(tree, (str, os.PathLike)) else ""
     _checks.instance("path", path, (str, os.PathLike), "the path of a file", hint)

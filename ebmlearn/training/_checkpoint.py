@@ -24,19 +24,29 @@ class Checkpoint(eqx.Module):
     folder: str = eqx.field(static=True)
     every: int | None = eqx.field(static=True, default=None)
     keep: int = eqx.field(static=True, default=3)
+    resume: bool = eqx.field(static=True, default=True)
 
-    def __init__(self, folder: str | os.PathLike, every: int | None = None, keep: int = 3):
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        every: int | None = None,
+        keep: int = 3,
+        *,
+        resume: bool = True,
+    ):
         """**Arguments:**
 
         - `folder`: created if it does not exist.
         - `every`: the number of steps between two checkpoints. By default `fit` writes one at the
           end of each epoch.
         - `keep`: how many of the latest checkpoints to keep.
+        - `resume`: if False, start again and replace the checkpoints in the folder.
         """
         _checks.instance("folder", folder, (str, os.PathLike), "the path of a folder")
         self.folder = os.fspath(folder)
         self.every = every
         self.keep = keep
+        self.resume = resume
 
     def __check_init__(self):
         if self.every is not None:
@@ -101,7 +111,7 @@ class Keeper:
         except ValueError as error:
             raise ValueError(
                 "`checkpoint` must come from the same `model` and `optimizer`: use another folder,"
-                f" or pass `resume=False` to start again and replace it. {error}"
+                f" or `Checkpoint(folder, resume=False)` to replace it. {error}"
             ) from error
         return tree, header["info"]["facts"]
 
@@ -110,6 +120,6 @@ class Keeper:
             if was.get(name, value if name == "data" else None) != value:
                 raise ValueError(
                     f"`checkpoint` must come from the same run: {path} was written with `{name}`"
-                    f" {was.get(name)!r}, got {value!r}. Use another folder, or pass"
-                    " `resume=False` to start again and replace it."
+                    f" {was.get(name)!r}, got {value!r}. Use another folder,"
+                    " or `Checkpoint(folder, resume=False)` to replace it."
                 )

@@ -62,7 +62,7 @@ class Fitted(eqx.Module):
     - `model`: the best model by the validation metric; without a metric, the last model.
     - `last`: the last model.
     - `parameters`: the parameters that `build` made `model` from; without `build`, `model` itself.
-    - `history`: a [`History`][ebmlearn._fit.History].
+    - `history`: a [`History`][ebmlearn.training.History].
     - `best_epoch`: the epoch of `model`, counted from 0. Without a metric it is the last complete
       epoch, or -1 if there is none.
     - `best_step`: the number of steps after which `model` was taken.

@@ -4,17 +4,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import optax
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import PyTree
 
 from .. import _checks
 from .._types import Key
 from ..learners import AbstractLearner
 from ..models import AbstractModel
 from ._history import Fitted
-from ._loop import Asked, is_in_memory, prepared
+from ._loop import Asked, is_in_memory, MOVED, prepared
+from ._validation import as_validation, Validation
 
 
-@_checks.usage("fit_many(model, learner, data, optimizer=optimizers, key=keys)")
+@_checks.usage("fit_many(model, learner, data, optimizer=optimizers, key=keys)", **MOVED)
 def fit_many(
     model: PyTree,
     learner: AbstractLearner,
@@ -24,14 +25,11 @@ def fit_many(
     key: Sequence[Key],
     epochs: int = 10,
     batch_size: int | None = None,
-    validation: PyTree = None,
-    metric: Callable[[PyTree, PyTree, Int[Array, ""]], Array] | None = None,
-    validate_every: int | None = None,
-    patience: int | None = None,
-    project: Callable[[PyTree], PyTree] | None = None,
-    build: Callable[[PyTree], AbstractModel] | None = None,
+    validation: PyTree | Validation = None,
     augment: Callable[..., PyTree] | None = None,
     average: float | None = None,
+    build: Callable[[PyTree], AbstractModel] | None = None,
+    project: Callable[[PyTree], PyTree] | None = None,
     progress: bool = True,
 ) -> list[Fitted]:
     """Trains many models at once, one for each key. Use it to search over seeds and learning rates.
@@ -64,12 +62,11 @@ def fit_many(
       numbers, such as learning rates and the numbers of schedules.
     - `key`: a list of seeds or keys, one for each run.
     - `data`, `batch_size`: as for `fit`, the same for all runs. `data` must be arrays.
-    - `metric`: as for `fit`, but it is compiled and mapped over all runs, so it must be traceable:
-      it takes JAX arrays and returns one, as `ebmlearn.error_rate(...)` does.
-    - `patience`: stop a run after this many validations without a better metric. The other runs
-      continue.
-    - `learner`, `epochs`, `validation`, `validate_every`, `project`, `build`, `augment`, `average`,
-      `progress`: as for `fit`, the same for all runs.
+    - `validation`: as for `fit`. A `metric` is compiled and mapped over all runs, so it must be
+      traceable: it takes JAX arrays and returns one, as `ebmlearn.error_rate(...)` does. `patience`
+      stops a run; the other runs continue.
+    - `learner`, `epochs`, `augment`, `average`, `build`, `project`, `progress`: as for `fit`, the
+      same for all runs.
 
     **Returns:**
 
@@ -87,10 +84,10 @@ def fit_many(
     if not is_in_memory(data):
         got = _checks.describe(data)
         raise TypeError(f"`data` must be an array or a tuple of arrays in `fit_many`, got {got}.")
-    judging = validation, metric, validate_every, patience
-    asked = Asked(learner, epochs, batch_size, *judging, project, build, augment, average)
+    judging = as_validation(validation)
+    asked = Asked(learner, epochs, batch_size, judging, project, build, augment, average)
     run = prepared(asked, models, data, optimizers, key, many=True)
-    return run.to_end(epochs, patience, progress)
+    return run.to_end(epochs, judging.patience, progress)
 
 
 def _for_each(name: str, x: Any, number: int, several: bool) -> Sequence[Any]:
