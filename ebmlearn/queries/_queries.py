@@ -11,21 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Num, PRNGKeyArray
 
-from . import _checks
-from ._types import AnyArray
-from .models import AbstractModel, num_asked, places_of, structure_of
+from .. import _checks
+from .._types import AnyArray
+from ..models import AbstractModel, num_asked, places_of, structure_of
 
 
-Masks: TypeAlias = Bool[Array, "rows units"]
+_Masks: TypeAlias = Bool[Array, "rows units"]
 # The units that may be targets.
-Members: TypeAlias = Bool[np.ndarray, " units"]
+_Members: TypeAlias = Bool[np.ndarray, " units"]
 
 
 class Query(NamedTuple):
     """The units that are observed and the units that are asked for, as booleans."""
 
-    observed: Masks
-    targets: Masks
+    observed: _Masks
+    targets: _Masks
 
 
 class AbstractQueries(eqx.Module):
@@ -68,14 +68,16 @@ def _as_groups(groups: Sequence[Hashable] | None) -> tuple[Hashable, ...] | None
     return tuple(groups)
 
 
-class AbstractGrouped(AbstractQueries):
+class _Grouped(AbstractQueries):
     """Queries in which all units are targets or observed, or those of some groups of a graph."""
 
     _: KW_ONLY
     groups: tuple[Hashable, ...] | None = eqx.field(converter=_as_groups, default=None)
 
     @abc.abstractmethod
-    def _targets(self, model: AbstractModel, asked: Members, rows: int, key: PRNGKeyArray) -> Masks:
+    def _targets(
+        self, model: AbstractModel, asked: _Members, rows: int, key: PRNGKeyArray
+    ) -> _Masks:
         """Draws the targets of each row. Only those count that are `asked` about."""
 
     def __call__(self, model: AbstractModel, rows: int, *, key: PRNGKeyArray) -> Query:
@@ -84,7 +86,7 @@ class AbstractGrouped(AbstractQueries):
         return Query(~targets & own, targets & own)
 
 
-class RandomTargets(AbstractGrouped):
+class RandomTargets(_Grouped):
     """Each unit is independently a target with the same probability; the others are observed.
 
     **Arguments:**
@@ -99,11 +101,13 @@ class RandomTargets(AbstractGrouped):
     def __check_init__(self):
         _checks.number("probability", self.probability, 0, 1, "(0, 1]")
 
-    def _targets(self, model: AbstractModel, asked: Members, rows: int, key: PRNGKeyArray) -> Masks:
+    def _targets(
+        self, model: AbstractModel, asked: _Members, rows: int, key: PRNGKeyArray
+    ) -> _Masks:
         return jax.random.bernoulli(key, self.probability, (rows, asked.size))
 
 
-class TargetCount(AbstractGrouped):
+class TargetCount(_Grouped):
     """A fixed number of targets, chosen uniformly; all other units are observed.
 
     **Arguments:**
@@ -119,7 +123,9 @@ class TargetCount(AbstractGrouped):
     def __check_init__(self):
         _checks.count("number", self.number)
 
-    def _targets(self, model: AbstractModel, asked: Members, rows: int, key: PRNGKeyArray) -> Masks:
+    def _targets(
+        self, model: AbstractModel, asked: _Members, rows: int, key: PRNGKeyArray
+    ) -> _Masks:
         most, what = int(asked.sum()), "variables of `groups`" if self.groups else "units"
         if self.number > most:
             raise ValueError(f"`number` must be at most the {most} {what}, got {self.number}.")
@@ -129,7 +135,7 @@ class TargetCount(AbstractGrouped):
         return place.argsort(-1).argsort(-1) < self.number
 
 
-class LeaveOneOut(AbstractGrouped):
+class LeaveOneOut(_Grouped):
     """One target; all other units are observed. Training with these queries is pseudo-likelihood if
     the model has no hidden units, the scale is 1 and evidence is strong enough to be certain. A
     [`ebmlearn.QueryModel`][] of binary units has another scale and weaker evidence by default.
@@ -141,7 +147,9 @@ class LeaveOneOut(AbstractGrouped):
       in the data: hidden targets do not count.
     """
 
-    def _targets(self, model: AbstractModel, asked: Members, rows: int, key: PRNGKeyArray) -> Masks:
+    def _targets(
+        self, model: AbstractModel, asked: _Members, rows: int, key: PRNGKeyArray
+    ) -> _Masks:
         return TargetCount(1, groups=self.groups)._targets(model, asked, rows, key)
 
 
@@ -157,7 +165,7 @@ def _pair(name: str, x: Sequence[int] | Int[np.ndarray, "2"]) -> tuple[int, int]
     return int(x[0]), int(x[1])
 
 
-class BlockTargets(AbstractGrouped):
+class BlockTargets(_Grouped):
     """The targets are a block at a random place of an image; the rest is observed.
 
     **Arguments:**
@@ -177,7 +185,9 @@ class BlockTargets(AbstractGrouped):
         if self.block[0] > self.image[0] or self.block[1] > self.image[1]:
             raise ValueError(f"`block` must fit in the image, {self.image}, got {self.block}.")
 
-    def _targets(self, model: AbstractModel, asked: Members, rows: int, key: PRNGKeyArray) -> Masks:
+    def _targets(
+        self, model: AbstractModel, asked: _Members, rows: int, key: PRNGKeyArray
+    ) -> _Masks:
         places = [np.arange(asked.size)]
         if self.groups is not None:
             places = [
@@ -203,7 +213,7 @@ class BlockTargets(AbstractGrouped):
 
 
 # Which units, or the groups of a graph.
-Units = Bool[AnyArray, " units"] | Sequence[Hashable]
+_Units = Bool[AnyArray, " units"] | Sequence[Hashable]
 
 
 class FixedTargets(AbstractQueries):
@@ -212,7 +222,7 @@ class FixedTargets(AbstractQueries):
     observed: Bool[np.ndarray, " units"] | tuple[Hashable, ...]
     targets: Bool[np.ndarray, " units"] | tuple[Hashable, ...]
 
-    def __init__(self, observed: Units, targets: Units):
+    def __init__(self, observed: _Units, targets: _Units):
         """**Arguments:**
 
         - `observed`, `targets`: booleans `[units]`, the units that are observed and the units that
@@ -332,7 +342,7 @@ def draw(queries: AbstractQueries, model: AbstractModel, rows: int, *, key: PRNG
     return Query(observed, targets)
 
 
-def _booleans(name: str, x: Any, shape: tuple[int, int]) -> Masks:
+def _booleans(name: str, x: Any, shape: tuple[int, int]) -> _Masks:
     is_array = hasattr(x, "dtype")
     if not is_array or x.dtype != np.bool_ or x.shape != shape:
         error = ValueError if is_array else TypeError
@@ -340,7 +350,7 @@ def _booleans(name: str, x: Any, shape: tuple[int, int]) -> Masks:
     return jnp.asarray(x)
 
 
-def _error_if(x: Masks, wrong: Bool[Array, ""], message: str) -> Masks:
+def _error_if(x: _Masks, wrong: Bool[Array, ""], message: str) -> _Masks:
     """Raises at once if values are known, else at run time."""
     if not _checks.is_concrete(wrong):
         return eqx.error_if(x, wrong, message)
@@ -364,7 +374,7 @@ def _mask(x: Any) -> Any:
     return np.array(x) if listed and all(isinstance(k, (bool, np.bool_)) for k in x) else x
 
 
-def _members(model: AbstractModel, groups: tuple[Hashable, ...] | None, name: str) -> Members:
+def _members(model: AbstractModel, groups: tuple[Hashable, ...] | None, name: str) -> _Members:
     """Which variables belong to some groups, all of them without groups."""
     out = np.full(num_asked(model), groups is None)
     for group in groups or ():
@@ -372,7 +382,7 @@ def _members(model: AbstractModel, groups: tuple[Hashable, ...] | None, name: st
     return out
 
 
-def _check_apart(observed: Members, targets: Members) -> None:
+def _check_apart(observed: _Members, targets: _Members) -> None:
     if not targets.any():
         raise ValueError("`targets` must contain at least one unit, got none.")
     if (observed & targets).any():
