@@ -124,8 +124,13 @@ _MOVED = {
 
 
 def __getattr__(name: str):
-    """Raises an error that says where a name has moved to."""
+    """Raises an error that says where a name is."""
     for module, names in _MOVED.items():
         if name in names:
             raise AttributeError(f"`ebmlearn.{name}` has moved: write `ebmlearn.{module}.{name}`.")
-    raise AttributeError(f"module 'ebmlearn' has no attribute {name!r}.")
+    hint = ""
+    if name in ("datasets", "numpyro", "pgmax", "plotting", "sklearn", "uai"):
+        hint = f": write `import ebmlearn.{name}` first"
+    elif near := [x for x in globals() if x.lower() == name.lower()]:
+        hint = f": write `ebmlearn.{near[0]}`"
+    raise AttributeError(f"`ebmlearn` has no `{name}`{hint}.")

@@ -3,6 +3,7 @@ arrays. Each error names the argument, what was expected and what was given.
 """
 
 import contextlib
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,8 @@ from .._types import AnyArray
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+# What takes more characters than this is told by its type alone.
+_SHORT = 120
 _DTYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.float64))
 
 
@@ -38,10 +41,12 @@ def usage(
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                name = getattr(fn, "__name__", "this")
-                unknown = (k for k in kwargs if k in instead and k not in signature.parameters)
-                shown = instead.get(next(unknown, ""), example)
-                raise TypeError(f"`{name}` {_said(error)}: write `{shown}`.") from None
+                name = getattr(fn, "__qualname__", "this")
+                unknown = next((k for k in kwargs if k not in signature.parameters), "")
+                near = difflib.get_close_matches(unknown, signature.parameters, 1)
+                shown = instead.get(unknown, f"{near[0]}=" if near else example)
+                said = f"has no argument `{unknown}`" if unknown else _said(error)
+                raise TypeError(f"`{name}` {said}: write `{shown}`.") from None
             return fn(*args, **kwargs)
 
         return checked
@@ -55,7 +60,6 @@ def _said(error: TypeError) -> str:
     for old, new in (
         ("missing a required argument:", "is missing the argument"),
         ("missing a required keyword-only argument:", "is missing the argument"),
-        ("got an unexpected keyword argument", "has no argument"),
         ("too many positional arguments", "takes fewer positional arguments"),
     ):
         if text.startswith(old):
@@ -70,9 +74,15 @@ def is_concrete(x: Any) -> bool:
 
 def describe(x: Any) -> str:
     """A short description of a value: shape and dtype of an array, else value and type."""
+    kind = type(x).__name__
+    if isinstance(x, type):
+        return f"the class {x.__name__} (an object is `{x.__name__}()`)"
     if hasattr(x, "shape") and hasattr(x, "dtype"):
         return f"an array of shape {tuple(x.shape)} and dtype {x.dtype}"
-    return f"{x!r} of type {type(x).__name__}"
+    if isinstance(x, Mapping):
+        return f"{article(kind)} with {', '.join(map(repr, x)) or 'no keys'}"
+    shown = repr(x)
+    return f"{shown} of type {kind}" if len(shown) <= _SHORT else article(kind)
 
 
 def instance(name: str, x: Any, kind: type | tuple[type, ...], wanted: str, hint: str = "") -> None:
@@ -363,14 +373,14 @@ def _of_frame(name: str, x: Any) -> np.ndarray:
 
 def _numeric(name: str, x: np.ndarray) -> np.ndarray:
     """Converts an array to numbers; None is a missing value."""
-    if x.dtype != object:
+    if x.dtype.kind not in "OUS":
         return x
-    try:
-        missing = np.array([v is None for v in x.ravel()], bool).reshape(x.shape)
-        return np.where(missing, np.nan, x).astype(float)
-    except (TypeError, ValueError):
-        wrong = next(v for v in x.ravel() if v is not None and not _is_number(v))
-        raise TypeError(
-            f"`{name}` must hold numbers, got {wrong!r}: convert text to numbers first, for"
-            " instance with `pandas.get_dummies`."
-        ) from None
+    if not any(isinstance(v, str | bytes) for v in x.ravel()):
+        with contextlib.suppress(TypeError, ValueError):
+            missing = np.array([v is None for v in x.ravel()], bool).reshape(x.shape)
+            return np.where(missing, np.nan, x).astype(float)
+    wrong = next(v for v in x.ravel().tolist() if v is not None and not _is_number(v))
+    raise TypeError(
+        f"`{name}` must hold numbers, got {wrong!r}: convert text to numbers first, for instance"
+        " with `pandas.get_dummies`."
+    )

@@ -42,6 +42,7 @@ def base_rate(
     return jnp.log((x.sum(0) + smoothing) / ((1 - x).sum(0) + smoothing))
 
 
+@_checks.usage("ais(model, betas=1000, key=0)")
 def ais(
     model: AbstractPlainModel,
     *,

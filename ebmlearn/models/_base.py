@@ -488,7 +488,9 @@ class Refused(TypeError):
 def require_model(model: object) -> AbstractModel:
     """The model, or `TypeError` if this is none."""
     if not isinstance(model, AbstractModel):
-        raise TypeError(f"`model` must be a model such as an RBM, got {_checks.describe(model)}.")
+        hint = ": write `fitted.model`" if hasattr(model, "model") else ""
+        got = _checks.describe(model)
+        raise TypeError(f"`model` must be a model such as an RBM, got {got}{hint}.")
     return model
 
 

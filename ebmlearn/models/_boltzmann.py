@@ -35,6 +35,7 @@ class BoltzmannMachine(AbstractPlainModel):
         _checks.one_dtype(**vars(self))
 
     @classmethod
+    @_checks.usage("BoltzmannMachine.init(units=10, key=0)")
     def init(
         cls,
         units: int,

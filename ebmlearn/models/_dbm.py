@@ -69,6 +69,7 @@ class DBM(AbstractPlainModel):
         _checks.finite(**names)
 
     @classmethod
+    @_checks.usage("DBM.init(visible=784, hidden=[500, 500], key=0)")
     def init(
         cls,
         visible: int,

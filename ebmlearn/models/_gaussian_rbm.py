@@ -54,6 +54,7 @@ class GaussianRBM(AbstractPlainModel):
         _checks.finite(**vars(self))
 
     @classmethod
+    @_checks.usage("GaussianRBM.init(visible=784, hidden=500, key=0)")
     def init(
         cls,
         visible: int,

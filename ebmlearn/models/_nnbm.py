@@ -99,6 +99,7 @@ class NNBM(AbstractPlainModel):
             )
 
     @classmethod
+    @_checks.usage("NNBM.init(units=10, key=0)")
     def init(
         cls,
         units: int,

@@ -281,7 +281,8 @@ def _layers_told(model: "AbstractPlainModel", batch: Batch, name: str) -> tuple[
         what = " and ".join(f"`{model.names[k]}`" for k in seen)
         needed = f"{len(seen)} arrays, {what}," if len(seen) > 1 else "one array of visible units"
         kind = _checks.article(type(model).__name__)
-        raise ValueError(f"`{name}` must be {needed} for {kind}, got {len(parts)}.")
+        hint = "" if len(seen) > 1 else ": a CRBM takes features, a SemiRestrictedBM labels"
+        raise ValueError(f"`{name}` must be {needed} for {kind}, got {len(parts)}{hint}.")
     states: list[Any] = [None] * len(layers)
     masks: list[Any] = [None] * len(layers)
     for at, (k, x) in enumerate(zip(seen, parts, strict=True)):
@@ -406,8 +407,10 @@ def _check_form(evidence: Any, observed: Any, units: int) -> None:
     if evidence is None and observed is None:
         return
     if evidence is None or observed is None:
-        missing = "evidence" if evidence is None else "observed"
-        raise ValueError(f"`evidence` and `observed` go together, got no `{missing}`.")
+        missing, what = ("evidence", "values") if evidence is None else ("observed", "booleans")
+        raise ValueError(
+            f"`evidence` and `observed` go together, got no `{missing}`: give {what} of all units."
+        )
     for name, x in (("evidence", evidence), ("observed", observed)):
         if not hasattr(x, "shape"):
             raise TypeError(f"`{name}` must be an array, got {_checks.describe(x)}.")

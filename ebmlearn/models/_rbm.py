@@ -51,6 +51,7 @@ class RBM(AbstractPlainModel):
         _checks.finite(**vars(self))
 
     @classmethod
+    @_checks.usage("RBM.init(visible=784, hidden=500, key=0)")
     def init(
         cls,
         visible: int,
@@ -221,6 +222,7 @@ class CRBM(AbstractModel):
         _checks.finite(**vars(self))
 
     @classmethod
+    @_checks.usage("CRBM.init(visible=784, hidden=500, features=10, key=0)")
     def init(
         cls,
         visible: int,

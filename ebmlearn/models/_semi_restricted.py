@@ -59,6 +59,7 @@ class SemiRestrictedBM(AbstractPlainModel):
         _checks.one_dtype(**parameters)
 
     @classmethod
+    @_checks.usage("SemiRestrictedBM.init(visible=784, hidden=500, labels=10, key=0)")
     def init(
         cls,
         visible: int,

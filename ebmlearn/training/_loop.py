@@ -30,13 +30,15 @@ from ._validation import as_validation, chain_check, Judge, metric_of, Validatio
 _own_projection = operator.methodcaller("project")
 
 
-# Arguments of earlier versions, and what to write instead.
+# Arguments of earlier versions and of other libraries, and what to write instead.
 MOVED = {
     "metric": "validation=Validation(data, metric)",
     "validate_every": "validation=Validation(data, every=steps)",
     "patience": "validation=Validation(data, patience=5)",
     "equilibrium": "validation=Validation(equilibrium=True)",
     "resume": "checkpoint=Checkpoint(folder, resume=False)",
+    "learning_rate": "optimizer=optax.adam(1e-3)",
+    "lr": "optimizer=optax.adam(1e-3)",
 }
 
 
