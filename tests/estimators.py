@@ -16,13 +16,14 @@ def main() -> None:
     import jax
     from sklearn.utils.estimator_checks import check_estimator
 
-    from ebmlearn.sklearn import BernoulliRBM, CRBMClassifier, RBMImputer
+    from ebmlearn.sklearn import BernoulliRBM, CRBMClassifier, RBMClassifier, RBMImputer
 
     warnings.simplefilter("ignore")
     jax.config.update("jax_disable_most_optimizations", True)
     estimators: list[Any] = [
         BernoulliRBM(5, n_iter=2, batch_size=20),
         CRBMClassifier(5, n_iter=20, batch_size=20),
+        RBMClassifier(5, n_iter=20, batch_size=20),
         RBMImputer(5, n_iter=3, iterations=2, batch_size=20),
     ]
     with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,13 @@ from sklearn.neural_network import BernoulliRBM as Theirs
 from sklearn.pipeline import make_pipeline
 
 import ebmlearn as ebm
-from ebmlearn.sklearn import _bernoulli_rbm, BernoulliRBM, CRBMClassifier, RBMImputer
+from ebmlearn.sklearn import (
+    _bernoulli_rbm,
+    BernoulliRBM,
+    CRBMClassifier,
+    RBMClassifier,
+    RBMImputer,
+)
 
 
 # scikit-learn fits float64 in ways of its own.
@@ -139,6 +145,8 @@ def test_estimators_refuse_wrong_settings(as_a_user):
         RBMImputer(learning_rate=0).fit(x)
     with pytest.raises(TypeError, match="`learner` must be a learner such as `CD"):
         BernoulliRBM(learner="cd").fit(x)
+    with pytest.raises(TypeError, match="`threshold` must be a number"):
+        RBMClassifier(threshold="8").fit(x, x[:, 0])
     with pytest.raises(ValueError, match="two classes per output, got 3 in output 1"):
         CRBMClassifier().fit(x, np.stack([x[:, 0], np.arange(20) % 3], 1))
 
@@ -174,6 +182,37 @@ def test_classifier_predicts_outputs_together():
     np.testing.assert_allclose(one.predict_proba(noisy).sum(1), 1, atol=1e-6)
     margin = CRBMClassifier(learner=ebm.MSSVM(ebm.BP(3, product="mixed")))
     assert not hasattr(margin, "predict_proba")
+
+
+def test_label_probabilities_are_those_of_the_joint_model():
+    """The hidden units and the label are enumerated."""
+    x, names = stripes(40) * 3, np.array(["b", "a", "c"])
+    y = names[np.arange(40) % 3]
+    classifier = RBMClassifier(3, threshold=2.0, n_iter=3, learning_rate=0.3, random_state=0)
+    found = classifier.fit(x, y).predict_proba(x)
+    m, v = classifier.model_, (x > 2).astype(float)
+    w, u, b, c, d = (
+        np.asarray(p, float)
+        for p in (m.weights, m.label_weights, m.visible_bias, m.hidden_bias, m.label_bias)
+    )
+    hidden = np.array(list(np.ndindex(2, 2, 2)), float)
+    scores = (v @ w + c) @ hidden.T  # [rows, configurations]
+    joint = np.exp((scores + (v @ b)[:, None])[:, None, :] + (u @ hidden.T + d[:, None])[None])
+    p = joint.sum(-1)
+    np.testing.assert_allclose(found, p / p.sum(1, keepdims=True), atol=1e-5)
+    np.testing.assert_array_equal(classifier.predict(x), np.sort(names)[found.argmax(1)])
+
+
+@pytest.mark.slow
+def test_label_classifier_learns_what_logistic_regression_cannot():
+    x = np.random.default_rng(0).integers(0, 2, (300, 4)).astype(float)
+    y = np.where(x[:, 0] == x[:, 1], "same", "other")
+    classifier = RBMClassifier(
+        16, learning_rate=0.03, random_state=0, learner=ebm.MLE(ebm.Exact())
+    ).fit(x, y)
+    assert classifier.score(x, y) > 0.95 > 0.7 > LogisticRegression().fit(x, y).score(x, y)
+    one = RBMClassifier(2, n_iter=1, random_state=0).fit(x, np.zeros(300))
+    np.testing.assert_array_equal(one.predict_proba(x), np.ones((300, 1)))
 
 
 @pytest.mark.slow

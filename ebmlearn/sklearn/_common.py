@@ -44,6 +44,11 @@ class Estimator(BaseEstimator):
         """A key. A `RandomState` gives another one at each call."""
         return jax.random.key(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
+    def _falling(self, rows: int) -> optax.Schedule:
+        """The learning rate as a cosine that ends at 0."""
+        steps = self.n_iter * (rows // min(self.batch_size, rows))
+        return optax.cosine_decay_schedule(self.learning_rate, steps)
+
     def _trained(
         self, model: Model, learner: AbstractLearner, data: PyTree, rate: Any, key: PRNGKeyArray
     ) -> Model:

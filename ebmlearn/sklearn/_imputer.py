@@ -1,6 +1,5 @@
 import jax
 import numpy as np
-import optax
 from jaxtyping import Float
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
@@ -86,8 +85,7 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         kind = SemiRestrictedBM if self.couplings else RBM
         start = QueryModel(kind.init(rows.shape[1], self.n_components, key=one), self.iterations)
         learner = QueryTraining(RandomTargets(0.5) if self.queries is None else self.queries)
-        steps = max(1, self.n_iter * (len(rows) // min(self.batch_size, len(rows))))
-        rate = optax.cosine_decay_schedule(self.learning_rate, steps)
+        rate = self._falling(len(rows))
         self.model_ = self._trained(start, learner, self._shares(rows), rate, two)
         return self
 
