@@ -74,13 +74,21 @@ class Found(NamedTuple):
     residual: np.ndarray
 
 
-def sampled(
-    problem: Deconvolution, sampler: ebm.PMP, number: int, seed: int, **given: Any
-) -> Found:
-    """Posterior samples. Those of one seed have the same perturbation, but for what is held."""
-    samples, info = ebm.sample_with_info(
-        problem.model, sampler, number, key=jax.random.key(seed), **given
-    )
+def in_turns(problem: Deconvolution, sweeps: int, damping: float) -> ebm.PMP:
+    """A sampler that spreads the sweeps over several runs of max-product: on all variables; with
+    the features held that it found, so that the locations settle; and, for each feature, with all
+    others held.
+    """
+    shape = problem.features.shape
+    numbers = np.arange(shape[0])[:, None, None]
+    held = [np.broadcast_to(numbers != free, shape) for free in (-1, *range(shape[0]))]
+    turns = [{problem.features: mask} for mask in held]
+    return ebm.PMP(sweeps // (len(turns) + 1), damping=damping, turns=turns)
+
+
+def sampled(problem: Deconvolution, sampler: ebm.PMP, number: int, seed: int) -> Found:
+    """Posterior samples."""
+    samples, info = ebm.sample_with_info(problem.model, sampler, number, key=jax.random.key(seed))
     parts = (
         samples[problem.features],
         samples[problem.locations],
@@ -88,34 +96,6 @@ def sampled(
         info.residual.reshape(-1),
     )
     return Found(*(np.asarray(x) for x in parts))
-
-
-def in_turns(
-    problem: Deconvolution, sweeps: int, dampings: tuple[float, float], number: int, seed: int
-) -> tuple[Found, list[Found]]:
-    """Posterior samples by several runs of max-product that share the sweeps, and what each run
-    found.
-
-    The first run, with two shares, is on all variables. The second has the features held that were
-    found, so that the locations settle. In each of the others one feature is free again. A run that
-    lowers the energy of a sample replaces it.
-    """
-    num_features = problem.features.shape[0]
-    share = sweeps // (num_features + 3)
-    first, later = dampings
-    best = sampled(problem, ebm.PMP(2 * share, damping=first), number, seed)
-    tried = [best]
-    for free in (None, *range(num_features)):
-        held = np.ones(best.features.shape[1:], bool)
-        if free is not None:
-            held[free] = False
-        given = {"start": {problem.features: best.features}, "clamped": {problem.features: held}}
-        new = sampled(problem, ebm.PMP(share, damping=later), number, seed, **given)
-        tried.append(new)
-        lower = new.energy < best.energy
-        pairs = zip(new, best, strict=True)
-        best = Found(*(np.where(lower.reshape(-1, *(1,) * (x.ndim - 1)), x, y) for x, y in pairs))
-    return best, tried
 
 
 def recovered(found: np.ndarray, true: np.ndarray) -> list[float]:

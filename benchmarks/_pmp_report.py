@@ -202,8 +202,6 @@ def pmp_deconvolution() -> str:
     found = _deconvolutions()
     one = found[0]
     feature, location, pixel = one["log_odds"]
-    share = one["sweeps"] // (one["features"] + 3)
-    first, later = one["dampings"]
     lines = [
         f"Blind deconvolution of {one['images']} images of {one['size']}×{one['size']} pixels. The"
         f" images are made of four features of 5×5, each at each place with probability"
@@ -214,10 +212,9 @@ def pmp_deconvolution() -> str:
         " intersection over union of at least 0.9; the share of pixels that the sampled features"
         " and places reproduce; the same share for the true places in place of the sampled ones, as"
         " far as windows in the image reach them; and the number of places. In turns, a sample has"
-        f" {one['features'] + 2} runs of max-product: one on all variables ({2 * share} sweeps,"
-        f" damping {first:g}), one with the features held that it found, and one for each feature"
-        f" with the others held ({share} sweeps each, damping {later:g}). A run replaces the sample"
-        ' if it lowers its energy without the perturbation. The column "first run" counts the'
+        f" {one['features'] + 2} runs of max-product: one on all variables, one with the features"
+        " held that it found, and one for each feature with the others held, as"
+        ' `PMP(..., turns=...)` makes them. The column "first run" counts the'
         " samples that hold all features after the run on all variables. The graph has"
         f" {one['variables']:,} variables; building it takes {one['seconds_to_build']:.0f} s and"
         f" {one['mib_to_build'] / 1024:.1f} GiB. `python -m benchmarks pmp --task deconvolution`,"

@@ -8,6 +8,7 @@ not done again; a run that `--seconds` cuts short goes on from its checkpoint.
 """
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import resource
@@ -295,7 +296,7 @@ def hidden(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict |
 
 def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) -> dict:
     """Posterior samples of features and locations given images, by one run of max-product or, with
-    "turns", by several.
+    "turns", by several that hold features.
     """
     from ._deconvolution import built, in_turns, recovered, sampled
 
@@ -307,12 +308,16 @@ def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) ->
     problem = built(data.images, run["features"], run["side"], *run["log_odds"])
     building = time.monotonic() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    sweeps, dampings, number, seed = (run[k] for k in ("sweeps", "dampings", "samples", "seed"))
-    if run["method"] == "pmp":
-        best = sampled(problem, ebm.PMP(sweeps, damping=dampings[0]), number, seed)
-        tried = [best]
-    else:
-        best, tried = in_turns(problem, sweeps, dampings, number, seed)
+    sampler = ebm.PMP(run["sweeps"], damping=run["damping"])
+    if run["method"] == "turns":
+        sampler = in_turns(problem, run["sweeps"], run["damping"])
+    best = sampled(problem, sampler, run["samples"], run["seed"])
+    seconds = time.monotonic() - began - building
+    # The run on all variables alone, of the same noise.
+    first = best
+    if run["method"] == "turns":
+        plain = dataclasses.replace(sampler, turns=[])
+        first = sampled(problem, plain, run["samples"], run["seed"])
     features, locations, energy, residual = best
     pairs = zip(features, locations, strict=True)
     made = np.stack([datasets.convolved(*pair, run["size"]) for pair in pairs])
@@ -321,9 +326,9 @@ def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) ->
         **run,
         "overlap": [[round(x, 3) for x in row] for row in overlap],
         "recovered": [all(x >= 0.9 for x in row) for row in overlap],
-        "recovered_first": [min(recovered(x, data.features)) >= 0.9 for x in tried[0].features],
+        "recovered_first": [min(recovered(x, data.features)) >= 0.9 for x in first.features],
         "energy": [float(x) for x in energy],
-        "tried": [[float(x) for x in one.energy] for one in tried],
+        "energy_first": [float(x) for x in first.energy],
         "explained": [round(float(x), 5) for x in (made == data.images).mean((1, 2, 3))],
         "placed": [int(x) for x in locations.sum((1, 2, 3, 4))],
         "placed_in_truth": int(data.locations.sum()),
@@ -334,7 +339,7 @@ def deconvolution(run: dict[str, Any], work: Path | None, deadline: Deadline) ->
         "variables": problem.model.num_variables,
         "seconds_to_build": building,
         "mib_to_build": (peak - before) / 1024,
-        "seconds": time.monotonic() - began - building,
+        "seconds": seconds,
     }
 
 
@@ -454,7 +459,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
             "sweeps": sweeps or 1000,
             "samples": args.samples or 10,
             "density": args.density,
-            "dampings": args.dampings,
+            "damping": args.damping,
             "log_odds": args.log_odds,
             "data": args.data,
         },
@@ -481,11 +486,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--density", type=float, default=0.01, help="of features in images")
     parser.add_argument(
-        "--dampings",
-        nargs=2,
+        "--damping",
         type=float,
-        default=[0.3, 0.7],
-        help="of the deconvolution: with all variables free, and with features held",
+        default=0.3,
+        help="of the deconvolution",
     )
     parser.add_argument("--seed", type=int, default=0)
     _slices.add_arguments(parser)

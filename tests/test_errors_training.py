@@ -5,6 +5,7 @@
 came, and nothing half-written.
 """
 
+from pathlib import Path
 from typing import Any
 
 import errors
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import safetensors.numpy
 
 import ebmlearn as ebm
 
@@ -252,7 +254,7 @@ def test_a_file_of_another_model(tmp_path):
 def test_truncated_files(tmp_path, cut):
     path = saved(tmp_path)
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(ValueError, match=r"model\.ebm` must (begin with|hold)"):
+    with pytest.raises(ValueError, match=r"model\.ebm` must be a whole file .* truncated"):
         ebm.load(path, like=CRBM)
 
 
@@ -264,8 +266,31 @@ def test_damaged_and_missing_files(tmp_path):
     with pytest.raises(ValueError, match="agree with its checksum"):
         ebm.load(path, like=CRBM)
     path.write_bytes(b"ebmlearn arrays, format 9\n")
-    with pytest.raises(ValueError, match=r"must begin with 'ebmlearn arrays, format 1'.*format 9"):
+    with pytest.raises(ValueError, match=r"must be a whole file that `save` wrote.*another format"):
         ebm.load(path, like=CRBM)
+    path.write_bytes(safetensors.numpy.save({}, {"format": "pt"}))
+    with pytest.raises(ValueError, match=r"`ebmlearn.save` wrote, got .* another program"):
+        ebm.load(path, like=CRBM)
+
+
+@pytest.mark.parametrize("cut", [10, 200, -1])
+def test_truncated_files_of_earlier_versions(tmp_path, cut):
+    content = (Path(__file__).parent / "golden_0_2/rbm.ebm").read_bytes()
+    path = tmp_path / "model.ebm"
+    path.write_bytes(content)
+    np.testing.assert_array_equal(ebm.load(path).weights, np.arange(6).reshape(3, 2))
+    assert ebm.training.load_info(path) == {"written": "by 0.2"}
+    path.write_bytes(content[:cut])
+    with pytest.raises(ValueError, match=r"model\.ebm` must be a whole file .* truncated"):
+        ebm.load(path)
+
+
+def test_safetensors_reads_files(tmp_path):
+    found = safetensors.numpy.load_file(saved(tmp_path))
+    np.testing.assert_array_equal(found[".weights"], CRBM.weights)
+
+
+def test_files_that_are_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere` must be a file that can be read"):
         ebm.load(tmp_path / "nowhere", like=CRBM)
     with pytest.raises(OSError, match=r"must be a file that can be written"):

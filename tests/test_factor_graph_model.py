@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import oracle
 import pytest
+from pgmax import fgraph, fgroup, infer
 from untyped import nd_var_array
 
 import ebmlearn as ebm
@@ -425,6 +426,25 @@ def test_graphs_of_one_shape_share_what_is_compiled():
     ebmlearn.pgmax.clear_caches()
     gc.collect()
     assert sum(ref() is not None for ref in held) == 0
+
+
+def test_clear_caches_frees_the_states_of_graphs_that_were_used():
+    """After all that keeps them: new evidence, messages, log-potentials and beliefs."""
+    states = []
+    for seed in range(16):
+        x = nd_var_array(2, (3,))
+        graph = fgraph.FactorGraph([x])
+        pairs = np.random.default_rng(seed).normal(size=(2, 2, 2))
+        group = fgroup.PairwiseFactorGroup([[x[0], x[1]], [x[1], x[2]]], pairs)
+        graph.add_factors(group)
+        bp = infer.build_inferer(graph.bp_state, backend="bp")
+        arrays = bp.init({group: pairs}, {x[0]: np.zeros(2)}, {x: np.ones((3, 2))})
+        infer.decode_map_states(bp.get_beliefs(arrays))
+        states.append(weakref.ref(graph.fg_state))
+        del x, graph, group, bp, arrays
+        ebmlearn.pgmax.clear_caches()
+    gc.collect()
+    assert sum(state() is not None for state in states) == 0
 
 
 @pytest.mark.slow

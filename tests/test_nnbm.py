@@ -349,6 +349,39 @@ def test_means_that_diverge_stay_finite(inference):
     assert np.isfinite(found.variance).all()
 
 
+# What sweeps of one inference or another make of these is beyond the largest number when squared,
+# or has no inverse.
+OVERFLOWING = [
+    ([[194.64154, -141.35825], [-141.35825, 194.64154]], [4.802017, 19.07261]),
+    ([[975.66608, -950.75519], [-950.75519, 975.66608]], [0.42727289, 0.65927045]),
+]
+
+
+@pytest.mark.parametrize(
+    "inference",
+    [
+        ebm.TAP(),
+        *(x(method=how) for x in (ebm.SusP, ebm.ISusP) for how in ("solve", "propagation")),
+    ],
+    ids=lambda x: f"{type(x).__name__}-{getattr(x, 'method', '')}",
+)
+def test_beliefs_are_finite_where_sweeps_overflow(inference):
+    couplings, bias = (jnp.float32(x) for x in zip(*OVERFLOWING, strict=True))
+
+    def arrays(w, b):
+        x = inference(ebm.NNBM(w, b))
+        return (x.mean, x.variance, x.covariance, x.log_partition, x.second_moment), (
+            x.converged,
+            x.residual,
+        )
+
+    values, (converged, residual) = jax.vmap(arrays)(couplings, bias)
+    assert not converged.any()
+    assert not np.isnan(residual).any()
+    for x in values:
+        assert np.isfinite(x).all()
+
+
 @pytest.mark.slow
 def test_large_means_in_float32():
     """Variances are not differences of large numbers; where they are, it is said."""

@@ -66,7 +66,16 @@ def test_quick_tests_use_every_public_name():
 @pytest.mark.slow
 def test_import_loads_no_other_ecosystem():
     loaded = run("import sys, ebmlearn; print([m for m in sys.modules if '.' not in m])")
-    for name in ("pgmax", "numpyro", "matplotlib", "sklearn", "tqdm", "scipy", "optimistix"):
+    for name in (
+        "pgmax",
+        "numpyro",
+        "matplotlib",
+        "sklearn",
+        "tqdm",
+        "scipy",
+        "optimistix",
+        "safetensors",
+    ):
         assert repr(name) not in loaded
 
 

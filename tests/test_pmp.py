@@ -31,6 +31,14 @@ def maxima(model, noise):
     return t.states[scores.argmax(1)], scores.max(1)
 
 
+def perturbed_scores(model, units, noise):
+    """The log-potentials of some units in the perturbed model, less the centre of the noise."""
+    centre = sum(np.asarray(n).sum(1) for n in noise) / 2
+    pairs = zip(jax.tree.leaves(units), noise, strict=True)
+    told = sum((np.asarray(x) * np.asarray(n)).sum(1) for x, n in pairs)
+    return told - np.asarray(model.energy(*units), float) - centre
+
+
 def flattened(units):
     return np.concatenate([np.asarray(x) for x in jax.tree.leaves(units)], -1)
 
@@ -55,6 +63,72 @@ def test_maxima_of_trees(name):
         np.testing.assert_allclose(info.energy, model.energy(*state.units), atol=1e-9)
         assert info.peak.all()
         assert info.residual.max() < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_turns_never_lower_a_perturbed_maximum(seed):
+    """In random models with loops: from the states of a plain run, towards the exact maximum."""
+    rng = np.random.default_rng(seed)
+    name = list(oracle.MODELS)[rng.integers(len(oracle.MODELS))]
+    with oracle.x64(True):
+        model = oracle.MODELS[name](rng, scale=3.0, dtype="float64")
+        layers = [(x, model.variables.by_name[x].size) for x in model.names]
+        # Each turn holds some units of some layers, drawn at random.
+        turns = [
+            {layer: rng.random(size) < 0.5 for layer, size in layers if rng.random() < 0.7}
+            for _ in range(6)
+        ]
+        noise = _pmp.perturbation(model, 100, KEY)
+        _, score = maxima(model, noise)
+        centre = sum(np.asarray(n).sum(1) for n in noise) / 2
+        found = []
+        for sampler in (ebm.PMP(3), ebm.PMP(3, turns=[x for x in turns if x])):
+            state, info = perturbed(sampler, model, sampler.init(model, 100, key=KEY), noise)
+            np.testing.assert_allclose(
+                info.perturbed, perturbed_scores(model, state.units, noise), atol=1e-8
+            )
+            found.append(np.asarray(info.perturbed))
+        plain, turned = found
+        assert (turned >= plain).all()
+        assert (turned <= score - centre + 1e-8).all()
+        assert (turned > plain + 1e-8).any()
+        assert (turned > score - centre - 1e-8).sum() > (plain > score - centre - 1e-8).sum()
+
+
+def test_what_is_clamped_stays_in_all_turns():
+    model = oracle.random_rbm(np.random.default_rng(3), 4, 3)
+    start = ebm.Layers(jnp.asarray([1, 0, 1, 1]), None)
+    clamped = ebm.Layers(jnp.asarray([True, True, False, False]), None)
+    sampler = ebm.PMP(5, turns=[{"hidden": True}, {"visible": True}])
+    samples = ebm.sample(model, sampler, 30, key=KEY, start=start, clamped=clamped)
+    np.testing.assert_array_equal(samples.visible[:, :2], np.tile([1, 0], (30, 1)))
+    assert np.asarray(samples.visible[:, 2:]).std() > 0
+
+
+@pytest.mark.slow
+def test_all_held_changes_nothing():
+    model = oracle.random_rbm(np.random.default_rng(4), 4, 3)
+    turns = [{"hidden": True, "visible": np.ones(4, bool)}]
+    one, two = (ebm.sample_with_info(model, ebm.PMP(5, turns=x), 20, key=KEY) for x in ((), turns))
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        ({"visible": True}, r"`turns` must be a list of dictionaries .* of type dict"),
+        ([{"visible": 1}], r"`turns` must be a list of dictionaries .* True for units"),
+        ([{}], r"`turns` must be a list"),
+        ([{"seen": True}], r"`turns` must hold some of 'visible', 'hidden', got 'seen'"),
+        ([{"visible": np.ones(3, bool)}], r"`turns` must hold a boolean, or .* \(4,\)"),
+    ],
+)
+def test_wrong_turns(turns, message):
+    model = oracle.random_rbm(np.random.default_rng(4), 4, 3)
+    with pytest.raises((TypeError, ValueError), match=message):
+        ebm.sample(model, ebm.PMP(5, turns=turns), 2, key=KEY)
 
 
 @pytest.mark.slow

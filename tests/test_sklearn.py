@@ -268,10 +268,13 @@ def test_partial_fit_goes_on_counting_epochs():
 
 
 def test_partial_fit_with_another_learner():
-    found = BernoulliRBM(2, random_state=0).fit(stripes(20)).set_params(learner=ebm.CD(1))
-    before = found.components_
+    found = BernoulliRBM(2, n_iter=3, random_state=0)
+    assert found.fit(stripes(20)).n_iter_ == 3
+    before = found.set_params(learner=ebm.CD(1)).components_
     found.partial_fit(stripes(20))
     assert (found.components_ != before).any()
+    assert found.n_iter_ == 4
+    assert BernoulliRBM(2).partial_fit(stripes(20)).n_iter_ == 1
 
 
 @pytest.mark.slow

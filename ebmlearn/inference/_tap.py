@@ -265,11 +265,15 @@ def _solved(inference: AbstractNonnegativeInference, sweeps: Sweeps, problem: Pr
     covariance, found = inference._covariance(terms, at, sweeps)
     _, precision = terms.fields(at)
     positive = (precision > _FLOOR * terms.diagonal).all()
-    # A precision that is not positive belongs to no distribution. NaN is never converged.
-    good = (residual <= sweeps.limits.tol) & positive & found & jnp.isfinite(covariance).all()
-    value, went = terms.log_partition(at), Went(good, number, residual)
-    name = type(inference).__name__
-    return real_beliefs(problem, Normal(at.mean, at.variance), covariance, value, went, name)
+    answer = Normal(at.mean, at.variance), covariance, terms.log_partition(at)
+    # Where sweeps diverge, the answer is that of the start: training can go on from it.
+    apart = Normal(start.mean, start.variance), jnp.diag(start.variance), unit.log_partition.sum()
+    finite = jnp.stack([jnp.isfinite(x).all() for x in (at.mean**2, *jax.tree.leaves(answer))])
+    usable = finite.all()
+    answer = jax.tree.map(lambda x, y: jnp.where(usable, x, y), answer, apart)
+    # A precision that is not positive belongs to no distribution.
+    good = (residual <= sweeps.limits.tol) & positive & found & usable
+    return real_beliefs(problem, *answer, Went(good, number, residual), type(inference).__name__)
 
 
 def real_beliefs(

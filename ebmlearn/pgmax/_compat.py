@@ -106,3 +106,11 @@ def clear_caches() -> None:
         infer.InfererContext.get_beliefs,
     ):
         compiled.clear_cache()
+    # JAX also keeps the static arguments of compiled functions, here states of graphs, in a cache
+    # of its own that has no public name.
+    try:
+        from jax._src.pjit import _process_in_axis_resources
+
+        _process_in_axis_resources.cache_clear()
+    except (ImportError, AttributeError):
+        jax.clear_caches()

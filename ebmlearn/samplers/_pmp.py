@@ -1,5 +1,5 @@
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .. import _checks, messages
 from .._sentinels import EXCLUDED
+from .._types import AnyArray
 from ..inference import BP, is_off, NUMBER, settings_of
 from ..messages import Engine
 from ..models import (
@@ -50,6 +51,35 @@ def _as_groups(groups: Any) -> tuple[Hashable, ...] | None:
     return tuple(x if isinstance(x, (str, Group)) else Group(hash(x)) for x in groups)
 
 
+class _Turn(eqx.Module):
+    """The groups that a run of max-product holds, and which of their units."""
+
+    groups: tuple[Hashable, ...] = eqx.field(static=True)
+    masks: tuple[Bool[AnyArray, "..."], ...]
+
+
+def _as_turns(turns: Any) -> tuple[_Turn, ...]:
+    wrong = None if isinstance(turns, (list, tuple)) else turns
+    out = []
+    for turn in () if wrong is not None else turns:
+        if isinstance(turn, _Turn):
+            out.append(turn)
+            continue
+        named = turn if isinstance(turn, Mapping) and turn else {}
+        masks = [x if hasattr(x, "dtype") else np.asarray(x) for x in named.values()]
+        if not named or any(x.dtype != np.bool_ for x in masks):
+            wrong = turn
+            break
+        out.append(_Turn(_as_groups(list(named)) or (), tuple(masks)))
+    if wrong is not None:
+        raise TypeError(
+            "`turns` must be a list of dictionaries from groups of variables, or from names of"
+            " layers, to booleans, True for units that a turn holds, got"
+            f" {_checks.describe(wrong)}."
+        )
+    return tuple(out)
+
+
 class PMPState(eqx.Module):
     """Samples: `units` and `clamped` as for other samplers. `noise` and `messages` are kept where
     some of the noise stays.
@@ -72,7 +102,8 @@ class PMPInfo(NamedTuple):
     - `perturbed`: its log-potential in the perturbed model. If all samples are maxima, the mean is
       an upper bound of log Z: see [`ebmlearn.pmp_bound`][].
     - `peak`: whether no change of a single variable raises `perturbed`.
-    - `residual`: the largest change of a probability in the last sweep.
+    - `residual`: the largest change of a probability in the last sweep, of the run that found the
+      sample if there are `turns`.
     """
 
     energy: Float[Array, " samples"]
@@ -117,6 +148,12 @@ class PMP(AbstractSampler):
       depend on those of the last.
     - `perturb`: the groups of variables of a graph that get noise, `[S, W]`, or the layers of a
       model, `["visible"]`. All, if not given. What gets none is at its maximum given the rest.
+    - `turns`: for each further run of max-product, which units keep the states found so far: a list
+      of dictionaries from groups or names of layers to booleans, `[{W: True}, {S: True}]`. A run
+      replaces a sample only if that raises the log-potential in the perturbed model. Use turns if
+      max-product does not find good states of all variables at once, as in blind deconvolution:
+      hold what couples the other variables, then free a part of it at a time. Each turn takes
+      `iterations` sweeps.
     """
 
     iterations: int | Int[Array, ""] = 100
@@ -125,6 +162,7 @@ class PMP(AbstractSampler):
     chunk: int | None = eqx.field(static=True, default=None)
     renewal: float = eqx.field(metadata=NUMBER, default=1.0)
     perturb: Sequence[Hashable] | None = eqx.field(static=True, default=None, converter=_as_groups)
+    turns: Sequence[Mapping[Any, Any]] = eqx.field(default=(), converter=_as_turns)
     independent: ClassVar[bool] = True
 
     def __check_init__(self):
@@ -236,6 +274,16 @@ def _rows(state: PMPState) -> int:
     return jax.tree.leaves(state.units)[0].shape[0]
 
 
+def _places(model: AbstractPlainModel, group: Any, argument: str) -> Int[np.ndarray, "..."]:
+    """The numbers of the units of a group, or of a layer, among all."""
+    if model.grouped:
+        return places_of(model, group, argument)
+    if group not in model.names:
+        wanted = ", ".join(map(repr, model.names))
+        raise ValueError(f"`{argument}` must hold some of {wanted}, got {group!r}.")
+    return model.variables.starts[group] + np.arange(model.variables.by_name[group].size)
+
+
 def _chosen(
     model: AbstractPlainModel,
     noise: tuple[Float[Array, "samples _"], ...],
@@ -243,21 +291,30 @@ def _chosen(
 ) -> tuple[Float[Array, "samples _"], ...]:
     """The noise of some groups alone: zero for all others."""
     chosen = np.zeros(len(model.variables.counts), bool)
-    name: Any
-    for name in groups:
-        if model.grouped:
-            chosen[places_of(model, name, "perturb").reshape(-1)] = True
-        elif name not in model.names:
-            wanted = ", ".join(map(repr, model.names))
-            raise ValueError(f"`perturb` must hold some of {wanted}, got {name!r}.")
-        else:
-            first = model.variables.starts[name]
-            chosen[first : first + model.variables.by_name[name].size] = True
+    for group in groups:
+        chosen[_places(model, group, "perturb").reshape(-1)] = True
     parts = np.split(chosen, model.variables.ends[:-1])
     return tuple(
         jnp.where(np.repeat(own, _shape(units)[1])[None], x, jnp.zeros_like(x))
         for own, x, units in zip(parts, noise, model.layers, strict=True)
     )
+
+
+def _held(model: AbstractPlainModel, turns: Sequence[_Turn]) -> tuple[Bool[Array, "turns _"], ...]:
+    """Which units of each group are held, in each turn."""
+    held = jnp.zeros((len(turns), len(model.variables.counts)), bool)
+    for k, turn in enumerate(turns):
+        for group, mask in zip(turn.groups, turn.masks, strict=True):
+            places = _places(model, group, "turns")
+            if mask.shape not in ((), places.shape):
+                raise ValueError(
+                    f"`turns` must hold a boolean, or booleans of shape {places.shape}, for each"
+                    f" group, got {_checks.describe(mask)}."
+                )
+            held = held.at[k, places.reshape(-1)].set(
+                jnp.broadcast_to(jnp.asarray(mask), places.shape).reshape(-1)
+            )
+    return tuple(jnp.split(held, model.variables.ends[:-1], axis=1))
 
 
 def _instances(
@@ -307,6 +364,14 @@ def _is_peak(
     return jnp.stack(peaks).all()
 
 
+class _Maximum(NamedTuple):
+    """What a run of max-product found: states, their log-potential, and the last change."""
+
+    states: Any
+    score: Float[Array, ""]
+    residual: Float[Array, ""]
+
+
 def perturbed(
     sampler: PMP,
     model: AbstractPlainModel,
@@ -322,19 +387,40 @@ def perturbed(
     size = noise[0].shape[:1]
     log_odds = [isinstance(units, Binary) for units in model.layers]
 
+    held = _held(model, sampler.turns) if sampler.turns else None
+
     def one(posed: tuple[Instance, tuple[Array, ...], PyTree]) -> PyTree:
         given, noise, begin = posed
-        instance = engine.posed(given)
-        end, _, residual = settings.run(engine, instance, settings.rows(size), begin)
-        states = engine.decode(engine.beliefs(end, instance))
-        if model.turns is not None:
-            states = model.turns.mended(states, given.clamp)
-        score = messages.score(engine, states, instance)
+        whole = engine.posed(given)
+
+        def solved(clamp: tuple[Any, ...], begin: PyTree) -> tuple[_Maximum, PyTree]:
+            instance = engine.posed(given._replace(clamp=clamp))
+            end, _, residual = settings.run(engine, instance, settings.rows(size), begin)
+            states = engine.decode(engine.beliefs(end, instance))
+            if model.turns is not None:
+                states = model.turns.mended(states, clamp)
+            return _Maximum(states, messages.score(engine, states, whole), residual), end
+
+        def turn(best: _Maximum, held: tuple[Array, ...]) -> tuple[_Maximum, None]:
+            clamp = []
+            for units, x, mask, own in zip(
+                model.layers, best.states, held, given.clamp, strict=True
+            ):
+                kept = held_at(units, x, mask, model.dtype)
+                clamp.append(kept if own is None else jnp.where(mask, kept, own))
+            new, _ = solved(tuple(clamp), None)
+            better = new.score > best.score
+            return jax.tree.map(lambda x, y: jnp.where(better, x, y), new, best), None
+
+        found, end = solved(given.clamp, begin)
+        if held is not None:
+            found, _ = jax.lax.scan(turn, found, held)
+        states, score, residual = found
         centre = [x.sum() / 2 for x, alone in zip(noise, log_odds, strict=True) if alone]
         info = PMPInfo(
             energy=messages.linear(engine, states, noise) - score,
             perturbed=score - sum(centre, jnp.zeros((), score.dtype)),
-            peak=_is_peak(engine, states, instance),
+            peak=_is_peak(engine, states, whole),
             residual=residual,
         )
         return states, info, None if is_off(sampler.renewal, 1) else end

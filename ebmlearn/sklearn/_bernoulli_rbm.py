@@ -64,7 +64,8 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
           as in scikit-learn.
 
         Fitted attributes: `model_`, the [`ebmlearn.RBM`][]; `components_`, `intercept_hidden_` and
-        `intercept_visible_`, its parameters as scikit-learn names them.
+        `intercept_visible_`, its parameters as scikit-learn names them; `n_iter_`, the number of
+        epochs, of `fit` and of calls of `partial_fit`.
         """
         super().__init__(n_components, learning_rate, batch_size, n_iter, verbose, random_state)
         self.learner = learner
@@ -88,8 +89,8 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
 
     def partial_fit(self, X: MatrixLike, y: object = None) -> "BernoulliRBM":
         """Makes one step of gradient descent with the rows of `X` as one batch, continuing from the
-        last call; `y` is not used. A call counts as one epoch for settings of the learner that
-        depend on the epoch.
+        last call; `y` is not used. A call counts as one epoch in `n_iter_`, and for settings of the
+        learner that depend on the epoch.
         """
         self._check_settings()
         first = not hasattr(self, "model_")
@@ -149,7 +150,7 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
 
     def _begin(self, rows: Float[np.ndarray, "rows visible"]) -> None:
         self._key = self._seeded()
-        self._epochs = 0
+        self.n_iter_ = 0
         self.model_ = RBM.init(rows.shape[1], self.n_components, key=self._next_key())
         self._started = None
 
@@ -160,15 +161,15 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
             # It is the first call, or settings have changed since the last one.
             self._state = learner.init(self.model_, key=self._next_key())
             self._started = learner
-        epoch, key = jnp.asarray(self._epochs), self._next_key()
+        epoch, key = jnp.asarray(self.n_iter_), self._next_key()
         carry = self.model_, self._state
         model, state = _epoch(learner, carry, jnp.asarray(rows), size, rate, epoch, key)
         if not all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(model)):
             raise FloatingPointError(
-                f"A parameter is NaN or infinite in iteration {self._epochs + 1}: try a smaller"
+                f"A parameter is NaN or infinite in iteration {self.n_iter_ + 1}: try a smaller"
                 f" `learning_rate` than {self.learning_rate}."
             )
-        self.model_, self._state, self._epochs = model, state, self._epochs + 1
+        self.model_, self._state, self.n_iter_ = model, state, self.n_iter_ + 1
 
     def _rows(self, X: MatrixLike, reset: bool) -> Float[np.ndarray, "rows visible"]:
         """Rows as training takes them."""

@@ -98,9 +98,8 @@ class Keeper:
         if not paths:
             return None
         path = list(paths.values())[-1]
-        header, content = _file.read(path)
+        header, stored = _file.read(path)
         self._check(path, header["info"].get("run", {}))
-        stored = _file.arrays(header, content)
         history: dict[str, Any] = {"steps": {}, "epochs": {}, "validations": {}}
         for name, values in stored.items():
             match = re.fullmatch(r"\['history'\]\['(steps|epochs|validations)'\]\['(\w+)'\]", name)

@@ -1,5 +1,6 @@
-"""Files that hold a pytree of arrays: a line that names the format, a line of JSON that lists the
-leaves, and their bytes. Nothing is pickled, and a file is written completely or not at all.
+"""Files that hold a pytree of arrays, in the format of safetensors, with a text of JSON in its
+metadata that lists the leaves and their checksum, which safetensors has not. Nothing is pickled,
+and a file is written completely or not at all.
 """
 
 import contextlib
@@ -25,7 +26,8 @@ from ._structure import described, rebuilt
 
 
 Tree = TypeVar("Tree")
-MAGIC = b"ebmlearn arrays, format 1\n"
+# How files of versions before 0.3 begin: then come a line of JSON, and the bytes of the leaves.
+_OLD = b"ebmlearn arrays, format 1\n"
 TEMPORARY = ".writing-"
 
 
@@ -51,34 +53,35 @@ def save(path: str | os.PathLike, tree: PyTree, info: Any = None) -> None:
     """
     hint = ": write `save(path, model)`" if isinstance(tree, (str, os.PathLike)) else ""
     _checks.instance("path", path, (str, os.PathLike), "the path of a file", hint)
-    leaves, payload = [], []
+    from safetensors import numpy as files  # here, since `import ebmlearn` needs no files
+
+    leaves, tensors, checksum = [], {}, hashlib.sha256()
     for name, leaf in _arrays(tree).items():
         dtype, values = _plain(leaf)
         leaves.append({"name": name, "shape": list(values.shape), "dtype": dtype})
-        payload.append(values.tobytes())
-    content = b"".join(payload)
+        checksum.update(values.tobytes())
+        tensors[name] = values
     versions = {"ebmlearn": __version__, "jax": jax.__version__, "equinox": eqx.__version__}
     header = {
         "versions": versions,
         "leaves": leaves,
         "settings": _settings(tree),
         "tree": described(tree),
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
+        "sha256": checksum.hexdigest(),
         "info": {} if info is None else info,
     }
     try:
-        text = json.dumps(header, allow_nan=True).encode() + b"\n"
+        text = json.dumps(header, allow_nan=True)
     except TypeError as error:
         raise TypeError(
             f"`info` must hold what JSON can hold, such as numbers and texts, got {info!r}: write"
             " `float(x)` for an array of one number."
         ) from error
-    write(path, MAGIC + text + content)
+    write(path, files.save(tensors, {"ebmlearn": text}))
 
 
 def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
-    """Reads a pytree of arrays that `save` wrote.
+    """Reads a pytree of arrays that `save` wrote, in this version of the library or an earlier one.
 
     **Arguments:**
 
@@ -90,14 +93,14 @@ def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
       the edges of a model, must be equal to those in the file.
     """
     path = Path(path)
-    header, content = read(path)
+    header, stored = read(path)
     if like is None:
         if header.get("tree") is None:
             raise TypeError(
                 f"`like` must be given for `{path}`, which holds more than models of this library:"
                 " write `load(path, like=tree)` with a pytree of the same structure."
             )
-        return rebuilt(header["tree"], arrays(header, content))
+        return rebuilt(header["tree"], stored)
     wanted, found = _arrays(like), {leaf["name"]: leaf for leaf in header["leaves"]}
     for name, leaf in wanted.items():
         dtype, values = _plain(leaf)
@@ -118,7 +121,6 @@ def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
     extra = [name for name in found if name not in wanted]
     if extra:
         raise ValueError(f"`{path}` must hold only what `like` holds, got {_listed(extra)} too.")
-    stored = arrays(header, content)
 
     def restored(path: tuple, leaf: Any) -> Any:
         values = stored[jax.tree_util.keystr(path)]
@@ -140,41 +142,59 @@ def load_info(path: str | os.PathLike) -> Any:
     return read(Path(path))[0]["info"]
 
 
-def read(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Reads the header and the bytes of a file, or raises an error that says what is wrong."""
+def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Reads the header and the arrays of a file, or raises an error that says what is wrong."""
     with _saying(f"`{path}` must be a file that can be read, got"):
         text = path.read_bytes()
-    if not text.startswith(MAGIC):
-        start = text[: len(MAGIC)]
-        wanted = MAGIC.decode().strip()
-        raise ValueError(f"`{path}` must begin with {wanted!r}, got {start!r}.")
-    line, found, content = text[len(MAGIC) :].partition(b"\n")
+    header, parts = (_old if text.startswith(_OLD) else _parsed)(path, text)
+    checksum, out = hashlib.sha256(), {}
+    for leaf in header["leaves"]:
+        name, dtype = leaf["name"], jnp.dtype(leaf["dtype"].split(":")[0])
+        checksum.update(parts[name])
+        out[name] = np.frombuffer(parts[name], dtype).reshape(leaf["shape"])
+    if checksum.hexdigest() != header["sha256"]:
+        raise ValueError(f"`{path}` must agree with its checksum, got other bytes: it is damaged.")
+    return header, out
+
+
+def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The header, and the bytes of the arrays by name."""
+    import safetensors
+
+    try:
+        found = safetensors.deserialize(text)
+        # `deserialize` leaves the metadata out.
+        end = 8 + int.from_bytes(text[:8], "little")
+        header = json.loads(json.loads(text[8:end])["__metadata__"]["ebmlearn"])
+    except safetensors.SafetensorError as error:
+        raise ValueError(
+            f"`{path}` must be a whole file that `save` wrote, got one that is truncated, damaged"
+            f" or of another format: {error}."
+        ) from error
+    except KeyError as error:
+        raise ValueError(
+            f"`{path}` must be a file that `ebmlearn.save` wrote, got a safetensors file of"
+            " another program."
+        ) from error
+    return header, {name: bytes(tensor["data"]) for name, tensor in found}
+
+
+def _old(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The same of a file of an earlier version."""
+    line, found, content = text[len(_OLD) :].partition(b"\n")
     try:
         header = json.loads(line)
     except ValueError:
         header = None
-    if not found or header is None:
-        raise ValueError(f"`{path}` must hold a whole header, got one that is cut off or damaged.")
-    if len(content) != header["bytes"]:
-        raise ValueError(
-            f"`{path}` must hold {header['bytes']} bytes of arrays, got {len(content)}: it is"
-            " truncated."
-        )
-    if hashlib.sha256(content).hexdigest() != header["sha256"]:
-        raise ValueError(f"`{path}` must agree with its checksum, got other bytes: it is damaged.")
-    return header, content
-
-
-def arrays(header: dict[str, Any], content: bytes) -> dict[str, np.ndarray]:
-    """The arrays of a file, by name."""
+    if not found or header is None or len(content) != header["bytes"]:
+        raise ValueError(f"`{path}` must be a whole file that `save` wrote, got a truncated one.")
     out, start = {}, 0
     for leaf in header["leaves"]:
-        dtype = jnp.dtype(leaf["dtype"].split(":")[0])
-        size = int(np.prod(leaf["shape"], dtype=np.int64)) * dtype.itemsize
-        values = np.frombuffer(content[start : start + size], dtype)
-        out[leaf["name"]] = values.reshape(leaf["shape"])
+        itemsize = jnp.dtype(leaf["dtype"].split(":")[0]).itemsize
+        size = int(np.prod(leaf["shape"], dtype=np.int64)) * itemsize
+        out[leaf["name"]] = content[start : start + size]
         start += size
-    return out
+    return header, out
 
 
 def _arrays(tree: PyTree) -> dict[str, Any]:
