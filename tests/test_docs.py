@@ -31,6 +31,8 @@ ROOMS = [
     ".training",
     ".queries",
     ".factors",
+    ".messages",
+    ".elimination",
 ]
 
 

@@ -39,8 +39,8 @@ def save(path: str | os.PathLike, tree: PyTree, info: Any = None) -> None:
     !!! example
 
         ```python
-        ebmlearn.save("crbm.ebm", fitted.model)
-        crbm = ebmlearn.load("crbm.ebm")
+        ebmlearn.save("rbm.ebm", ebmlearn.RBM.init(16, 8), info={"data": "digits"})
+        rbm = ebmlearn.load("rbm.ebm")
         ```
 
     **Arguments:**
@@ -79,6 +79,13 @@ def save(path: str | os.PathLike, tree: PyTree, info: Any = None) -> None:
 
 def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
     """Reads a pytree of arrays that `save` wrote.
+
+    !!! example
+
+        ```python
+        ebmlearn.save("rbm.ebm", ebmlearn.RBM.init(16, 8))
+        rbm = ebmlearn.load("rbm.ebm")
+        ```
 
     **Arguments:**
 
@@ -132,6 +139,13 @@ def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
 
 def load_info(path: str | os.PathLike) -> Any:
     """Reads the `info` that was passed to `save`.
+
+    !!! example
+
+        ```python
+        ebmlearn.save("rbm.ebm", ebmlearn.RBM.init(16, 8), info={"data": "digits"})
+        ebmlearn.training.load_info("rbm.ebm")["data"]  # "digits"
+        ```
 
     **Arguments:**
 
