@@ -41,9 +41,8 @@ def add_constructor(cls: griffe.Class, found: Any) -> None:
     for name, given in parameters.items():
         kind = griffe.ParameterKind[given.kind.name.lower()]
         default = None if given.default is given.empty else shown(found, name, given.default)
-        made.append(
-            griffe.Parameter(name, annotation=kind_of(cls, name), kind=kind, default=default)
-        )
+        of_type = annotation(cls, name)
+        made.append(griffe.Parameter(name, annotation=of_type, kind=kind, default=default))
     init = griffe.Function("__init__", parameters=griffe.Parameters(*made), parent=cls)
     cls.set_member("__init__", init)
 
@@ -62,7 +61,7 @@ def signature(found: Any) -> dict[str, inspect.Parameter]:
         return {}
 
 
-def kind_of(cls: griffe.Class, name: str) -> Any:
+def annotation(cls: griffe.Class, name: str) -> Any:
     """The type of a field, in the class or in one it inherits from."""
     for one in (cls, *cls.mro()):
         if name in one.members and one.members[name].is_attribute:
@@ -73,5 +72,5 @@ def kind_of(cls: griffe.Class, name: str) -> Any:
 def shown(found: Any, name: str, default: Any) -> str:
     if repr(default) == "<factory>":
         fields = {field.name: field for field in dataclasses.fields(found)}
-        return f"{fields[name].default_factory.__name__}()"
+        return repr(fields[name].default_factory())
     return default.__name__ if inspect.isfunction(default) else repr(default)
