@@ -10,6 +10,7 @@ from . import (
     _crbm_further,
     _equilibrium_report,
     _hosts_report,
+    _key_figures,
     _logz_report,
     _nnbm_tables,
     _pmp_report,
@@ -641,10 +642,11 @@ def draw_particles(path: Path) -> None:
     plt.close(figure)
 
 
-# The tables of each file. All long ones are in `docs/results.md`.
+# The tables of each file.
 TABLES = {
     "README.md": (summary,),
-    "docs/results.md": (
+    "docs/results.md": (_key_figures.papers, summary),
+    "docs/speed.md": (
         bp,
         gibbs,
         pgmax,
@@ -661,17 +663,24 @@ TABLES = {
         speed,
         resume,
         estimators,
+    ),
+    "docs/papers/crbm.md": (
+        _key_figures.TOPS["crbm"],
         crbm,
         crbm_paper,
         crbm_curves,
         _crbm_further.crbm_further,
         _crbm_further.crbm_tried,
         _crbm_further.cd_starts,
-        sap_toy,
-        sap_semi_restricted,
-        sap_modes,
+    ),
+    "docs/papers/sap.md": (_key_figures.TOPS["sap"], sap_toy, sap_semi_restricted, sap_modes),
+    "docs/papers/equilibrium.md": (
+        _key_figures.TOPS["equilibrium"],
         _equilibrium_report.equilibrium_jumps,
         _equilibrium_report.equilibrium_likelihood,
+    ),
+    "docs/papers/pmp.md": (
+        _key_figures.TOPS["pmp"],
         _pmp_report.pmp_toy,
         _pmp_report.pmp_logz,
         _pmp_report.pmp_zeros,
@@ -680,12 +689,18 @@ TABLES = {
         _pmp_report.pmp_hidden,
         _pmp_report.pmp_deconvolution,
         _pmp_report.pmp_speed,
+    ),
+    "docs/papers/qt.md": (
+        _key_figures.TOPS["qt"],
         _qt_report.qt_table,
         _qt_report.qt_few,
         _qt_report.qt_choices,
         _qt_report.qt_frey,
         _qt_report.qt_border,
         _qt_report.qt_speed,
+    ),
+    "docs/papers/nnbm.md": (
+        _key_figures.TOPS["nnbm"],
         _nnbm_tables.nnbm_grid,
         _nnbm_tables.nnbm_orientation,
         _nnbm_tables.nnbm_scaling,

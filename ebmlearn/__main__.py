@@ -53,7 +53,7 @@ def train(
     )
 
 
-def picture(images: dict[str, np.ndarray], path: Path, columns: int = 14) -> None:
+def picture(images: dict[str, np.ndarray], path: Path, columns: int = 7) -> None:
     """Draws digits in rows, wrong pixels in colour."""
     import matplotlib
 
@@ -61,7 +61,7 @@ def picture(images: dict[str, np.ndarray], path: Path, columns: int = 14) -> Non
     import matplotlib.pyplot as plt
 
     clean = images["original"]
-    size = columns * 0.62 + 1.4, len(images) * 0.66
+    size = columns * 0.62 + 1.7, len(images) * 0.66
     figure, grid = plt.subplots(len(images), columns, figsize=size, layout="constrained")
     for axes, (name, rows) in zip(grid, images.items(), strict=True):
         for k, ax in enumerate(axes):
@@ -72,9 +72,9 @@ def picture(images: dict[str, np.ndarray], path: Path, columns: int = 14) -> Non
             ax.imshow(shades[kind].reshape(8, 8, 3).astype(np.uint8))
             ax.set(xticks=[], yticks=[])
             ax.spines[:].set(color="0.8", linewidth=0.6)
-        axes[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+        axes[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=12)
     colours = "orange: wrongly on, blue: wrongly off"
-    figure.suptitle(f"Digits with {NOISE:.0%} of the pixels flipped ({colours})", fontsize=10)
+    figure.suptitle(f"Digits with {NOISE:.0%} of the pixels flipped\n({colours})", fontsize=12)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

@@ -31,6 +31,8 @@ ROOMS = [
     ".training",
     ".queries",
     ".factors",
+    ".messages",
+    ".elimination",
 ]
 
 
@@ -96,7 +98,7 @@ def test_pages_are_in_the_navigation():
 
     nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     there = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
-    # Tutorials become pages when they are run, which need not have been.
+    # `.ci/site` makes the pages of tutorials, which need not be there.
     there = {page for page in there if not page.startswith("tutorials/")}
     there |= {f"tutorials/{path.stem}.md" for path in (ROOT / "tutorials").glob("[0-9]*.py")}
     assert sorted(pages(nav)) == sorted(there)
@@ -125,9 +127,12 @@ def test_notebooks_as_text(tmp_path):
         "# %% [markdown]\n# # Title\n#\n# Words.\n\n# %%\nx = 2\nprint('two')\nx + 1\n\n"
         "# %%\nimport matplotlib.pyplot as plt\n\nplt.plot([1, x])\n"
     )
-    _notebook.make(path, tmp_path / "pages", tmp_path / "books")
+    _notebook.make(path, tmp_path / "books")
+    _notebook.as_page(tmp_path / "books" / "1_small.ipynb", tmp_path / "pages")
     page = (tmp_path / "pages" / "1_small.md").read_text()
-    assert page.startswith("# Title\n\nWords.\n\n```python\nx = 2\n")
+    top = "![figure 1, explained below](1_small_1.png){ .top }"
+    assert page.startswith(f"# Title\n\n{top}\n\nWords.\n\n```python\nx = 2\n")
+    assert "%pip" not in page
     assert "```text\ntwo\n3\n```" in page
     assert "![figure 1](1_small_1.png)" in page
     assert (tmp_path / "pages" / "1_small_1.png").read_bytes().startswith(b"\x89PNG")
@@ -139,7 +144,7 @@ def test_notebooks_as_text(tmp_path):
 
     path.write_text("# %%\nx = 1\n\n# %%\nassert x == 2\n")
     with pytest.raises(AssertionError) as caught:
-        _notebook.make(path, tmp_path / "failed", None)
+        _notebook.make(path, tmp_path / "failed")
     assert any(
         frame.filename == str(path) and frame.lineno == 5
         for frame in traceback.extract_tb(caught.tb)
@@ -157,7 +162,7 @@ def test_notebook_that_is_not_of_its_source_is_noticed(tmp_path, monkeypatch):
     path = tmp_path / "1_small.py"
     path.write_text("# %% [markdown]\n# # Title\n\n# %%\nprint('two')\n")
     assert not _notebook.is_current(path)
-    _notebook.make(path, None, tmp_path)
+    _notebook.make(path, tmp_path)
     assert _notebook.is_current(path)
     text = path.read_text()
     path.write_text(text.replace("two", "three"))
@@ -166,7 +171,7 @@ def test_notebook_that_is_not_of_its_source_is_noticed(tmp_path, monkeypatch):
     assert _notebook.is_current(path)
     monkeypatch.setattr(_notebook, "repository", lambda: "https://github.com/somebody/ebmlearn")
     assert not _notebook.is_current(path)
-    _notebook.make(path, None, tmp_path)
+    _notebook.make(path, tmp_path)
     book = path.with_suffix(".ipynb").read_text()
     assert "colab.research.google.com/github/somebody/ebmlearn/blob/main/tutorials/1_small" in book
     assert "ebmlearn[data,plot] @ git+https://github.com/somebody/ebmlearn" in book

@@ -1,4 +1,6 @@
-"""Runs the tutorials, each in a process of its own, and writes them as pages or as notebooks."""
+"""Runs the tutorials, each in a process of its own, and writes them as notebooks; or writes the
+stored notebooks as pages, which runs nothing.
+"""
 
 import argparse
 import os
@@ -7,7 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ._notebook import make
+from ._notebook import as_page, make
 
 
 FOLDER = Path(__file__).parent
@@ -26,7 +28,7 @@ def main() -> None:
     known = sorted(path.stem for path in FOLDER.glob("[0-9]*.py"))
     parser = argparse.ArgumentParser(prog="python -m tutorials", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"which, all by default: {', '.join(known)}")
-    parser.add_argument("--markdown", type=Path, help="a folder for pages with their figures")
+    parser.add_argument("--pages", type=Path, help="a folder for pages made of stored notebooks")
     parser.add_argument(
         "--notebooks",
         nargs="?",
@@ -39,18 +41,18 @@ def main() -> None:
     chosen = [name for name in known if not args.names or any(x in name for x in args.names)]
     if not chosen:
         raise SystemExit(f"no tutorial is called {args.names}; there are {', '.join(known)}")
+    if args.pages is not None:
+        for name in chosen:
+            as_page(FOLDER / f"{name}.ipynb", args.pages)
+        return
     if len(chosen) == 1:
-        seconds = make(FOLDER / f"{chosen[0]}.py", args.markdown, args.notebooks)
+        seconds = make(FOLDER / f"{chosen[0]}.py", args.notebooks)
         print(f"{chosen[0]}: {seconds:.0f} s", flush=True)
         return
-    folders = [
-        f"--{name}={folder}"
-        for name, folder in (("markdown", args.markdown), ("notebooks", args.notebooks))
-        if folder is not None
-    ]
+    folder = [] if args.notebooks is None else [f"--notebooks={args.notebooks}"]
 
     def one(name: str) -> int:
-        command = [sys.executable, "-m", "tutorials", name, *folders]
+        command = [sys.executable, "-m", "tutorials", name, *folder]
         # Side by side they share the cores: to compile in several threads as well would only cost.
         flags = "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
         environment = {**os.environ, "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}"}

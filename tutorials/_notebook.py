@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 
 ROOT = Path(__file__).parents[1]
+# The first line of the cell that installs what a notebook needs.
+INSTALL = "# Skip this cell if ebmlearn is installed."
 
 
 class Output(NamedTuple):
@@ -98,22 +100,35 @@ def _run(path: Path, cell: Cell, names: dict[str, Any]) -> Output:
     return Output(text, figures)
 
 
-def as_markdown(name: str, cells: list[Cell], outputs: list[Output | None], folder: Path) -> None:
-    """Writes a page, and its figures beside it."""
+def as_page(book: Path, folder: Path) -> None:
+    """Writes a page from the stored outputs of a notebook, and its figures beside it. The largest
+    figure also stands below the title.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    parts, count = [], 0
-    for cell, output in zip(cells, outputs, strict=True):
-        if output is None:
-            parts.append(cell.source)
+    parts: list[str] = []
+    figures: list[bytes] = []
+    for cell in json.loads(book.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
             continue
-        parts.append(f"```python\n{cell.source}\n```")
-        if output.text:
-            parts.append(f"```text\n{output.text.rstrip()}\n```")
-        for figure in output.figures:
-            count += 1
-            (folder / f"{name}_{count}.png").write_bytes(figure)
-            parts.append(f"![figure {count}]({name}_{count}.png)")
-    (folder / f"{name}.md").write_text("\n\n".join(parts) + "\n")
+        if source.startswith(INSTALL):
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            if "text" in output:
+                parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
+                continue
+            figures.append(base64.b64decode(output["data"]["image/png"]))
+            name = f"{book.stem}_{len(figures)}.png"
+            (folder / name).write_bytes(figures[-1])
+            parts.append(f"![figure {len(figures)}]({name})")
+    if figures:
+        number = 1 + max(range(len(figures)), key=lambda k: len(figures[k]))
+        title, _, rest = parts[0].partition("\n\n")
+        top = f"![figure {number}, explained below]({book.stem}_{number}.png){{ .top }}"
+        parts[0] = f"{title}\n\n{top}\n\n{rest}"
+    (folder / f"{book.stem}.md").write_text("\n\n".join(parts) + "\n")
 
 
 def repository() -> str:
@@ -136,7 +151,7 @@ def in_notebook(name: str, cells: list[Cell], home: str) -> list[Cell]:
     code = "\n".join(cell.source for cell in cells if cell.kind == "code")
     package = f"ebmlearn[data,plot] @ git+{home}" if home else "..[data,plot]"
     lines = [
-        "# Skip this cell if ebmlearn is installed.",
+        INSTALL,
         f'%pip install --quiet "{package}"',
     ]
     if "pgmax" in code:
@@ -201,14 +216,11 @@ def as_notebook(name: str, cells: list[Cell], outputs: list[Output | None], fold
     (folder / f"{name}.ipynb").write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
 
-def make(path: Path, markdown: Path | None, notebooks: Path | None) -> float:
-    """Runs one file, writes what is wanted, and returns how many seconds it took."""
+def make(path: Path, notebooks: Path | None) -> float:
+    """Runs one file, writes its notebook if wanted, and returns how many seconds it took."""
     began = time.monotonic()
     cells = read(path)
     outputs = run(path, cells)
-    name = path.stem
-    if markdown is not None:
-        as_markdown(name, cells, outputs, markdown)
     if notebooks is not None:
-        as_notebook(name, cells, outputs, notebooks)
+        as_notebook(path.stem, cells, outputs, notebooks)
     return time.monotonic() - began

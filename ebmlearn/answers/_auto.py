@@ -57,9 +57,16 @@ class Auto(AbstractInference):
     !!! example
 
         ```python
-        beliefs = ebmlearn.Auto(seconds=5)(model)
+        beliefs = ebmlearn.Auto(seconds=5)(ebmlearn.RBM.init(16, 8))
         print(beliefs.report)
         ```
+
+    **Arguments:**
+
+    - `seconds`: about how long it may take.
+    - `product`: `"sum"` for marginals and log Z, `"max"` for the most likely configuration.
+    - `exact`: False leaves out exact inference.
+    - `key`: a seed or key for the samplers.
     """
 
     seconds: float | int = eqx.field(static=True, default=20)

@@ -36,8 +36,13 @@ def query(
     !!! example
 
         ```python
-        answer = ebmlearn.query(rbm, v, observed=mask, inference=ebmlearn.BP(iterations=20))
-        answer = ebmlearn.query(query_model, v, observed=mask)
+        from ebmlearn import datasets
+
+        rbm = ebmlearn.RBM.init(64, 8)
+        image = datasets.digits().test.x[0]
+        upper = jnp.arange(64) < 32  # the upper half is observed
+        ebmlearn.query(rbm, image, observed=upper)
+        ebmlearn.query(rbm, image, observed=upper, inference=ebmlearn.BP(20))
         ```
 
     **Arguments:**
@@ -91,8 +96,9 @@ def joint_query(
     !!! example
 
         ```python
-        p = ebmlearn.joint_query(query_model, v, observed=mask, targets=[3, 7])
-        p[..., 1, 0]  # the probability that unit 3 is 1 and unit 7 is 0
+        rbm = ebmlearn.RBM.init(16, 8)
+        p = ebmlearn.joint_query(rbm, None, inference=ebmlearn.Exact(), targets=[3, 7])
+        p[1, 0]  # the probability that unit 3 is 1 and unit 7 is 0
         ```
 
     **Arguments:**

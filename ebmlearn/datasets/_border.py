@@ -21,6 +21,19 @@ _DIRECTIONS = np.array([(0, 1), (1, 0), (1, 1), (1, -1)])
 class Segmentation(NamedTuple):
     """Noisy images of contours, 1 where an edge is seen, and the label of each pixel: 0 on a
     contour, 1 outside, 2 inside.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        images, labels = datasets.border_ownership().test
+        ```
+
+    **Fields:**
+
+    - `images`: `[rows, 30, 30]`, 1 where an edge is seen.
+    - `labels`: of the same shape, 0, 1 or 2.
     """
 
     images: UInt8[np.ndarray, "rows 30 30"]
@@ -30,6 +43,19 @@ class Segmentation(NamedTuple):
 class BorderOwnership(NamedTuple):
     """The border ownership data, and the probability of seeing an edge at a pixel of each label,
     counted in the training images.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        train, test, p_contour = datasets.border_ownership()
+        ```
+
+    **Fields:**
+
+    - `train`, `test`: a [`Segmentation`][ebmlearn.datasets.Segmentation] each.
+    - `p_contour`: the probability of an edge at a pixel of label 0, 1 and 2.
     """
 
     train: Segmentation
@@ -42,6 +68,15 @@ def border_ownership() -> BorderOwnership:
     on the grid MRF). The images are 30×30 contours of MNIST digits; each pixel is missing with
     probability 0.2, and 8 spurious edges of 3 pixels are added. There are 60,000 training and
     10,000 test images; set some training images aside for validation.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        data = datasets.border_ownership()
+        data.train.images, data.train.labels, data.p_contour
+        ```
     """
     stored = _files.read("border")
     if int(stored["n_vis"]) != _SIDE**2:

@@ -20,6 +20,20 @@ _SHAPES = (
 class Convolution(NamedTuple):
     """Binary images made of features: `images[n]` is 1 at the pixels of the features that
     `locations[n]` places.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        images, features, locations = datasets.binary_convolution(10)
+        ```
+
+    **Fields:**
+
+    - `images`: 0 and 1, `[images, rows, columns]`.
+    - `features`: 0 and 1, `[features, rows, columns]`.
+    - `locations`: 0 and 1, where each feature is in each image.
     """
 
     images: Int[np.ndarray, "images height width"]
@@ -38,6 +52,15 @@ def binary_convolution(
     """Random images by binary convolution (Lázaro-Gredilla et al. 2021, section 5.6). Each feature
     appears at each location with a small probability, and overlapping features are combined by OR.
     No image is empty.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        found = datasets.binary_convolution(10, seed=0)
+        found.images.shape, found.locations.shape  # (10, 14, 14), (10, 4, 10, 10)
+        ```
 
     **Arguments:**
 
@@ -79,7 +102,24 @@ def convolved(
     locations: Int[np.ndarray, "images features down across"],
     size: int,
 ) -> Int[np.ndarray, "images height width"]:
-    """The images that features make at locations."""
+    """The images that features make at locations.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        found = datasets.binary_convolution(10)
+        images = datasets.convolved(found.features, found.locations, 14)
+        assert (images == found.images).all()
+        ```
+
+    **Arguments:**
+
+    - `features`: 0 and 1, `[features, rows, columns]`.
+    - `locations`: 0 and 1, where each feature is, `[images, features, rows, columns]`.
+    - `size`: the height and width of an image.
+    """
     images = np.zeros((len(locations), size, size), np.int32)
     down, across = locations.shape[2:]
     for row, column in np.ndindex(*features.shape[1:]):

@@ -11,6 +11,15 @@ def flip(
 ) -> Shaped[Array, "*batch units"]:
     """Flips each unit, 0 or 1, with probability `rate`.
 
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        images = datasets.digits().train.x
+        noisy = datasets.flip(images, 0.1, key=0)
+        ```
+
     **Arguments:**
 
     - `x`: binary units of any dtype. The result has the same dtype.
@@ -34,6 +43,15 @@ def occlude(
     value: int = 0,
 ) -> Shaped[Array, "*batch units"]:
     """Sets a square patch of each image to `value`, at a uniformly random place.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        images = datasets.digits().train.x
+        hidden = datasets.occlude(images, 3, shape=(8, 8), key=0)
+        ```
 
     **Arguments:**
 

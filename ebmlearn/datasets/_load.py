@@ -9,14 +9,41 @@ from ._border import beside, framed
 
 
 class Split(NamedTuple):
-    """Rows of a data set, and the class of each row if there are classes."""
+    """Rows of a data set, and the class of each row if there are classes.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        x, y = datasets.digits().train
+        ```
+
+    **Fields:**
+
+    - `x`: the rows.
+    - `y`: the class of each row, or None.
+    """
 
     x: Shaped[np.ndarray, "rows units"]
     y: Int[np.ndarray, " rows"] | None = None
 
 
 class Dataset(NamedTuple):
-    """A data set: training, validation and test rows."""
+    """A data set: training, validation and test rows.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        train, valid, test = datasets.digits()
+        ```
+
+    **Fields:**
+
+    - `train`, `valid`, `test`: a [`Split`][ebmlearn.datasets.Split] each.
+    """
 
     train: Split
     valid: Split
@@ -26,6 +53,15 @@ class Dataset(NamedTuple):
 def digits(threshold: int | None = 7) -> Dataset:
     """The 8×8 digits of scikit-learn: 1,197 training, 300 validation and 300 test rows. No file is
     needed.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        digits = datasets.digits()
+        digits.train.x.shape, digits.test.y  # (1197, 64), the classes 0 to 9
+        ```
 
     **Arguments:**
 
@@ -41,6 +77,14 @@ def shifted_digits() -> Dataset:
     are 6,000 training, 1,185 validation and 1,800 test rows. The digits are split at random before
     they are shifted, so all five copies of a digit are in the same part. The paper trains on the
     first two parts together. No file is needed.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        grey = datasets.shifted_digits().train.x  # [6000, 64], in [0, 1]
+        ```
     """
     x, y = _load_digits("datasets.shifted_digits")
     images = x.astype(np.float32).reshape(-1, 8, 8) / 16
@@ -60,6 +104,14 @@ def shifted_digits() -> Dataset:
 def mnist(threshold: int | None = 127) -> Dataset:
     """MNIST, 28×28: 50,000 training, 10,000 validation and 10,000 test rows.
 
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        images = datasets.mnist().train.x  # [50000, 784]
+        ```
+
     **Arguments:**
 
     - `threshold`: grey levels (0 to 255) above it become 1, others 0. None keeps the grey levels.
@@ -75,6 +127,14 @@ def mnist_zeros() -> Dataset:
     """The contours of the zeros among the 60,000 training digits of MNIST, 30×30: pixels beside,
     above or below the digit that do not belong to it (Lázaro-Gredilla et al. 2021, section 5.3).
     There are 5,000 training and 923 test rows, and no validation rows.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        contours = datasets.mnist_zeros().train.x  # [5000, 900]
+        ```
     """
     data = mnist()
     x = np.concatenate([data.train.x, data.valid.x])
@@ -87,12 +147,30 @@ def mnist_zeros() -> Dataset:
 def caltech_silhouettes() -> Dataset:
     """The Caltech-101 silhouettes, 28×28: 4,100 training, 2,264 validation and 2,307 test rows of
     101 classes, numbered 1 to 101. The object is 0, the background 1.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        data = datasets.caltech_silhouettes()
+        data.train.x, data.train.y  # [4100, 784], classes 1 to 101
+        ```
     """
     return _unpacked("caltech", "x_")
 
 
 def nade(name: str) -> Dataset:
     """One of the binary data sets of the NADE experiments.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        connect4 = datasets.nade("connect4")
+        connect4.valid.x
+        ```
 
     **Arguments:**
 
@@ -107,6 +185,14 @@ def nade(name: str) -> Dataset:
 def frey_faces() -> Dataset:
     """The Frey faces, 28×20, as integer grey levels from 0 to 255: 1,572 training and 393 test
     rows, and no validation rows.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        faces = datasets.frey_faces().train.x  # [1572, 560], 0 to 255
+        ```
     """
     x = _pixels("frey", "x", _files.read("frey")["x"], (1965, 28, 20))
     return _cut(x, None, 1572, 1572)

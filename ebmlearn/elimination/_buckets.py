@@ -21,6 +21,17 @@ HOPELESS = 2
 class Bucket(NamedTuple):
     """What is joined when a variable is eliminated, or a share of it: a mini-bucket.
 
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import planned
+
+        ((first,), *others) = planned([2, 2, 2], [(0, 1), (1, 2)]).buckets
+        first.scope
+        ```
+
+    **Fields:**
+
     - `scope`: the variable, then those that its message is about, the next to be eliminated first.
     - `tables`: the tables of the network that belong to it.
     - `children`: the buckets whose messages come here.
@@ -36,6 +47,20 @@ class Bucket(NamedTuple):
 class Plan(NamedTuple):
     """The buckets of each variable, in the order of elimination, and the logarithm to base 2 of the
     sum of the sizes of their tables. Children are counted through all of them.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import planned
+
+        plan = planned([2, 2, 2], [(0, 1), (1, 2)])
+        plan.is_whole, plan.work
+        ```
+
+    **Fields:**
+
+    - `buckets`: the buckets of each variable, in the order of elimination.
+    - `work`: the logarithm to base 2 of the sum of the sizes of their tables.
     """
 
     buckets: tuple[tuple[Bucket, ...], ...]
@@ -48,7 +73,19 @@ class Plan(NamedTuple):
 
 
 class TooWide(ValueError):
-    """Tables on the way would be larger than allowed."""
+    """Tables on the way would be larger than allowed.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import planned, TooWide
+
+        try:
+            planned([2] * 3, [(0, 1, 2)], most=2)
+        except TooWide as error:
+            print(error)
+        ```
+    """
 
 
 def planned(
@@ -62,6 +99,21 @@ def planned(
     kept.
 
     Raises `TooWide` where a table would have more than `2**most` entries.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import planned
+
+        planned([2, 2, 2], [(0, 1), (1, 2)]).buckets
+        ```
+
+    **Arguments:**
+
+    - `counts`: the number of states of each variable.
+    - `scopes`: the variables of each table.
+    - `maximised`: the variables to maximise over; all others are summed over.
+    - `most`: the logarithm to base 2 of the size of the largest table that is allowed.
     """
     return _planned(tuple(counts), tuple(map(tuple, scopes)), maximised, most)
 
@@ -140,6 +192,21 @@ class Solution:
     functions is at most the product of their power sums, if the inverse powers add up to one. So
     each bucket can send its own message. The bound is tighter if the functions first agree on the
     variables that they share.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import Network, planned, Solution
+
+        chain = Network((2, 3), ((0, 1),), (np.eye(2, 3),))
+        solution = Solution(chain, planned(chain.counts, chain.scopes))
+        states, _ = solution.draw(5, np.random.default_rng(0))
+        ```
+
+    **Arguments:**
+
+    - `network`: the tables.
+    - `plan`: the buckets, as [`ebmlearn.elimination.planned`][] finds them.
     """
 
     def __init__(self, network: Network, plan: Plan):
@@ -349,6 +416,16 @@ def solve(
     most: float | int = 24,
 ) -> tuple[Solution, Reduced]:
     """Eliminates all variables of a network with evidence.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import Network, solve
+
+        chain = Network((2, 3), ((0, 1),), (np.eye(2, 3),))
+        solution, small = solve(chain)
+        solution.value, solution.marginals()  # log Z, and probabilities
+        ```
 
     **Arguments:**
 

@@ -24,6 +24,19 @@ _MEMORY = 27  # the logarithm to base 2 of the size of all messages
 class Estimate(NamedTuple):
     """What draws say of a network.
 
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import estimated, find_order, Network
+
+        chain = Network((2, 3), ((0, 1),), (np.eye(2, 3),))
+        order = find_order(chain.counts, chain.scopes)
+        found = estimated(chain, order, 1.0, np.random.default_rng(0))
+        found.value, found.error, found.bound
+        ```
+
+    **Fields:**
+
     - `bound`: an upper bound of log Z.
     - `value`: the logarithm of an estimate of Z without bias.
     - `error`: the standard error of `value`.
@@ -45,6 +58,23 @@ def estimated(
 ) -> Estimate | None:
     """An estimate of log Z with the largest mini-buckets for which half of the time suffices, or
     None if there is no time for small ones.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import estimated, find_order, Network
+
+        chain = Network((2, 3), ((0, 1),), (np.eye(2, 3),))
+        order = find_order(chain.counts, chain.scopes)
+        estimated(chain, order, 1.0, np.random.default_rng(0)).value
+        ```
+
+    **Arguments:**
+
+    - `network`: the tables.
+    - `order`: the order of elimination.
+    - `seconds`: how long it may take.
+    - `rng`: the random numbers of the draws.
     """
     began = time.perf_counter()
     most = min(_MEMORY, math.log2(max(seconds / 2 / _PER_NUMBER, 1.0)))

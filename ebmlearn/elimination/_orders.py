@@ -18,6 +18,17 @@ _ORDERS = 30  # that are tried at most
 class Order(NamedTuple):
     """An order of elimination.
 
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import find_order
+
+        order = find_order([2, 2, 2], [(0, 1), (1, 2)])
+        order.variables, order.width, order.work
+        ```
+
+    **Fields:**
+
     - `variables`: first to last.
     - `width`: the logarithm to base 2 of the size of the largest table on the way.
     - `work`: the same of the sum of the sizes of all tables.
@@ -40,6 +51,15 @@ def find_order(
     which is best for grids and chains. In greedy ones the variable that costs least is eliminated
     next, where the cost is the number of edges that it adds, or the size of its table. After one of
     each kind, ties and near ties of greedy ones are broken at random.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import find_order
+
+        order = find_order([2, 2, 2], [(0, 1), (1, 2)])  # a chain
+        order.variables, order.width  # the largest table has 2**2 entries
+        ```
 
     **Arguments:**
 

@@ -25,6 +25,22 @@ _TEMPERATURES = (0.3, 1.0, 3.0)
 class Found(NamedTuple):
     """Likely states, their log-potential, which is minus infinity if tables exclude them, and the
     number of parts that were eliminated.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import likely_states, Network
+
+        chain = Network((2, 3), ((0, 1),), (np.eye(2, 3),))
+        found = likely_states(chain, [np.full(2, 1 / 2), np.full(3, 1 / 3)], 0.1)
+        found.states, found.value
+        ```
+
+    **Fields:**
+
+    - `states`: the states.
+    - `value`: their log-potential.
+    - `moves`: the number of parts.
     """
 
     states: States
@@ -48,6 +64,15 @@ def likely_states(
     that falls, from the best ones so far; or it gives a few unsure variables other states than the
     best ones, and holds them for some moves; or it begins anew with states that beliefs draw. It
     ends with the best combination of where it came to with the best states.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import likely_states, Network
+
+        chain = Network((2, 3), ((0, 1),), (np.eye(2, 3),))
+        likely_states(chain, [np.full(2, 1 / 2), np.full(3, 1 / 3)], 0.1).states
+        ```
 
     **Arguments:**
 

@@ -15,7 +15,19 @@ Table = Float[np.ndarray, "..."]
 
 
 class Impossible(ValueError):
-    """Tables and evidence exclude all configurations."""
+    """Tables and evidence exclude all configurations.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import Impossible, Network, reduced
+
+        try:
+            reduced(Network((2,), ((0,),), (np.full(2, -np.inf),)))
+        except Impossible as error:
+            print(error)
+        ```
+    """
 
     def __init__(self):
         super().__init__("no configuration is possible: tables and evidence exclude them all.")
@@ -24,6 +36,21 @@ class Impossible(ValueError):
 class Network(NamedTuple):
     """Variables of finitely many states, and tables of log-potentials in float64; minus infinity
     excludes a configuration.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import Network
+
+        chain = Network((2, 3), ((0, 1),), (np.eye(2, 3),))
+        chain.score(np.array([1, 1]))  # 1.0
+        ```
+
+    **Fields:**
+
+    - `counts`: the number of states of each variable.
+    - `scopes`: the variables of each table.
+    - `tables`: the tables, with an axis for each variable of the scope.
     """
 
     counts: tuple[int, ...]
@@ -41,6 +68,20 @@ class Network(NamedTuple):
 class Reduced(NamedTuple):
     """A network of the states that are possible, and which these are of each variable. Tables have
     no axes for variables of one state.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import Network, reduced
+
+        found = reduced(Network((2, 3), ((0, 1),), (np.eye(2, 3),)), np.array([1, -1]))
+        found.restored(np.array([0, 2]))  # states 1 and 2 of the whole network
+        ```
+
+    **Fields:**
+
+    - `network`: the network of the states that are possible.
+    - `states`: for each variable, the states that are possible.
     """
 
     network: Network
@@ -65,6 +106,20 @@ def reduced(network: Network, evidence: States | None = None) -> Reduced:
     neighbours is looked for until nothing changes.
 
     Raises `Impossible` if nothing is possible.
+
+    !!! example
+
+        ```python
+        from ebmlearn.elimination import Network, reduced
+
+        chain = Network((2, 3), ((0, 1),), (np.eye(2, 3),))
+        reduced(chain, np.array([1, -1])).network.counts  # (1, 3)
+        ```
+
+    **Arguments:**
+
+    - `network`: the tables.
+    - `evidence`: the state of each variable, -1 where it is not known.
     """
     counts, scopes, tables = network
     alive = [np.ones(n, bool) for n in counts]

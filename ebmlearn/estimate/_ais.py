@@ -16,6 +16,15 @@ from ._path import independent, log_mean, Path, require_annealed, States, walk
 class AISEstimate(eqx.Module):
     """An estimate of log Z by [`ebmlearn.ais`][] or [`ebmlearn.reverse_ais`][].
 
+    !!! example
+
+        ```python
+        found = ebmlearn.ais(ebmlearn.RBM.init(16, 8))
+        found.log_partition, found.standard_error, found.effective_chains
+        ```
+
+    **Fields:**
+
     - `log_partition`: the estimate.
     - `standard_error`: its standard error, from the spread of the weights. It is too small if few
       chains carry most of the weight: see `effective_chains`.
@@ -34,6 +43,21 @@ def base_rate(
 ) -> Float[Array, " visible"]:
     """The log-odds of each visible unit in data, a good start for annealing. `smoothing` rows with
     the unit at 1, and as many with it at 0, are added to the data.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        data = datasets.digits().train.x
+        base = ebmlearn.estimate.base_rate(data)
+        ebmlearn.ais(ebmlearn.RBM.init(64, 8), base=base).log_partition
+        ```
+
+    **Arguments:**
+
+    - `data`: rows of visible units, 0 or 1.
+    - `smoothing`: how many rows of each kind are added.
     """
     _checks.rank("data", data, 2, "[rows, visible]")
     _checks.number("smoothing", smoothing, 0, float("inf"), "(0, inf)")
@@ -61,8 +85,10 @@ def ais(
     !!! example
 
         ```python
+        rbm = ebmlearn.RBM.init(16, 8)
+        data = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 100).visible
         base = ebmlearn.estimate.base_rate(data)
-        found = ebmlearn.ais(rbm, key=key, betas=10_000, num_chains=500, base=base)
+        found = ebmlearn.ais(rbm, betas=1000, num_chains=100, base=base)
         found.log_partition, found.standard_error
         ```
 
@@ -99,6 +125,14 @@ def reverse_ais(
     If `start` is drawn exactly from the model, the estimate tends to be too high, so it brackets
     log Z together with [`ebmlearn.ais`][]. This does not hold for chains that have not mixed: take
     the end of a long run of parallel tempering.
+
+    !!! example
+
+        ```python
+        rbm = ebmlearn.RBM.init(16, 8)
+        start = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 100, burn_in=100)
+        ebmlearn.reverse_ais(rbm, start, betas=1000).log_partition
+        ```
 
     **Arguments:**
 

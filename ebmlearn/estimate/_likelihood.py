@@ -40,8 +40,11 @@ def log_likelihood(
     !!! example
 
         ```python
+        from ebmlearn import datasets
+
+        rbm = ebmlearn.RBM.init(64, 8)
         exact = ebmlearn.Exact()(rbm).log_partition
-        ebmlearn.log_likelihood(rbm, data, exact).mean()
+        ebmlearn.log_likelihood(rbm, datasets.digits().test.x, exact).mean()
         ```
 
     **Arguments:**
@@ -75,6 +78,15 @@ def pseudo_log_likelihood(
 ) -> Float[Array, " rows"]:
     """The sum over visible units of $\\log p(v_i \\mid v_j, j \\ne i)$ in nats, with hidden units
     summed out. It needs no log Z.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        rbm = ebmlearn.RBM.init(64, 8)
+        ebmlearn.pseudo_log_likelihood(rbm, datasets.digits().test.x).mean()
+        ```
 
     **Arguments:**
 

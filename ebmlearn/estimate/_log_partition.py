@@ -48,6 +48,15 @@ _LOOKS = 512
 class Estimate(eqx.Module):
     """One of the estimates of [`LogPartition`][ebmlearn.estimate.LogPartition].
 
+    !!! example
+
+        ```python
+        found = ebmlearn.log_partition(ebmlearn.RBM.init(16, 8))
+        found.estimates["ais"].log_partition, found.estimates["ais"].standard_error
+        ```
+
+    **Fields:**
+
     - `log_partition`: the estimate.
     - `standard_error`: its standard error; NaN if it is none of sampling.
     """
@@ -59,6 +68,15 @@ class Estimate(eqx.Module):
 class LogPartition(eqx.Module):
     """An estimate of log Z by [`ebmlearn.log_partition`][].
 
+    !!! example
+
+        ```python
+        found = ebmlearn.log_partition(ebmlearn.RBM.init(16, 8))
+        found.log_partition, found.interval, found.disagree
+        ```
+
+    **Fields:**
+
     - `log_partition`: the estimate, by Bennett's acceptance ratio.
     - `interval`: its interval of 95%. If other estimates disagree, it also contains them.
     - `estimates`: all estimates by name: `bennett` and `mbar` from tempered chains; `earlier`, that
@@ -69,8 +87,8 @@ class LogPartition(eqx.Module):
       errors of the difference; `earlier` if it differs so from that of the second half.
     - `stopped`: `"within"` if chains have mixed and the interval is as small as it should be, else
       `"budget"`.
-    - `steps`: how many steps each replica made after the first run, which chooses the places; each
-      of `num_chains` chains has `places` replicas.
+    - `steps`: how many steps each replica made after the first run, which chooses the places.
+    - `places`, `num_chains`: the number of replicas of each chain, and the number of chains.
     - `swaps`: the lowest share of swaps between neighbouring places.
     - `trips`: how often a replica came from the start of the path to the model, a mean over chains.
     """
@@ -122,7 +140,9 @@ def log_partition(
     !!! example
 
         ```python
-        found = ebmlearn.log_partition(rbm, key=key, within=0.1)
+        rbm = ebmlearn.RBM.init(16, 8)
+        data = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 100).visible
+        found = ebmlearn.log_partition(rbm, within=0.1)
         found.log_partition, found.interval, found.stopped
         ebmlearn.log_likelihood(rbm, data, found).mean()
         ```

@@ -11,6 +11,16 @@ def mmd(x: Shaped[AnyArray, "rows units"], y: Shaped[AnyArray, "others units"]) 
     mean of $k(x, x')$ plus the mean of $k(y, y')$ minus twice the mean of $k(x, y)$, over all
     pairs, with $k(x, y) = e^{-d(x, y)}$ and $d$ the share of units that differ.
 
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        digits = datasets.digits()
+        samples = ebmlearn.sample(ebmlearn.RBM.init(64, 8), ebmlearn.Gibbs(), 300)
+        ebmlearn.estimate.mmd(samples.visible, digits.test.x)
+        ```
+
     **Arguments:**
 
     - `x`, `y`: 0 and 1, of shapes `[rows, units]`.

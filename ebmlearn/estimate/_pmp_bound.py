@@ -15,6 +15,15 @@ from ..samplers import noise_centre, perturbation, perturbed, PMP
 class PMPBound(eqx.Module):
     """The result of [`ebmlearn.pmp_bound`][].
 
+    !!! example
+
+        ```python
+        bound = ebmlearn.pmp_bound(ebmlearn.RBM.init(16, 8))
+        bound.log_partition, bound.standard_error, bound.values
+        ```
+
+    **Fields:**
+
     - `log_partition`: the mean of the perturbed maxima.
     - `standard_error`: its standard error.
     - `values`: the perturbed maxima themselves.
@@ -43,7 +52,8 @@ def pmp_bound(
     !!! example
 
         ```python
-        bound = ebmlearn.pmp_bound(boltzmann, key=key, num_samples=1000)
+        ising = ebmlearn.BoltzmannMachine.init(16, scale=1.0)
+        bound = ebmlearn.pmp_bound(ising, num_samples=1000)
         bound.log_partition, bound.standard_error
         ```
 

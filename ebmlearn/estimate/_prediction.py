@@ -39,8 +39,13 @@ def predict(
     !!! example
 
         ```python
-        v = ebmlearn.predict(crbm, x, inference=ebmlearn.BP(iterations=20))
-        ebmlearn.error_rate(v, truth), ebmlearn.error_rate(v, truth, where=x != truth)
+        from ebmlearn import datasets
+
+        truth = datasets.digits().test.x
+        noisy = datasets.flip(truth, 0.1, key=0)
+        crbm = ebmlearn.CRBM.init(64, 8, 64)  # visible, hidden, features
+        v = ebmlearn.predict(crbm, noisy, inference=ebmlearn.BP(20))
+        ebmlearn.error_rate(v, truth), ebmlearn.error_rate(v, truth, where=noisy != truth)
         ```
 
     **Arguments:**
@@ -67,7 +72,10 @@ def classify(
     !!! example
 
         ```python
-        joint = ebmlearn.RBM.init(visible=784 + 10, hidden=500, key=key)  # images, one-hot labels
+        from ebmlearn import datasets
+
+        images = datasets.digits().test.x
+        joint = ebmlearn.RBM.init(64 + 10, 8)  # images, one-hot labels
         ebmlearn.classify(joint, images, labels=10).argmax(-1)
         ```
 
@@ -119,6 +127,13 @@ def error_rate(
     where: Bool[AnyArray, "*batch units"] | None = None,
 ) -> Float[Array, ""]:
     """The share of wrongly predicted units (the Hamming loss). For labels, use `(y != t).mean()`.
+
+    !!! example
+
+        ```python
+        truth = np.array([[0, 1, 1, 0]])
+        ebmlearn.error_rate(np.array([[0, 1, 0, 0]]), truth)  # 0.25
+        ```
 
     **Arguments:**
 

@@ -40,6 +40,21 @@ class QueryEntropy(NamedTuple):
     """The mean cross-entropy of a target given the evidence, over all targets, and its standard
     error over the rows of data.
 
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        model = ebmlearn.QueryModel(ebmlearn.RBM.init(64, 8))
+        data = datasets.digits().test.x
+        found = ebmlearn.query_entropy(model, data, ebmlearn.queries.TargetCount(8))
+        found.value, found.standard_error, found.converged
+        ```
+
+    **Fields:**
+
+    - `value`: the mean cross-entropy, in the unit that was asked for.
+    - `standard_error`: its standard error.
     - `rows`: the sum over the targets of each row.
     - `targets`: the number of targets of each row.
     - `converged`: the share of rows on which the inference converged and needed no guard; NaN for a
@@ -82,9 +97,13 @@ def query_entropy(
     !!! example
 
         ```python
+        from ebmlearn import datasets
+
+        data = datasets.digits().test.x
+        model = ebmlearn.RBM.init(64, 8)
         targets = ebmlearn.queries.RandomTargets(0.5)
-        ebmlearn.query_entropy(query_model, test, targets, key=key).value
-        ebmlearn.query_entropy(rbm, test, targets, ebmlearn.BP(iterations=10), key=key)
+        ebmlearn.query_entropy(model, data, targets, ebmlearn.BP(10)).value
+        ebmlearn.query_entropy(ebmlearn.QueryModel(model), data, targets).value
         ```
 
     **Arguments:**

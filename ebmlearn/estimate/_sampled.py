@@ -25,6 +25,16 @@ def sampled_marginals(
     [`ebmlearn.query`][] does by inference. Each instance has its own chain; the estimate is the
     mean, over the chain, of the unit's conditional probability given all other units.
 
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        image = datasets.digits().test.x[0]
+        upper = jnp.arange(64) < 32  # the upper half is observed
+        ebmlearn.sampled_marginals(ebmlearn.RBM.init(64, 8), image, upper)
+        ```
+
     **Arguments:**
 
     - `model`: an RBM, a DBM, a BoltzmannMachine or a SemiRestrictedBM.

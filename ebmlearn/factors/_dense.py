@@ -20,7 +20,7 @@ class Dense(AbstractFactor):
     !!! example
 
         ```python
-        ebmlearn.Dense("visible", "hidden", weights)
+        ebmlearn.Dense("visible", "hidden", np.zeros((16, 8)))
         ```
     """
 

@@ -14,6 +14,20 @@ from ._base import AbstractFactor, States
 class Function(AbstractFactor):
     """Any energy of the internal states of some groups. `function` is a callable pytree, whose
     arrays are the parameters; its states may have leading axes.
+
+    !!! example
+
+        ```python
+        from ebmlearn.factors import Function
+
+        ring = Function(lambda states: -jnp.sum(states["x"] * jnp.roll(states["x"], 1)), ("x",))
+        ring.energy({"x": jnp.array([1.0, 1.0, 0.0])})  # -1.0
+        ```
+
+    **Arguments:**
+
+    - `function`: a function of the internal states of the groups, by name, that returns the energy.
+    - `joined`: the names of the groups.
     """
 
     function: Callable[[States], Float[Array, "..."]]

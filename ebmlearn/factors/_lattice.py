@@ -28,8 +28,11 @@ class Lattice(AbstractFactor):
     !!! example
 
         ```python
-        Lattice("state", "state", down, (30, 30), (1, 0))  # each pixel and the one below it
-        Lattice("state", "seen", emission, (30, 30), (0, 0))  # each pixel and what is seen of it
+        from ebmlearn.factors import Lattice
+
+        # Each pixel and the one below it; each pixel and what is seen of it.
+        down = Lattice("state", "state", jnp.eye(3), (30, 30), (1, 0))
+        seen = Lattice("state", "seen", jnp.eye(3), (30, 30), (0, 0))
         ```
     """
 

@@ -22,7 +22,8 @@ class Tables(AbstractFactor):
     !!! example
 
         ```python
-        # Which species belongs to which genus.
+        # Species 0 and 1 belong to genus 0, species 2 to genus 1.
+        belongs = jnp.array([[True, True, False], [False, False, True]])
         ebmlearn.Tables(("genus", "species"), jnp.where(belongs, 0.0, -jnp.inf))
         ```
     """

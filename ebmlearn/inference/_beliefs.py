@@ -12,7 +12,20 @@ from ..models import Problem as Problem
 
 
 class Normal(NamedTuple):
-    """The mean and the variance of each real unit."""
+    """The mean and the variance of each real unit.
+
+    !!! example
+
+        ```python
+        beliefs = ebmlearn.Exact()(ebmlearn.GaussianRBM.init(16, 8))
+        beliefs.mean, beliefs.variance  # `beliefs.normal` holds both
+        ```
+
+    **Fields:**
+
+    - `mean`: the means.
+    - `variance`: the variances.
+    """
 
     mean: Float[Array, "*batch units"]
     variance: Float[Array, "*batch units"]
@@ -20,6 +33,15 @@ class Normal(NamedTuple):
 
 class Report(eqx.Module):
     """How [`ebmlearn.Auto`][] found an answer, and how good it is. `str(report)` says it in words.
+
+    !!! example
+
+        ```python
+        report = ebmlearn.Auto()(ebmlearn.RBM.init(16, 8)).report
+        report.method, report.is_exact, report.error
+        ```
+
+    **Fields:**
 
     - `method`: what was used.
     - `is_exact`: whether the answer is exact.
@@ -67,6 +89,19 @@ class AbstractDerived(eqx.Module):
 class Found(AbstractDerived):
     """What was found together with the beliefs of single units. `products` may be a function of the
     problem, a pytree such as `jax.tree_util.Partial`: then it is called when they are asked for.
+
+    !!! example
+
+        ```python
+        found = ebmlearn.inference.Found(jnp.array([1.5]), None, "MyInference")
+        found.value  # `found.pairwise` raises an error: MyInference has none
+        ```
+
+    **Fields:**
+
+    - `value`: log Z, or what stands for it; None if it is not known.
+    - `products`: what `pairwise` of the beliefs returns, or a function that computes it.
+    - `name`: the name of the inference, for errors.
     """
 
     value: Float[Array, "*batch"] | None
@@ -121,6 +156,13 @@ class Beliefs(eqx.Module):
     - `guarded`: for Gaussian messages, the share of unobserved units whose precision was impossibly
       low and was replaced by a possible one. The numbers stay finite, but do not trust such
       answers. None for other models.
+
+    !!! example
+
+        ```python
+        beliefs = ebmlearn.BP()(ebmlearn.RBM.init(16, 8))
+        beliefs.visible, beliefs["hidden"], beliefs.log_partition, beliefs.converged
+        ```
     """
 
     log_odds: PyTree

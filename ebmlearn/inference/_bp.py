@@ -52,7 +52,7 @@ class BP(AbstractInference):
     !!! example
 
         ```python
-        beliefs = ebmlearn.BP()(rbm)
+        beliefs = ebmlearn.BP()(ebmlearn.RBM.init(16, 8))
         beliefs.visible, beliefs.hidden, beliefs.pairwise, beliefs.log_partition
         assert beliefs.converged
         ```

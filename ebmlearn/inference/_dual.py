@@ -105,8 +105,9 @@ class TRBP(AbstractDual):
     !!! example
 
         ```python
+        model = ebmlearn.BoltzmannMachine.init(8, scale=1.0)
         above = ebmlearn.TRBP()(model).log_partition
-        below = ebmlearn.MeanField(iterations=100)(model).log_partition
+        below = ebmlearn.MeanField()(model).log_partition
         ```
 
     **Arguments:**
@@ -135,7 +136,8 @@ class ConvergentBP(AbstractDual):
     !!! example
 
         ```python
-        beliefs = ebmlearn.BP(1000, damping="auto", tol=1e-4)(model)
+        model = ebmlearn.BoltzmannMachine.init(8, scale=3.0)
+        beliefs = ebmlearn.BP(damping="auto")(model)
         if not beliefs.converged:
             beliefs = ebmlearn.ConvergentBP()(model)
         ```

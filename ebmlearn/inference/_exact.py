@@ -80,6 +80,7 @@ class Exact(AbstractInference):
     !!! example
 
         ```python
+        rbm = ebmlearn.RBM.init(16, 8)
         ebmlearn.Exact()(rbm).log_partition
         ebmlearn.Exact(product="max")(rbm).decode().visible
         ```

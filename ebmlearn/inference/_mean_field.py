@@ -45,7 +45,7 @@ class MeanField(AbstractInference):
     !!! example
 
         ```python
-        beliefs = ebmlearn.MeanField()(rbm)
+        beliefs = ebmlearn.MeanField()(ebmlearn.RBM.init(16, 8))
         beliefs.visible, beliefs.log_partition
         ```
 

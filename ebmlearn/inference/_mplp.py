@@ -41,7 +41,7 @@ class MPLP(AbstractInference):
     !!! example
 
         ```python
-        beliefs = ebmlearn.MPLP()(boltzmann)
+        beliefs = ebmlearn.MPLP()(ebmlearn.BoltzmannMachine.init(8, scale=1.0))
         beliefs.decode().x, beliefs.log_partition
         ```
 

@@ -57,6 +57,7 @@ class SusP(AbstractNonnegativeInference):
     !!! example
 
         ```python
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
         ebmlearn.SusP()(nnbm).covariance
         ```
 
@@ -93,6 +94,7 @@ class ISusP(AbstractNonnegativeInference):
     !!! example
 
         ```python
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
         beliefs = ebmlearn.ISusP()(nnbm)
         beliefs.mean, beliefs.second_moment, beliefs.covariance
         ```

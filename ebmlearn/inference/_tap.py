@@ -145,6 +145,12 @@ class AbstractNonnegativeInference(AbstractInference):
     """Mean field for nonnegative units: damped sweeps over all units at once, up to a fixed point.
     Beliefs can be differentiated with respect to the parameters, by the implicit function theorem.
     `second_order` says whether the free energy has terms of that order in the couplings.
+
+    **Arguments:**
+
+    - `iterations`: the largest number of sweeps.
+    - `damping`: the share of their old values that means and variances keep in a sweep.
+    - `tol`: stop when no mean or variance changes by a larger relative amount in a sweep.
     """
 
     iterations: int | Int[Array, ""] = 1000
@@ -198,6 +204,7 @@ class NaiveMeanField(AbstractNonnegativeInference):
     !!! example
 
         ```python
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
         ebmlearn.NaiveMeanField()(nnbm).mean
         ```
 
@@ -231,6 +238,7 @@ class TAP(AbstractNonnegativeInference):
     !!! example
 
         ```python
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
         beliefs = ebmlearn.TAP()(nnbm)
         beliefs.mean, beliefs.log_partition, beliefs.converged
         ```

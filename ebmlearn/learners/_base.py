@@ -82,6 +82,20 @@ class AbstractComparedMetric(eqx.Module):
 class StepInfo(NamedTuple):
     """What a learner reports about a step, averaged over the batch.
 
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        rbm, learner, key = ebmlearn.RBM.init(64, 8), ebmlearn.CD(), jax.random.key(0)
+        data = jnp.asarray(datasets.digits().train.x[:100])
+        state = learner.init(rbm, key=key)
+        gradient, state, info = learner.step(rbm, state, data, key=key, epoch=0)
+        info.gap
+        ```
+
+    **Fields:**
+
     - `loss`: the loss whose gradient was taken, without weight decay, or NaN if it cannot be
       computed.
     - `gap`: the mean energy of the data minus the mean energy of the model's own configurations.

@@ -129,6 +129,17 @@ class PercLoss(AbstractMemoryless, AbstractContrastive):
     the chain, and $\\hat v$ is the proposal of lowest free energy. The loss of an instance is
     $\\max(0, F(v) - F(\\hat v))$; it is zero if no proposal is better than the data.
 
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        truth = datasets.digits().train.x
+        noisy = datasets.flip(truth, 0.1, key=0)
+        crbm = ebmlearn.CRBM.init(64, 8, 64)
+        ebmlearn.fit(crbm, ebmlearn.PercLoss(5), (noisy, truth), epochs=2)
+        ```
+
     **Arguments:**
 
     - `k`: the number of sweeps.

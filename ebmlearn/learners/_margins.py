@@ -37,7 +37,19 @@ Cost = Callable[[Float[Array, "batch visible"], Float[Array, "batch visible"]], 
 def hamming(
     state: Float[AnyArray, "*#batch visible"], truth: Float[AnyArray, "*#batch visible"]
 ) -> Float[AnyArray, "*#batch visible"]:
-    """The Hamming loss: each wrong unit costs 1."""
+    """The Hamming loss: each wrong unit costs 1.
+
+    !!! example
+
+        ```python
+        twice = lambda state, truth: 2 * ebmlearn.learners.hamming(state, truth)
+        ebmlearn.MSSVM(cost=twice)
+        ```
+
+    **Arguments:**
+
+    - `state`, `truth`: 0 and 1, `[batch, visible]`.
+    """
     # Of states that have numbers, any two differ by 1 or more.
     return jnp.minimum(abs(state - truth), 1)
 
@@ -56,7 +68,7 @@ class MSSVM(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     !!! example
 
         ```python
-        ebmlearn.MSSVM(ebmlearn.BP(iterations=10, product="mixed"))
+        ebmlearn.MSSVM(ebmlearn.BP(10, product="mixed"))
         ```
 
     **Arguments:**
@@ -99,7 +111,7 @@ class LSSVM(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     !!! example
 
         ```python
-        ebmlearn.LSSVM(ebmlearn.BP(iterations=10, product="max"))
+        ebmlearn.LSSVM(ebmlearn.BP(10, product="max"))
         ```
 
     **Arguments:**

@@ -32,7 +32,7 @@ class MLE(AbstractMemoryless, AbstractInferring, AbstractContrastive):
     !!! example
 
         ```python
-        ebmlearn.MLE(ebmlearn.BP(iterations=10))
+        ebmlearn.MLE(ebmlearn.BP(10))
         ebmlearn.MLE(lambda epoch: ebmlearn.BP(7 + epoch, tol=1e-3))  # more sweeps each epoch
         ```
 

@@ -40,8 +40,11 @@ class PMPLearner(AbstractContrastive):
     !!! example
 
         ```python
-        learner = ebmlearn.PMPLearner(ebmlearn.PMP(50))
-        ebmlearn.fit(rbm, learner, data, optimizer=optax.sgd(0.01), ...)
+        from ebmlearn import datasets
+
+        data = datasets.digits().train.x
+        learner = ebmlearn.PMPLearner(ebmlearn.PMP(20))
+        ebmlearn.fit(ebmlearn.RBM.init(64, 8), learner, data, optimizer=optax.sgd(0.01), epochs=2)
         ```
 
     The reported loss is the approximate negative log-likelihood of eq. (3). The gradient is that of

@@ -23,6 +23,15 @@ class PseudoLikelihood(AbstractLearner):
     """Maximum pseudo-likelihood (Besag 1975): each visible unit is to be likely given all others,
     hidden units summed out. No log Z, no sampling; for a model that is not right it gives another
     answer than maximum likelihood. Of a graph, data must tell all variables.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        data = datasets.digits().train.x
+        ebmlearn.fit(ebmlearn.RBM.init(64, 8), ebmlearn.PseudoLikelihood(), data, epochs=2)
+        ```
     """
 
     def init(self, model: AbstractModel, *, key: Key) -> None:

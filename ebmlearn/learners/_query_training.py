@@ -38,12 +38,13 @@ class QueryTraining(AbstractLearner):
     !!! example
 
         ```python
-        fitted = ebmlearn.fit(
-            ebmlearn.QueryModel(rbm),
-            ebmlearn.QueryTraining(ebmlearn.queries.RandomTargets(0.5)),
-            data, optimizer=optax.adam(1e-2), epochs=100, batch_size=500, key=key,
-        )
-        ebmlearn.query(fitted.model, v, observed=mask)
+        from ebmlearn import datasets
+
+        digits = datasets.digits()
+        learner = ebmlearn.QueryTraining(ebmlearn.queries.RandomTargets(0.5))
+        model = ebmlearn.QueryModel(ebmlearn.RBM.init(64, 8))
+        fitted = ebmlearn.fit(model, learner, digits.train.x, optimizer=optax.adam(1e-2), epochs=2)
+        ebmlearn.query(fitted.model, digits.test.x[0], observed=jnp.arange(64) < 32)
         ```
 
     **Arguments:**

@@ -57,9 +57,12 @@ class SAP(AbstractInferring, AbstractContrastive):
     !!! example
 
         ```python
-        ebmlearn.SAP(ebmlearn.Gibbs(), num_chains=100)
+        from ebmlearn import datasets
 
-        trajectory = ebmlearn.Trajectory.start(rbm, data, capacity=16)
+        ebmlearn.SAP(num_chains=100)  # Gibbs sampling: persistent contrastive divergence
+
+        data = datasets.digits().train.x
+        trajectory = ebmlearn.Trajectory.start(ebmlearn.RBM.init(64, 8), data, capacity=16)
         ebmlearn.SAP(ebmlearn.TrajectoryTempering(trajectory), num_chains=100)
         ```
 
@@ -115,7 +118,21 @@ class SAP(AbstractInferring, AbstractContrastive):
 
 
 class TransSAPState(NamedTuple):
-    """The chains, and how many updates there were."""
+    """The chains, and how many updates there were.
+
+    !!! example
+
+        ```python
+        learner = ebmlearn.TransSAP(jnp.linspace(0.9, 1, 11), num_chains=20)
+        state = learner.init(ebmlearn.RBM.init(16, 8), key=jax.random.key(0))
+        state.chains.units.visible  # [20, 16]
+        ```
+
+    **Fields:**
+
+    - `chains`: the state of the chains.
+    - `updates`: the number of updates so far.
+    """
 
     chains: PyTree
     updates: Int[Array, ""]
@@ -203,7 +220,22 @@ class TransSAP(AbstractInferring, AbstractContrastive):
 
 
 class MCMCMLEState(NamedTuple):
-    """The chains, the model they were drawn from, and how many updates there were."""
+    """The chains, the model they were drawn from, and how many updates there were.
+
+    !!! example
+
+        ```python
+        learner = ebmlearn.MCMCMLE(num_chains=20, steps=10)
+        state = learner.init(ebmlearn.RBM.init(16, 8), key=jax.random.key(0))
+        state.reference, state.updates
+        ```
+
+    **Fields:**
+
+    - `chains`: the state of the chains.
+    - `reference`: the model they were drawn from.
+    - `updates`: the number of updates so far.
+    """
 
     chains: PyTree
     reference: Any
@@ -294,6 +326,12 @@ def robbins_monro(rate: float, hold: int, a: float, b: float) -> optax.Schedule:
         ```python
         optax.sgd(ebmlearn.learners.robbins_monro(0.01, hold=10_000, a=10, b=1000))
         ```
+
+    **Arguments:**
+
+    - `rate`: the rate of the first steps.
+    - `hold`: the number of these steps.
+    - `a`, `b`: the numbers of the formula.
     """
     _checks.number("rate", rate, 0, float("inf"), "(0, inf)")
     _checks.count("hold", hold, 0)

@@ -20,6 +20,16 @@ _TOL = {"float32": 1e-4, "float64": 1e-8}
 class MomentMatch(eqx.Module):
     """The result of [`ebmlearn.learners.solve_moments`][].
 
+    !!! example
+
+        ```python
+        data = np.random.default_rng(0).exponential(size=(1000, 3)) ** 0.5
+        match = ebmlearn.learners.solve_moments(data, ebmlearn.ISusP())
+        match.model, match.converged, match.residual
+        ```
+
+    **Fields:**
+
     - `model`: the NNBM.
     - `converged`: whether the model has the requested moments under the inference.
     - `iterations`: the number of steps of Newton's method.
@@ -51,6 +61,8 @@ def solve_moments(
     !!! example
 
         ```python
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
+        data = ebmlearn.sample(nnbm, ebmlearn.Gibbs(), 10_000, burn_in=100).x
         match = ebmlearn.learners.solve_moments(data, ebmlearn.ISusP())
         match.model, match.converged
         ```

@@ -256,7 +256,20 @@ def outline(model: Any) -> Outline:
 
 
 def serves(model: Any) -> bool:
-    """Whether there are messages between all units of a model that are joined."""
+    """Whether there are messages between all units of a model that are joined.
+
+    !!! example
+
+        ```python
+        from ebmlearn import messages
+
+        messages.serves(ebmlearn.RBM.init(4, 3))  # True
+        ```
+
+    **Arguments:**
+
+    - `model`: any model.
+    """
     return isinstance(model, AbstractPlainModel) and outline(model).serves
 
 
@@ -274,6 +287,32 @@ def engine(
     """The messages of a model at a temperature. With `leaves`, groups that hear nothing before the
     end are left alone until then. `outputs` are the variables over which mixed-product maximises;
     without them, the units of the groups that are not named hidden.
+
+    !!! example
+
+        ```python
+        from ebmlearn import messages
+        from ebmlearn.models import Instance
+
+        rbm = ebmlearn.RBM.init(4, 3)
+        engine = messages.engine(rbm, temperature=jnp.ones(()))
+        instance = engine.posed(Instance(rbm.unary(), (None, None)))
+        state = engine.start(instance, "centred")
+        for _ in range(10):
+            state = engine.update(state, instance)
+        engine.beliefs(state, instance)  # log-odds of the visible and the hidden units
+        ```
+
+    **Arguments:**
+
+    - `model`: a model that messages serve.
+    - `product`: `"sum"`, `"max"` or `"mixed"`.
+    - `form`: `"odds"`, which is faster, or `"log-odds"`, which is always exact.
+    - `schedule`: `"flooding"` (all groups send at once) or `"layers"` (one side, then the other).
+    - `damping`: the share of its old value that a message keeps; None for no damping.
+    - `temperature`: 1 for sum-product.
+    - `leaves`: whether groups that hear nothing before the end wait until then.
+    - `outputs`: the variables over which mixed-product maximises.
     """
     names, sides = model.names, outline(model).sides
     factors = only_trained(model).factors("max" if product == "max" else "sum")

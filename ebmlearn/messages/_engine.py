@@ -26,7 +26,25 @@ from ._odds import OddsSent, several_sweeps
 
 
 class State(NamedTuple):
-    """The messages of each factor, and what they add up to for each group."""
+    """The messages of each factor, and what they add up to for each group.
+
+    !!! example
+
+        ```python
+        from ebmlearn import messages
+        from ebmlearn.models import Instance
+
+        rbm = ebmlearn.RBM.init(4, 3)
+        engine = messages.engine(rbm, temperature=jnp.ones(()))
+        state = engine.start(engine.posed(Instance(rbm.unary(), (None, None))), "centred")
+        state.fields
+        ```
+
+    **Fields:**
+
+    - `messages`: the messages of each factor.
+    - `fields`: what they add up to for each group.
+    """
 
     messages: tuple[PyTree, ...]
     fields: tuple[Any, ...]
@@ -34,6 +52,21 @@ class State(NamedTuple):
 
 class Expected(NamedTuple):
     """Expected statistics of one instance.
+
+    !!! example
+
+        ```python
+        from ebmlearn import messages
+        from ebmlearn.models import Instance
+
+        rbm = ebmlearn.RBM.init(4, 3)
+        engine = messages.engine(rbm, temperature=jnp.ones(()))
+        instance = engine.posed(Instance(rbm.unary(), (None, None)))
+        found = messages.statistics(engine, engine.start(instance, "centred"), instance)
+        found.units, found.pairs
+        ```
+
+    **Fields:**
 
     - `units`: the mean of each unit, by group: a probability where units are binary, one for each
       state where they are variables.
@@ -53,6 +86,25 @@ class Engine(eqx.Module):
     know, and what they add up to, the `forms` of the groups.
 
     `maximised` says over which units of each group mixed-product maximises.
+
+    !!! example
+
+        ```python
+        from ebmlearn import messages
+
+        engine = messages.engine(ebmlearn.RBM.init(4, 3), temperature=jnp.ones(()))
+        engine.names, engine.parts
+        ```
+
+    **Fields:**
+
+    - `parts`: the messages of each factor.
+    - `forms`: what the messages to each group add up to.
+    - `factors`: the factors.
+    - `damping`, `temperature`, `product`, `schedule`: as for [`ebmlearn.messages.engine`][].
+    - `maximised`: over which units of each group mixed-product maximises.
+    - `names`: the names of the groups.
+    - `sides`: the side of each group of a bipartite model; else None.
     """
 
     parts: tuple[AbstractSent, ...]
@@ -260,7 +312,26 @@ class Engine(eqx.Module):
 
 
 def statistics(engine: Engine, state: State, instance: Instance) -> Expected:
-    """The gradient of `log_partition` at a fixed point; what is maximised is 0 or 1."""
+    """The gradient of `log_partition` at a fixed point; what is maximised is 0 or 1.
+
+    !!! example
+
+        ```python
+        from ebmlearn import messages
+        from ebmlearn.models import Instance
+
+        rbm = ebmlearn.RBM.init(4, 3)
+        engine = messages.engine(rbm, temperature=jnp.ones(()))
+        instance = engine.posed(Instance(rbm.unary(), (None, None)))
+        messages.statistics(engine, engine.start(instance, "centred"), instance).units
+        ```
+
+    **Arguments:**
+
+    - `engine`: the engine.
+    - `state`: the messages, at a fixed point.
+    - `instance`: the unary terms and evidence of one instance.
+    """
     if engine.product == "max":
         found = engine.beliefs(state, instance)
         pairs = zip(engine.numbered, found, strict=True)

@@ -45,6 +45,16 @@ Sums = tuple[Any, Any]
 class Heard(NamedTuple):
     """What a factor hears of a group.
 
+    !!! example
+
+        ```python
+        from ebmlearn import messages
+
+        messages.Heard(field=jnp.zeros(3), rows=jnp.zeros((3, 2)), open=jnp.ones((3, 2), bool))
+        ```
+
+    **Fields:**
+
     - `field`: what is known of its units, with those that are held.
     - `rows`: the scores of their states, if they have a few.
     - `open`: from which of these a factor takes off what it told itself.

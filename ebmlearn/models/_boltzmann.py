@@ -21,8 +21,14 @@ class BoltzmannMachine(AbstractPlainModel):
     !!! example
 
         ```python
-        ising = ebmlearn.BoltzmannMachine.from_spins(couplings=J, field=h)
+        chain = np.eye(5, k=1) + np.eye(5, k=-1)
+        ising = ebmlearn.BoltzmannMachine.from_spins(couplings=chain, field=np.zeros(5))
         ```
+
+    **Arguments:**
+
+    - `couplings`: $W$, of shape `[n, n]`, symmetric, zero on the diagonal.
+    - `bias`: $b$, of shape `[*batch, n]`.
     """
 
     couplings: Float[Array, "n n"] = eqx.field(converter=parameter("couplings"))
@@ -117,10 +123,3 @@ class BoltzmannMachine(AbstractPlainModel):
 
     def by_factor(self, values: tuple[PyTree, ...]) -> PyTree:
         return values[0]
-
-
-BoltzmannMachine.__init__.__doc__ = """**Arguments:**
-
-- `couplings`: $W$, of shape `[n, n]`, symmetric, zero on the diagonal.
-- `bias`: $b$, of shape `[*batch, n]`.
-"""

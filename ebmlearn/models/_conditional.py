@@ -25,12 +25,22 @@ States = Sequence[Float[Array, "rows _"]]
 class Statistics(eqx.Module):
     """Expected statistics of a batch, as learners need them.
 
+    They are the gradient of `log_partition`. Units over which an inference maximises are 0 or 1.
+
+    !!! example
+
+        ```python
+        found = ebmlearn.BP().statistics(ebmlearn.RBM.init(16, 8))
+        found.units.visible, found.pairwise
+        ```
+
+    **Fields:**
+
+    - `converged`, `iterations`, `residual`: as of [`ebmlearn.Beliefs`][].
     - `units`: the means of all units, for each instance, by name.
     - `pairwise`: the means of the products of units that are joined, averaged over the batch.
     - `squares`: for each layer the means of what its units' own energy is linear in ($x^2$ of real
       units), for each instance; None for layers without such an energy.
-
-    They are the gradient of `log_partition`. Units over which an inference maximises are 0 or 1.
     """
 
     units: PyTree

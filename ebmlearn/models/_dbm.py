@@ -39,8 +39,13 @@ class DBM(AbstractPlainModel):
     !!! example
 
         ```python
-        dbm = ebmlearn.DBM.init(visible=784, hidden=(500, 500), key=jax.random.key(0))
+        dbm = ebmlearn.DBM.init(visible=64, hidden=(32, 16), key=0)
         ```
+
+    **Arguments:**
+
+    - `weights`: arrays of shapes `[n_0, n_1]`, `[n_1, n_2]`, ...
+    - `biases`: arrays of shapes `[*batch, n_0]`, `[*batch, n_1]`, ...
     """
 
     weights: tuple[Float[Array, "_ _"], ...] = eqx.field(converter=_arrays("weights"))
@@ -200,10 +205,3 @@ class DBM(AbstractPlainModel):
         for k, x in enumerate(hidden):
             out.append(states(f"hidden[{k}]", x, self.num_hidden[k], dtype))
         return out
-
-
-DBM.__init__.__doc__ = """**Arguments:**
-
-- `weights`: arrays of shapes `[n_0, n_1]`, `[n_1, n_2]`, ...
-- `biases`: arrays of shapes `[*batch, n_0]`, `[*batch, n_1]`, ...
-"""

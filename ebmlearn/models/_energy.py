@@ -31,21 +31,24 @@ class EnergyModel(AbstractPlainModel):
     !!! example
 
         ```python
+        import equinox
+
         def energy(x):  # neighbours on a ring tend to agree
             return -jnp.sum(x * jnp.roll(x, 1))
 
         model = ebmlearn.EnergyModel(energy, ebmlearn.Binary(5))
-        ebmlearn.sample(model, ebmlearn.Gibbs(), 1000, key=0).x
+        data = ebmlearn.sample(model, ebmlearn.Gibbs(), 1000, key=0).x
 
-        network = eqx.nn.MLP(20, "scalar", 64, 2, key=key)
-        model = ebmlearn.EnergyModel(network, ebmlearn.Binary(20))
-        fitted = ebmlearn.fit(model, ebmlearn.SAP(ebmlearn.DMALA()), data)
+        network = equinox.nn.MLP(5, "scalar", 16, 2, key=jax.random.key(0))
+        model = ebmlearn.EnergyModel(network, ebmlearn.Binary(5))
+        fitted = ebmlearn.fit(model, ebmlearn.SAP(ebmlearn.DMALA()), data, epochs=2)
         fitted.model.function  # the network that was learned
         ```
 
     With several kinds of units, the energy gets a dictionary:
 
         ```python
+        table = jnp.ones((5, 3))
         ebmlearn.EnergyModel(
             lambda states: -jnp.sum(states["visible"] @ table @ states["label"][0]),
             {"visible": ebmlearn.Binary(5), "label": ebmlearn.Categorical(1, 3)},

@@ -28,21 +28,20 @@ class FactorModel(AbstractGrouped, AbstractPlainModel):
 
         ```python
         # An RBM whose label is tied to a coarser one by a table.
-        model = ebmlearn.FactorModel(
-            {
-                "visible": ebmlearn.Binary(64),
-                "hidden": ebmlearn.Binary(32),
-                "label": ebmlearn.Categorical(1, 10),
-                "kind": ebmlearn.Categorical(1, 2),
-            },
-            [
-                ebmlearn.Dense("visible", "hidden", weights),
-                ebmlearn.Dense("label", "hidden", label_weights),
-                ebmlearn.Tables(("label", "kind"), taxonomy),
-            ],
-        )
-        beliefs = ebmlearn.BP(20)(model, {"visible": rows})
-        beliefs["kind"]  # [rows, 1, 2]
+        kinds = {
+            "visible": ebmlearn.Binary(16),
+            "hidden": ebmlearn.Binary(8),
+            "label": ebmlearn.Categorical(1, 4),
+            "kind": ebmlearn.Categorical(1, 2),
+        }
+        factors = [
+            ebmlearn.Dense("visible", "hidden", np.zeros((16, 8))),
+            ebmlearn.Dense("label", "hidden", np.zeros((4, 8))),
+            ebmlearn.Tables(("label", "kind"), np.kron(np.eye(2), np.ones((2, 1)))),
+        ]
+        model = ebmlearn.FactorModel(kinds, factors)
+        beliefs = ebmlearn.BP(20)(model, {"visible": np.zeros((5, 16), int)})
+        beliefs["kind"]  # [5, 1, 2]
         ```
     """
 

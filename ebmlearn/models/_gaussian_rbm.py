@@ -31,9 +31,20 @@ class GaussianRBM(AbstractPlainModel):
     !!! example
 
         ```python
-        model = ebmlearn.GaussianRBM.init(visible=64, hidden=32, key=jax.random.key(0))
-        fitted = ebmlearn.fit(model, ebmlearn.CD(1), x, ...)
+        from ebmlearn import datasets
+
+        grey = datasets.shifted_digits().train.x
+        model = ebmlearn.GaussianRBM.init(visible=64, hidden=32, key=0)
+        fitted = ebmlearn.fit(model, ebmlearn.CD(), grey, epochs=2)
         ```
+
+    **Arguments:**
+
+    - `weights`: $W$, of shape `[visible, hidden]`.
+    - `visible_bias`: $b$, of shape `[*batch, visible]`: the mean of the visible units if all hidden
+      units are 0.
+    - `hidden_bias`: $c$, of shape `[*batch, hidden]`.
+    - `log_sigma`: $\\log \\sigma$, of shape `[visible]`.
     """
 
     weights: Float[Array, "visible hidden"] = eqx.field(converter=parameter("weights"))
@@ -193,13 +204,3 @@ class GaussianRBM(AbstractPlainModel):
         shape = jnp.broadcast_shapes(v.shape, self.visible_bias.shape)
         v, b, sigma = (jnp.broadcast_to(x, shape) for x in (v, self.visible_bias, self.sigma))
         return (((v - b) / sigma) ** 2).sum(-1) / 2
-
-
-GaussianRBM.__init__.__doc__ = """**Arguments:**
-
-- `weights`: $W$, of shape `[visible, hidden]`.
-- `visible_bias`: $b$, of shape `[*batch, visible]`: the mean of the visible units if all hidden
-  units are 0.
-- `hidden_bias`: $c$, of shape `[*batch, hidden]`.
-- `log_sigma`: $\\log \\sigma$, of shape `[visible]`.
-"""

@@ -39,18 +39,15 @@ class GridMRF(AbstractGrouped, AbstractPlainModel):
     !!! example
 
         ```python
-        label = jnp.array([0] * 64 + [1, 2])  # 64 states of a contour, one outside, one inside
-        model = GridMRF.init(
-            shape=(30, 30),
-            states=66,
-            emissions={
-                "pixels": jnp.log(jnp.stack([1 - p_seen, p_seen], -1))[label],
-                "labels": jnp.log(jax.nn.one_hot(label, 3)),  # determined by the state
-            },
-            key=key,
-        )
-        beliefs = ebmlearn.BP(15)(model, evidence={"pixels": images})  # [batch, 30, 30]
-        beliefs["labels"]  # [batch, 30, 30, 3]
+        label = jnp.array([0] * 8 + [1, 2])  # 8 states of a contour, one outside, one inside
+        p_seen = jnp.array([0.8, 0.1, 0.1])  # the probability of an edge, by label
+        emissions = {
+            "pixels": jnp.log(jnp.stack([1 - p_seen, p_seen], -1))[label],
+            "labels": jnp.log(jax.nn.one_hot(label, 3)),  # determined by the state
+        }
+        model = ebmlearn.GridMRF.init(shape=(6, 6), states=10, emissions=emissions, key=0)
+        beliefs = ebmlearn.BP(15)(model, evidence={"pixels": jnp.zeros((4, 6, 6), int)})
+        beliefs["labels"]  # [4, 6, 6, 3]
         ```
 
     While tables are traced, as in training, log-potentials more than 80 (640 in float64) below the

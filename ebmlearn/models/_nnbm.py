@@ -35,7 +35,7 @@ class NNBM(AbstractPlainModel):
     !!! example
 
         ```python
-        nnbm = NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
         ```
     """
 

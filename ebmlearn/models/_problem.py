@@ -29,6 +29,14 @@ Place = tuple[int, int]
 class Evidence(NamedTuple):
     """What is known of the units of a group, with any leading axes.
 
+    !!! example
+
+        ```python
+        evidence = ebmlearn.models.Evidence(states=jnp.array([1, -1, 0]))  # the second is free
+        ```
+
+    **Fields:**
+
     - `states`: the states that are held, `[..., size]`; where `observed` is None, -1 for units that
       are free. Of binary units, a number between 0 and 1 is the likelihood of 1 against 0.
     - `observed`: which of the states count.
@@ -95,6 +103,14 @@ class Problem(AbstractProblem):
     - `outputs`: the units over which mixed-product maximises. If None, it maximises over the
       visible layers; named groups need it.
     - `verified`: whether the values of evidence could be looked at, or need not be.
+
+    !!! example
+
+        ```python
+        rbm = ebmlearn.RBM.init(3, 2)
+        seen = ebmlearn.models.Evidence(states=jnp.array([1, -1, 0]))
+        ebmlearn.models.Problem(rbm, (seen, None)).evidence
+        ```
     """
 
     model: Any

@@ -44,10 +44,12 @@ class QueryModel(AbstractModel):
     !!! example
 
         ```python
-        model = ebmlearn.QueryModel(ebmlearn.RBM.init(visible=64, hidden=50, key=key))
-        learner = ebmlearn.QueryTraining(ebmlearn.queries.RandomTargets(0.5))
-        model = ebmlearn.fit(model, learner, data, optimizer=optax.adam(1e-2), ...).model
-        answer = ebmlearn.query(model, v, observed=mask)
+        from ebmlearn import datasets
+
+        digits = datasets.digits()
+        model = ebmlearn.QueryModel(ebmlearn.RBM.init(64, 8))
+        model = ebmlearn.fit(model, ebmlearn.QueryTraining(), digits.train.x, epochs=2).model
+        answer = ebmlearn.query(model, digits.test.x[0], observed=jnp.arange(64) < 32)
         ```
     """
 

@@ -37,8 +37,15 @@ class RBM(AbstractPlainModel):
     !!! example
 
         ```python
-        rbm = ebmlearn.RBM.init(visible=784, hidden=500, key=jax.random.key(0))
+        rbm = ebmlearn.RBM.init(visible=64, hidden=32, key=0)
+        rbm = ebmlearn.RBM(np.zeros((64, 32)), np.zeros(64), np.zeros(32))  # of arrays
         ```
+
+    **Arguments:**
+
+    - `weights`: array of shape `[visible, hidden]`.
+    - `visible_bias`: array of shape `[*batch, visible]`.
+    - `hidden_bias`: array of shape `[*batch, hidden]`.
     """
 
     weights: Float[Array, "visible hidden"] = eqx.field(converter=parameter("weights"))
@@ -167,14 +174,6 @@ class RBM(AbstractPlainModel):
         return values[0]
 
 
-RBM.__init__.__doc__ = """**Arguments:**
-
-- `weights`: array of shape `[visible, hidden]`.
-- `visible_bias`: array of shape `[*batch, visible]`.
-- `hidden_bias`: array of shape `[*batch, hidden]`.
-"""
-
-
 class CRBM(AbstractModel):
     """A conditional restricted Boltzmann machine: an RBM whose biases depend on features $x$,
 
@@ -188,9 +187,19 @@ class CRBM(AbstractModel):
     !!! example
 
         ```python
-        crbm = ebmlearn.CRBM.init(visible=64, hidden=32, features=64, key=jax.random.key(0))
-        beliefs = ebmlearn.BP(iterations=10)(crbm.condition(x))
+        from ebmlearn import datasets
+
+        x = datasets.digits().test.x
+        crbm = ebmlearn.CRBM.init(visible=64, hidden=32, features=64, key=0)
+        beliefs = ebmlearn.BP(10)(crbm.condition(x))
         ```
+
+    **Arguments:**
+
+    - `weights`: $W$, of shape `[visible, hidden]`.
+    - `visible_features`: $A$, of shape `[visible, features]`.
+    - `hidden_features`: $C$, of shape `[hidden, features]`.
+    - `visible_bias`, `hidden_bias`: $b$ and $c$.
     """
 
     weights: Float[Array, "visible hidden"] = eqx.field(converter=parameter("weights"))
@@ -373,12 +382,3 @@ class CRBM(AbstractModel):
         hidden = offsets.visible @ self.weights + self.hidden_features @ features
         biases = self.visible_bias - visible, self.hidden_bias - hidden
         return eqx.tree_at(lambda model: (model.visible_bias, model.hidden_bias), self, biases)
-
-
-CRBM.__init__.__doc__ = """**Arguments:**
-
-- `weights`: $W$, of shape `[visible, hidden]`.
-- `visible_features`: $A$, of shape `[visible, features]`.
-- `hidden_features`: $C$, of shape `[hidden, features]`.
-- `visible_bias`, `hidden_bias`: $b$ and $c$.
-"""

@@ -22,6 +22,20 @@ class SemiRestrictedBM(AbstractPlainModel):
     (Salakhutdinov 2009), with $L$ symmetric and zero on its diagonal. Optional label units $y$, of
     which exactly one is 1, are joined to the hidden units and add $-y^\\top U h - d^\\top y$. With
     label units, samplers and stochastic learners work; inferences do not.
+
+    !!! example
+
+        ```python
+        model = ebmlearn.SemiRestrictedBM.init(visible=64, hidden=32, labels=10, key=0)
+        ```
+
+    **Arguments:**
+
+    - `weights`: $W$, of shape `[visible, hidden]`.
+    - `couplings`: $L$, of shape `[visible, visible]`, symmetric, zero on the diagonal.
+    - `visible_bias`: array of shape `[*batch, visible]`.
+    - `hidden_bias`: array of shape `[*batch, hidden]`.
+    - `label_weights`, `label_bias`: $U$, of shape `[labels, hidden]`, and $d$; both or none.
     """
 
     weights: Float[Array, "visible hidden"] = eqx.field(converter=parameter("weights"))
@@ -239,13 +253,3 @@ class SemiRestrictedBM(AbstractPlainModel):
         """$-F(v, y)$ of every label."""
         scores = [-self.free_energy(visible, label) for label in range(self.num_labels)]
         return jnp.stack(scores, axis=-1)
-
-
-SemiRestrictedBM.__init__.__doc__ = """**Arguments:**
-
-- `weights`: $W$, of shape `[visible, hidden]`.
-- `couplings`: $L$, of shape `[visible, visible]`, symmetric, zero on the diagonal.
-- `visible_bias`: array of shape `[*batch, visible]`.
-- `hidden_bias`: array of shape `[*batch, hidden]`.
-- `label_weights`, `label_bias`: $U$, of shape `[labels, hidden]`, and $d$; both or none.
-"""

@@ -17,12 +17,14 @@ class Stack(eqx.Module):
     !!! example
 
         ```python
-        lower = ebmlearn.fit(gaussian_rbm, ebmlearn.CD(1), grey, ...).model
-        bits = ebmlearn.models.Stack([lower, upper]).activities(grey, key=key)
-        upper = ebmlearn.fit(upper, ebmlearn.SAP(), bits, ...).model
-        stack = ebmlearn.models.Stack([lower, upper])
-        top = ebmlearn.sample(stack.models[-1], ebmlearn.Gibbs(), 100, key=key, burn_in=1000)
-        images = stack.down(top.visible)
+        from ebmlearn import datasets
+
+        grey = datasets.shifted_digits().train.x
+        lower, upper = ebmlearn.GaussianRBM.init(64, 32), ebmlearn.RBM.init(32, 16)
+        bits = ebmlearn.models.Stack([lower, upper]).activities(grey, key=0)
+        upper = ebmlearn.fit(upper, ebmlearn.SAP(), bits, epochs=2).model
+        top = ebmlearn.sample(upper, ebmlearn.Gibbs(), 100, burn_in=100)
+        images = ebmlearn.models.Stack([lower, upper]).down(top.visible)
         ```
     """
 

@@ -131,7 +131,20 @@ class TableModel(AbstractGrouped, AbstractPlainModel):
 
 
 class ByTable(eqx.Module):
-    """An array for each table of a [`ebmlearn.TableModel`][], which `tables[k]` gives."""
+    """An array for each table of a [`ebmlearn.TableModel`][], which `tables[k]` gives.
+
+    !!! example
+
+        ```python
+        model = ebmlearn.TableModel([2, 3], [(0, 1)], [jnp.eye(2, 3)])
+        ebmlearn.Exact()(model).pairwise[0]  # [2, 3]
+        ```
+
+    **Fields:**
+
+    - `values`: an array for each shape of tables.
+    - `ranks`, `places`: for each table, the index of its array and its row in it.
+    """
 
     values: tuple[Float[AnyArray, "..."], ...]
     ranks: tuple[int, ...] = eqx.field(static=True)

@@ -21,6 +21,18 @@ class Layers(NamedTuple):
     """One value for each unit of a layered model: states, probabilities or log-odds.
 
     `hidden` is an array, or a tuple of arrays from the lowest layer up for a [`ebmlearn.DBM`][].
+
+    !!! example
+
+        ```python
+        samples = ebmlearn.sample(ebmlearn.RBM.init(16, 8), ebmlearn.Gibbs(), 10)
+        samples.visible.shape, samples.hidden.shape  # (10, 16), (10, 8)
+        ```
+
+    **Fields:**
+
+    - `visible`: an array, `[..., visible]`.
+    - `hidden`: an array, `[..., hidden]`, or a tuple of arrays.
     """
 
     visible: PyTree
@@ -28,7 +40,19 @@ class Layers(NamedTuple):
 
 
 class Units(NamedTuple):
-    """One value for each unit of a model without layers: states, probabilities or log-odds."""
+    """One value for each unit of a model without layers: states, probabilities or log-odds.
+
+    !!! example
+
+        ```python
+        samples = ebmlearn.sample(ebmlearn.BoltzmannMachine.init(16), ebmlearn.Gibbs(), 10)
+        samples.x.shape  # (10, 16)
+        ```
+
+    **Fields:**
+
+    - `x`: an array, `[..., units]`.
+    """
 
     x: PyTree
 
@@ -100,7 +124,21 @@ def _tuple_of(fields: tuple[str, ...]) -> Any:
 
 
 class Groups(eqx.Module):
-    """An array for each group, which `groups[name]` gives."""
+    """An array for each group, which `groups[name]` gives.
+
+    !!! example
+
+        ```python
+        model = ebmlearn.TableModel([2, 3], [(0, 1)], [jnp.eye(2, 3)])
+        samples = ebmlearn.sample(model, ebmlearn.Gibbs(), 10)
+        samples["x"].shape  # (10, 2)
+        ```
+
+    **Fields:**
+
+    - `values`: the arrays.
+    - `names`: the names of the groups, in the same order.
+    """
 
     values: tuple[PyTree, ...]
     names: tuple[Hashable, ...] = eqx.field(static=True)
@@ -124,6 +162,20 @@ def place(names: tuple[Hashable, ...], name: Any, what: str) -> int:
 class Variables(NamedTuple):
     """The groups of units of a model, in order: their names, their units, and the shapes in which
     users see them. Where they are `grouped`, users name them in dictionaries.
+
+    !!! example
+
+        ```python
+        variables = ebmlearn.RBM.init(16, 8).variables
+        variables.names, variables.units, variables.shapes
+        ```
+
+    **Fields:**
+
+    - `names`: the names of the groups.
+    - `units`: the units of each group.
+    - `shapes`: the shape in which users see each group.
+    - `grouped`: whether users name groups in dictionaries.
     """
 
     names: tuple[str, ...]

@@ -44,10 +44,18 @@ class EnergyDistribution(Distribution):
     !!! example
 
         ```python
+        import numpyro
+        import numpyro.distributions as dist
+        from ebmlearn.numpyro import EnergyDistribution
+
         def model(data):
-            rbm = random_eqx_module("rbm", start, prior=dist.Normal(0, 1))
+            bias = numpyro.sample("bias", dist.Normal(jnp.zeros(3), 1).to_event(1))
+            ising = ebmlearn.BoltzmannMachine(jnp.zeros((3, 3)), bias)
             with numpyro.plate("rows", len(data)):
-                numpyro.sample("v", EnergyDistribution(rbm, log_partition="exact"), obs=data)
+                numpyro.sample("x", EnergyDistribution(ising, "exact"), obs=data)
+
+        mcmc = numpyro.infer.MCMC(numpyro.infer.NUTS(model), num_warmup=100, num_samples=100)
+        mcmc.run(jax.random.key(0), jnp.array([[0, 1, 1], [1, 1, 1]]))
         ```
     """
 
@@ -81,6 +89,7 @@ class EnergyDistribution(Distribution):
         - `fixed`: with None or a constant, says of parameters that JAX traces (the arguments of
           `mcmc.run` for instance) that they are not latent. Differentiating by them is refused all
           the same.
+        - `validate_args`: as of any distribution of NumPyro.
         """
         _events.check(model)
         if sampler is not None:

@@ -47,6 +47,31 @@ def require_exchange() -> None:
 class ExchangeState(NamedTuple):
     """The state of one chain. `potential_energy` leaves log Z out; `accept_prob` is the probability
     with which the last proposal was accepted. Both may be asked for as `extra_fields`.
+
+    !!! example
+
+        ```python
+        import numpyro
+        from ebmlearn.numpyro import EnergyDistribution, ExchangeKernel
+
+        def model(spins):
+            bias = numpyro.sample("bias", numpyro.distributions.Normal(jnp.zeros(3), 1).to_event(1))
+            ising = ebmlearn.BoltzmannMachine(jnp.zeros((3, 3)), bias)
+            with numpyro.plate("rows", len(spins)):
+                numpyro.sample("x", EnergyDistribution(ising, "exchange"), obs=spins)
+
+        mcmc = numpyro.infer.MCMC(ExchangeKernel(model), num_warmup=50, num_samples=100)
+        mcmc.run(jax.random.key(0), jnp.ones((5, 3), int), extra_fields=("accept_prob",))
+        mcmc.get_extra_fields()["accept_prob"].mean()
+        ```
+
+    **Fields:**
+
+    - `z`: the latent sites.
+    - `potential_energy`: minus the log-density of the other sites, without log Z.
+    - `accept_prob`: the probability with which the last proposal was accepted.
+    - `walk`: how far proposals go, which warm-up adapts.
+    - `rng_key`: the key of the next step.
     """
 
     z: dict[str, Array]
@@ -106,13 +131,20 @@ class ExchangeKernel(MCMCKernel):
     !!! example "The coupling of an Ising model"
 
         ```python
+        import numpyro
+        import numpyro.distributions as dist
+        from ebmlearn.numpyro import EnergyDistribution, ExchangeKernel
+
+        edges = jnp.eye(5, k=1) + jnp.eye(5, k=-1)  # a chain
+        spins = jnp.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 0]])
+
         def model(spins):  # 0 and 1
             coupling = numpyro.sample("coupling", dist.Normal(0, 1))
-            ising = ebmlearn.BoltzmannMachine.from_spins(coupling * edges, jnp.zeros(len(edges)))
+            ising = ebmlearn.BoltzmannMachine.from_spins(coupling * edges, jnp.zeros(5))
             with numpyro.plate("rows", len(spins)):
                 numpyro.sample("x", EnergyDistribution(ising, "exchange"), obs=spins)
 
-        mcmc = MCMC(ExchangeKernel(model), num_warmup=500, num_samples=2000)
+        mcmc = numpyro.infer.MCMC(ExchangeKernel(model), num_warmup=100, num_samples=200)
         mcmc.run(jax.random.key(0), spins)
         ```
     """

@@ -30,8 +30,25 @@ from ._events import typed
 
 
 class KernelState(NamedTuple):
-    """The state of one chain, as NumPyro keeps it. What may be asked for as `extra_fields`:
+    """The state of one chain, as NumPyro keeps it. `potential_energy`, `accept_prob`, `swap_rates`
+    and `betas` can be asked for as `extra_fields`.
 
+    !!! example
+
+        ```python
+        from ebmlearn.numpyro import GibbsKernel
+        from numpyro.infer import MCMC
+
+        mcmc = MCMC(GibbsKernel(), num_warmup=10, num_samples=100)
+        mcmc.run(jax.random.key(0), ebmlearn.RBM.init(16, 8), extra_fields=("potential_energy",))
+        mcmc.get_extra_fields()["potential_energy"]
+        ```
+
+    **Fields:**
+
+    - `z`: the states of the sites.
+    - `ladder`, `chain`: the sampler's own states, from which `swap_rates` and `betas` come.
+    - `rng_key`: the key of the next step.
     - `potential_energy`: the energy of the model.
     - `accept_prob`: the share of proposals that the last step accepted, or of swaps; NaN where it
       made none.
@@ -86,9 +103,12 @@ class SamplerKernel(MCMCKernel):
     !!! example
 
         ```python
-        mcmc = numpyro.infer.MCMC(SamplerKernel(ebmlearn.Gibbs()), num_warmup=100, num_samples=1000)
-        mcmc.run(jax.random.key(0), rbm, extra_fields=("potential_energy",))
-        mcmc.get_samples()["visible"]  # integers of shape [1000, visible]
+        from ebmlearn.numpyro import SamplerKernel
+        from numpyro.infer import MCMC
+
+        mcmc = MCMC(SamplerKernel(ebmlearn.Gibbs()), num_warmup=100, num_samples=1000)
+        mcmc.run(jax.random.key(0), ebmlearn.RBM.init(16, 8), extra_fields=("potential_energy",))
+        mcmc.get_samples()["visible"]  # integers of shape [1000, 16]
         ```
 
     The keyword `clamped` of `run` holds units at their `init_params`: `mcmc.run(key, rbm,
@@ -188,9 +208,12 @@ def GibbsKernel(beta: float = 1.0) -> SamplerKernel:
     !!! example
 
         ```python
-        mcmc = numpyro.infer.MCMC(GibbsKernel(), num_warmup=100, num_samples=1000)
-        mcmc.run(jax.random.key(0), rbm)
-        mcmc.get_samples()["visible"]  # integers of shape [1000, visible]
+        from ebmlearn.numpyro import GibbsKernel
+        from numpyro.infer import MCMC
+
+        mcmc = MCMC(GibbsKernel(), num_warmup=100, num_samples=1000)
+        mcmc.run(jax.random.key(0), ebmlearn.RBM.init(16, 8))
+        mcmc.get_samples()["visible"]  # integers of shape [1000, 16]
         ```
 
     **Arguments:**
@@ -207,9 +230,13 @@ def NNBMGibbsKernel(beta: float = 1.0) -> SamplerKernel:
     !!! example
 
         ```python
-        mcmc = numpyro.infer.MCMC(NNBMGibbsKernel(), num_warmup=100, num_samples=1000)
+        from ebmlearn.numpyro import NNBMGibbsKernel
+        from numpyro.infer import MCMC
+
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
+        mcmc = MCMC(NNBMGibbsKernel(), num_warmup=100, num_samples=1000)
         mcmc.run(jax.random.key(0), nnbm)
-        mcmc.get_samples()["x"]  # real numbers of shape [1000, n]
+        mcmc.get_samples()["x"]  # real numbers of shape [1000, 3]
         ```
 
     **Arguments:**
@@ -221,6 +248,16 @@ def NNBMGibbsKernel(beta: float = 1.0) -> SamplerKernel:
 
 def GibbsWithGradientsKernel(flips: int = 1, beta: float = 1.0) -> SamplerKernel:
     """[`ebmlearn.GibbsWithGradients`][] for NumPyro.
+
+    !!! example
+
+        ```python
+        from ebmlearn.numpyro import GibbsWithGradientsKernel
+        from numpyro.infer import MCMC
+
+        mcmc = MCMC(GibbsWithGradientsKernel(flips=4), num_warmup=100, num_samples=1000)
+        mcmc.run(jax.random.key(0), ebmlearn.RBM.init(16, 8))
+        ```
 
     **Arguments:**
 
@@ -234,6 +271,17 @@ def TemperedTransitionsKernel(
     betas: Sequence[float] | Float[AnyArray, " betas"], sweeps: int = 1
 ) -> SamplerKernel:
     """[`ebmlearn.TemperedTransitions`][] for NumPyro.
+
+    !!! example
+
+        ```python
+        from ebmlearn.numpyro import TemperedTransitionsKernel
+        from numpyro.infer import MCMC
+
+        kernel = TemperedTransitionsKernel(jnp.linspace(0.5, 1, 11))
+        mcmc = MCMC(kernel, num_warmup=100, num_samples=1000)
+        mcmc.run(jax.random.key(0), ebmlearn.RBM.init(16, 8))
+        ```
 
     **Arguments:**
 
@@ -251,8 +299,12 @@ def ParallelTemperingKernel(
     !!! example
 
         ```python
+        from ebmlearn.numpyro import ParallelTemperingKernel
+        from numpyro.infer import MCMC
+
         kernel = ParallelTemperingKernel(jnp.linspace(0, 1, 11))
         mcmc = MCMC(kernel, num_warmup=400, num_samples=1000)
+        rbm = ebmlearn.RBM.init(16, 8)
         mcmc.run(jax.random.key(0), rbm, extra_fields=("swap_rates", "betas"))
         mcmc.get_extra_fields()["swap_rates"][-1]
         ```
@@ -272,9 +324,13 @@ def TrajectoryTemperingKernel(trajectory: Trajectory) -> SamplerKernel:
     !!! example
 
         ```python
-        kernel = TrajectoryTemperingKernel(ebmlearn.Trajectory([first, second, rbm]))
-        mcmc = MCMC(kernel, num_warmup=400, num_samples=1000)
-        mcmc.run(jax.random.key(0), rbm, extra_fields=("swap_rates",))
+        from ebmlearn.numpyro import TrajectoryTemperingKernel
+        from numpyro.infer import MCMC
+
+        models = [ebmlearn.RBM.init(16, 8, scale=scale) for scale in (0.1, 0.5, 1.0)]
+        kernel = TrajectoryTemperingKernel(ebmlearn.Trajectory(models))
+        mcmc = MCMC(kernel, num_warmup=100, num_samples=1000)
+        mcmc.run(jax.random.key(0), models[-1], extra_fields=("swap_rates",))
         ```
 
     **Arguments:**

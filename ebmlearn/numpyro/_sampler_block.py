@@ -17,7 +17,30 @@ from . import _events
 
 
 class BlockState(NamedTuple):
-    """The site of a block, and the key of the next step."""
+    """The site of a block, and the key of the next step.
+
+    !!! example
+
+        ```python
+        import numpyro
+        from ebmlearn.numpyro import EnergyDistribution, SamplerBlock
+
+        rbm = ebmlearn.RBM.init(3, 2)
+
+        def model():
+            numpyro.sample("x", EnergyDistribution(rbm, None))
+
+        block = SamplerBlock(ebmlearn.Gibbs(), lambda sites: rbm, model)
+        kernel = numpyro.infer.Gibbs([(block, ["x"])])
+        mcmc = numpyro.infer.MCMC(kernel, num_warmup=10, num_samples=100)
+        mcmc.run(jax.random.key(0))
+        ```
+
+    **Fields:**
+
+    - `z`: the site.
+    - `rng_key`: the key.
+    """
 
     z: dict[str, Array]
     rng_key: Array
@@ -36,7 +59,11 @@ class SamplerBlock(MCMCKernel):
     !!! example "Bits of an RBM, seen through noise of unknown strength"
 
         ```python
-        rbm = ebmlearn.RBM.init(visible=3, hidden=2, key=jax.random.key(0), scale=1.0)
+        import numpyro
+        import numpyro.distributions as dist
+        from ebmlearn.numpyro import EnergyDistribution, SamplerBlock
+
+        rbm = ebmlearn.RBM.init(visible=3, hidden=2, key=0, scale=1.0)
         seen = jnp.array([1, 1, 0])
 
         def model():
@@ -50,8 +77,8 @@ class SamplerBlock(MCMCKernel):
             return rbm.with_unary((bias, rbm.hidden_bias))
 
         block = SamplerBlock(ebmlearn.Gibbs(), build, model)
-        kernel = numpyro.infer.Gibbs([(block, ["x"]), (NUTS(model), None)])
-        mcmc = MCMC(kernel, num_warmup=300, num_samples=1000)
+        kernel = numpyro.infer.Gibbs([(block, ["x"]), (numpyro.infer.NUTS(model), None)])
+        mcmc = numpyro.infer.MCMC(kernel, num_warmup=100, num_samples=200)
         mcmc.run(jax.random.key(1))
         ```
 

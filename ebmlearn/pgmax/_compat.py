@@ -89,6 +89,14 @@ def clear_caches() -> None:
     that builds many graphs grows. A [`ebmlearn.pgmax.FactorGraphModel`][] keeps no graph alive and
     compiles once for all graphs of the same shape; this function frees what PGMax keeps. Get
     `bp_state` from a graph again afterwards, because PGMax does not match old and new states.
+
+    !!! example
+
+        ```python
+        import ebmlearn.pgmax
+
+        ebmlearn.pgmax.clear_caches()
+        ```
     """
     found = [fgraph.FactorGraph, fgroup.FactorGroup, vgroup.VarGroup]
     for kind in found:

@@ -53,6 +53,20 @@ class AbstractShaped(factor.Wiring):
 class RBMWiring(AbstractShaped):
     """Where the messages of dense groups come from and go to. Those of a group are an array of
     shape `[visible, hidden, 2, 2]`: the last axis the state, the one before it the end of the edge.
+
+    !!! example
+
+        ```python
+        from ebmlearn.pgmax import RBMFactor, to_pgmax
+
+        graph = to_pgmax(ebmlearn.RBM.init(16, 8)).graph
+        graph.fg_state.wiring[RBMFactor].shapes  # ((16, 8),)
+        ```
+
+    **Fields:**
+
+    - `var_states_for_edges`: the variable state of each message.
+    - `shapes`: the numbers of visible and hidden variables of each group.
     """
 
 
@@ -136,6 +150,21 @@ def _configurations(ends: int, states: int) -> np.ndarray:
 class RBMFactor(factor.Factor, metaclass=Explained):
     """The type of the factors of [`ebmlearn.pgmax.RBMFactorGroup`][] and
     [`ebmlearn.pgmax.CRBMFactorGroup`][].
+
+    !!! example
+
+        ```python
+        from ebmlearn.pgmax import RBMFactor, RBMFactorGroup
+        from pgmax import vgroup
+
+        one, other = (vgroup.NDVarArray(num_states=2, shape=(2,)) for _ in range(2))
+        assert RBMFactorGroup(one, other, np.zeros((2, 2))).factor_type is RBMFactor
+        ```
+
+    **Fields:**
+
+    - `variables`: the two variables that it joins.
+    - `log_potentials`: its weight.
     """
 
     @staticmethod
@@ -302,10 +331,13 @@ class RBMFactorGroup(AbstractDenseGroup):
     !!! example
 
         ```python
-        visible = vgroup.NDVarArray(num_states=2, shape=(28, 28))
-        hidden = vgroup.NDVarArray(num_states=2, shape=(500,))
+        from ebmlearn.pgmax import RBMFactorGroup
+        from pgmax import fgraph, vgroup
+
+        visible = vgroup.NDVarArray(num_states=2, shape=(8, 8))
+        hidden = vgroup.NDVarArray(num_states=2, shape=(20,))
         graph = fgraph.FactorGraph([visible, hidden])
-        graph.add_factors(RBMFactorGroup(visible, hidden, weights))
+        graph.add_factors(RBMFactorGroup(visible, hidden, np.zeros((64, 20))))
         ```
     """
 
@@ -331,15 +363,17 @@ class CRBMFactorGroup(AbstractDenseGroup):
     !!! example
 
         ```python
-        group = CRBMFactorGroup(visible, hidden, crbm)
+        from ebmlearn.pgmax import CRBMFactorGroup
+        from pgmax import fgraph, infer, vgroup
+
+        visible = vgroup.NDVarArray(num_states=2, shape=(64,))
+        hidden = vgroup.NDVarArray(num_states=2, shape=(20,))
+        graph = fgraph.FactorGraph([visible, hidden])
+        group = CRBMFactorGroup(visible, hidden, ebmlearn.CRBM.init(64, 20, 64))
         graph.add_factors(group)
         bp = infer.build_inferer(graph.bp_state, backend="bp")
-
-        def denoise(x):
-            arrays = bp.init(evidence_updates=group.evidence(x))
-            return bp.get_beliefs(bp.run(arrays, num_iters=20, damping=0, temperature=1.0))
-
-        beliefs = jax.vmap(denoise)(features)
+        arrays = bp.init(evidence_updates=group.evidence(np.zeros(64)))
+        bp.get_beliefs(bp.run(arrays, num_iters=20, damping=0, temperature=1.0))
         ```
     """
 

@@ -32,6 +32,17 @@ _Table = tuple[tuple[int, ...], np.ndarray]
 class PGMaxGraph(NamedTuple):
     """A model as a PGMax graph.
 
+    !!! example
+
+        ```python
+        from ebmlearn.pgmax import to_pgmax
+
+        graph, variables, evidence = to_pgmax(ebmlearn.RBM.init(16, 8))
+        variables.visible, variables.hidden
+        ```
+
+    **Fields:**
+
     - `graph`: the graph, with the weights of the model.
     - `variables`: its groups of variables, named as the units of the model: `variables.visible` and
       `variables.hidden`, or `variables.x`; of a GridMRF `variables["state"]` and those of channels;
@@ -57,7 +68,9 @@ def to_pgmax(model: AbstractModel, grid: Grid | None = None) -> PGMaxGraph:
     !!! example
 
         ```python
-        graph, variables, evidence = to_pgmax(rbm)
+        from ebmlearn.pgmax import MatrixBP, to_pgmax
+
+        graph, variables, evidence = to_pgmax(ebmlearn.RBM.init(16, 8))
         bp = MatrixBP(graph.bp_state)
         arrays = bp.run(bp.init(evidence_updates=evidence), num_iters=50, temperature=1.0)
         bp.get_beliefs(arrays)[variables.visible]

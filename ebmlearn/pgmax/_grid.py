@@ -22,6 +22,15 @@ _LAGUERRE_POINTS = 180
 class Grid(eqx.Module):
     """The values that quantised nonnegative units take, and how much of $[0, \\infty)$ each stands
     for: $\\int_0^\\infty f(x)\\,dx \\approx \\sum_k e^{\\ell_k} f(x_k)$.
+
+    !!! example
+
+        ```python
+        from ebmlearn.pgmax import uniform_grid
+
+        grid = uniform_grid(11, upper=5.0)
+        grid.nodes, jnp.exp(grid.log_weights).sum()  # 0 to 5, and 5.0
+        ```
     """
 
     nodes: Float64[np.ndarray, " K"]
@@ -57,6 +66,14 @@ class Grid(eqx.Module):
 def uniform_grid(points: int, upper: float) -> Grid:
     """Equal steps from 0 to `upper`, with the weights of the trapezoidal rule.
 
+    !!! example
+
+        ```python
+        from ebmlearn.pgmax import uniform_grid
+
+        uniform_grid(11, upper=5.0).nodes  # 0.0, 0.5, ..., 5.0
+        ```
+
     **Arguments:**
 
     - `points`: the number of nodes, 2 or more.
@@ -70,6 +87,14 @@ def uniform_grid(points: int, upper: float) -> Grid:
 def geometric_grid(points: int, upper: float, lower: float) -> Grid:
     """Zero, then equal ratios from `lower` to `upper`, with the weights of the trapezoidal rule:
     for units of different scales.
+
+    !!! example
+
+        ```python
+        from ebmlearn.pgmax import geometric_grid
+
+        geometric_grid(5, upper=8.0, lower=1.0).nodes  # 0, 1, 2, 4, 8
+        ```
 
     **Arguments:**
 
@@ -86,6 +111,14 @@ def geometric_grid(points: int, upper: float, lower: float) -> Grid:
 def laguerre_grid(points: int, scale: float) -> Grid:
     """The nodes of Gauss-Laguerre quadrature times `scale`: exact for polynomials of a degree below
     twice `points`, times $e^{-x / \\text{scale}}$.
+
+    !!! example
+
+        ```python
+        from ebmlearn.pgmax import laguerre_grid
+
+        laguerre_grid(16, scale=0.5).nodes
+        ```
 
     **Arguments:**
 
@@ -106,6 +139,15 @@ def grid_for(
     kind: Literal["uniform", "geometric", "laguerre"] = "laguerre",
 ) -> Grid:
     """A grid that covers the mass of every unit of a model up to 4e-6.
+
+    !!! example
+
+        ```python
+        from ebmlearn.pgmax import grid_for
+
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
+        grid_for(nnbm, points=16).nodes
+        ```
 
     **Arguments:**
 

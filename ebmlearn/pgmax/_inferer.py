@@ -61,7 +61,10 @@ def MatrixBP(bp_state: infer.BPState, temperature: float = 0.0) -> bp.BeliefProp
     !!! example
 
         ```python
-        bp = MatrixBP(graph.bp_state)
+        from ebmlearn.pgmax import MatrixBP, to_pgmax
+        from pgmax import infer
+
+        bp = MatrixBP(to_pgmax(ebmlearn.RBM.init(16, 8)).graph.bp_state)
         arrays = bp.run(bp.init(), num_iters=50, damping=0.0, temperature=1.0)
         marginals = infer.get_marginals(bp.get_beliefs(arrays))
         ```

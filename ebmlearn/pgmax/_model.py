@@ -39,24 +39,28 @@ class FactorGraphModel(AbstractGrouped, AbstractPlainModel):
     !!! example
 
         ```python
-        model = FactorGraphModel(graph)
-        beliefs = ebmlearn.BP(iterations=20)(model, evidence={visible: states})
-        beliefs[hidden], beliefs.log_partition, beliefs.converged
-        model.log_potentials_of(group)
+        from ebmlearn.pgmax import FactorGraphModel, RBMFactorGroup
+        from pgmax import fgraph, vgroup
 
-        fitted = ebmlearn.fit(
-            model, ebmlearn.MLE(ebmlearn.BP(iterations=20)), {visible: rows},
-            optimizer=optax.adam(1e-2), epochs=20, batch_size=50, key=key,
-        )
+        visible = vgroup.NDVarArray(num_states=2, shape=(16,))
+        hidden = vgroup.NDVarArray(num_states=2, shape=(8,))
+        group = RBMFactorGroup(visible, hidden, np.zeros((16, 8)))
+        graph = fgraph.FactorGraph([visible, hidden])
+        graph.add_factors(group)
+        model, rows = FactorGraphModel(graph), np.zeros((100, 16), int)
+        beliefs = ebmlearn.BP(20)(model, evidence={visible: rows})
+        beliefs[hidden], beliefs.log_partition, beliefs.converged
+
+        fitted = ebmlearn.fit(model, ebmlearn.MLE(ebmlearn.BP(20)), {visible: rows}, epochs=2)
         ```
 
     To tie parameters, pass a function from free parameters to the model as `build` to `fit`:
 
         ```python
-        def build(table):  # one table of 3×3 for all factors of a group
-            return model.with_log_potentials({pairs: table})
+        def build(weight):  # one weight for all edges
+            return model.with_log_potentials({group: jnp.full((16, 8), weight)})
 
-        ebmlearn.fit(jnp.zeros((3, 3)), learner, data, build=build, ...)
+        ebmlearn.fit(jnp.zeros(()), ebmlearn.MLE(), {visible: rows}, build=build, epochs=2)
         ```
 
     Graphs of one shape share what is compiled for them. [`ebmlearn.save`][] and [`ebmlearn.load`][]

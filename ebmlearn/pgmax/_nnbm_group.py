@@ -24,6 +24,21 @@ class NNBMWiring(AbstractShaped):
     """Where the messages of groups of quantised nonnegative units come from and go to. Those of a
     group of `n` units and `P` pairs are an array of shape `[P, 2, K]` (pair, end, state), then one
     of shape `[n, K]`. Its `shapes` are `(n, K)`; the grids of all groups come one after the other.
+
+    !!! example
+
+        ```python
+        from ebmlearn.pgmax import NNBMFactor, to_pgmax
+
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
+        to_pgmax(nnbm).graph.fg_state.wiring[NNBMFactor].nodes
+        ```
+
+    **Fields:**
+
+    - `var_states_for_edges`: the variable state of each message.
+    - `shapes`: the number of units and of states of each group.
+    - `nodes`, `log_weights`: the grids.
     """
 
     nodes: np.ndarray
@@ -82,7 +97,22 @@ def _total(scores: Array, axis: int | tuple[int, ...], temperature: float) -> Ar
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NNBMFactor(factor.Factor, metaclass=Explained):
-    """The type of the factors of a [`ebmlearn.pgmax.NNBMFactorGroup`][]."""
+    """The type of the factors of a [`ebmlearn.pgmax.NNBMFactorGroup`][].
+
+    !!! example
+
+        ```python
+        from ebmlearn.pgmax import NNBMFactor, to_pgmax
+
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
+        groups = to_pgmax(nnbm).graph.factor_groups[NNBMFactor]
+        ```
+
+    **Fields:**
+
+    - `variables`: the variables that it joins.
+    - `log_potentials`: its parameters.
+    """
 
     @staticmethod
     def compile_wiring(group: Any, vars_to_starts: Mapping[Variable, Any]) -> NNBMWiring:
@@ -203,9 +233,13 @@ class NNBMFactorGroup(AbstractWhole):
     !!! example
 
         ```python
-        grid = grid_for(nnbm, points=32)
-        x = vgroup.NDVarArray(num_states=32, shape=(nnbm.num_units,))
+        from ebmlearn.pgmax import grid_for, NNBMFactorGroup
+        from pgmax import fgraph, vgroup
+
+        nnbm = ebmlearn.NNBM(couplings=jnp.eye(3) + 0.5, bias=jnp.ones(3))
+        x = vgroup.NDVarArray(num_states=32, shape=(3,))
         graph = fgraph.FactorGraph([x])
+        grid = grid_for(nnbm, points=32)
         graph.add_factors(NNBMFactorGroup(x, nnbm.couplings, grid, nnbm.bias))
         ```
     """

@@ -40,8 +40,12 @@ def history(
     !!! example
 
         ```python
-        plotting.history(fitted.history)
-        plotting.history({"MLE": one.history, "CD": other.history}, "gap", per="steps")
+        from ebmlearn import datasets, plotting
+
+        data, rbm = datasets.digits().train.x, ebmlearn.RBM.init(64, 8)
+        one = ebmlearn.fit(rbm, ebmlearn.CD(), data, epochs=2)
+        other = ebmlearn.fit(rbm, ebmlearn.SAP(), data, epochs=2)
+        plotting.history({"CD": one.history, "SAP": other.history}, "gap", per="steps")
         ```
 
     **Arguments:**
@@ -79,6 +83,16 @@ def history(
 def convergence(beliefs: Beliefs | Mapping[str, Beliefs], *, ax: Axes | None = None) -> Axes:
     """Draws the share of instances on which an inference has converged, by sweep.
 
+    !!! example
+
+        ```python
+        from ebmlearn import datasets, plotting
+
+        crbm = ebmlearn.CRBM.init(64, 8, 64, scale=0.3)
+        x = datasets.digits().test.x
+        plotting.convergence(ebmlearn.BP(50, tol=1e-4)(crbm.condition(x)))
+        ```
+
     **Arguments:**
 
     - `beliefs`: the beliefs of [`ebmlearn.BP`][] or another inference about a batch, with `tol`
@@ -115,8 +129,10 @@ def residuals(
     !!! example
 
         ```python
-        sweeps = range(1, 31)
-        found = [ebmlearn.BP(iterations=k)(crbm.condition(x)).residual for k in sweeps]
+        from ebmlearn import plotting
+
+        rbm = ebmlearn.RBM.init(16, 8, scale=1.0)
+        found = [ebmlearn.BP(k)(rbm).residual for k in range(1, 31)]
         plotting.residuals(jnp.stack(found), tol=1e-3)
         ```
 
@@ -169,7 +185,12 @@ def ais_bracket(
     !!! example
 
         ```python
-        score = -rbm.free_energy(data).mean()  # minus log Z, it is the log-likelihood
+        from ebmlearn import plotting
+
+        rbm = ebmlearn.RBM.init(16, 8)
+        samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 100, burn_in=100)
+        forward, reverse = ebmlearn.ais(rbm), ebmlearn.reverse_ais(rbm, samples)
+        score = -rbm.free_energy(samples.visible).mean()  # minus log Z, it is the log-likelihood
         plotting.ais_bracket([forward], [reverse], unnormalised=[score])
         ```
 
@@ -245,14 +266,15 @@ def spectra(
     !!! example
 
         ```python
-        seen = []
+        from ebmlearn import datasets, plotting
 
+        seen = []
 
         def look(report):
             seen.append(ebmlearn.samplers.singular_values(report.model))
 
-
-        ebmlearn.fit(rbm, learner, data, callbacks=[look], **settings)
+        data, rbm = datasets.digits().train.x, ebmlearn.RBM.init(64, 8)
+        ebmlearn.fit(rbm, ebmlearn.CD(), data, epochs=3, callbacks=[look])
         plotting.spectra(seen)
         ```
 
@@ -288,6 +310,15 @@ def discrepancy(
     ax: Axes | None = None,
 ) -> Axes:
     """Draws the discrepancy ([`ebmlearn.estimate.mmd`][]) between samples and data against sweeps.
+
+    !!! example
+
+        ```python
+        from ebmlearn import plotting
+
+        curves = {"Gibbs": [0.2, 0.1, 0.05], "PMP": [0.1, 0.08, 0.08]}
+        plotting.discrepancy(curves, [10, 100, 1000], floor=0.02)
+        ```
 
     **Arguments:**
 

@@ -34,10 +34,10 @@ def images(
     !!! example
 
         ```python
-        from ebmlearn import plotting
+        from ebmlearn import datasets, plotting
 
-        ax = plotting.images(samples.visible[:50], (28, 28))
-        ax.figure.savefig("samples.png")
+        ax = plotting.images(datasets.digits().test.x[:50], (8, 8))
+        ax.figure.savefig("digits.png")
         ```
 
     **Arguments:**
@@ -86,6 +86,14 @@ def filters(
     ax: Axes | None = None,
 ) -> Axes:
     """Draws the weights of each hidden unit as an image.
+
+    !!! example
+
+        ```python
+        from ebmlearn import plotting
+
+        plotting.filters(ebmlearn.RBM.init(64, 32), (8, 8), number=20)
+        ```
 
     **Arguments:**
 
@@ -139,8 +147,11 @@ def marginals(
     !!! example
 
         ```python
-        answer = ebmlearn.query(rbm, image, observed, inference=ebmlearn.BP(iterations=20))
-        plotting.marginals(answer, (28, 28), observed=observed)
+        from ebmlearn import datasets, plotting
+
+        image, upper = datasets.digits().test.x[0], np.arange(64) < 32
+        answer = ebmlearn.query(ebmlearn.RBM.init(64, 8), image, observed=upper)
+        plotting.marginals(answer, (8, 8), observed=upper)
         ```
 
     **Arguments:**

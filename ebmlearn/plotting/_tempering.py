@@ -25,13 +25,12 @@ def swaps(
     !!! example
 
         ```python
-        def step(state, key):
-            state, info = sampler.step(rbm, state, key=key)
-            return state, (info, state.walker)
+        from ebmlearn import plotting
 
-        _, (info, walker) = jax.lax.scan(step, state, jax.random.split(key, 1000))
+        sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 6))
+        rbm = ebmlearn.RBM.init(16, 8, scale=1.0)
+        _, info = ebmlearn.sample_with_info(rbm, sampler, 1000, num_chains=10)
         plotting.swaps(info, sampler.betas)
-        plotting.walkers(walker)
         plotting.round_trips(info)
         ```
 
@@ -76,6 +75,22 @@ def walkers(
 ) -> Axes:
     """Draws the path of each replica along the ladder or the trajectory.
 
+    !!! example
+
+        ```python
+        from ebmlearn import plotting
+
+        sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 6))
+        rbm, keys = ebmlearn.RBM.init(16, 8, scale=1.0), jax.random.split(jax.random.key(0), 100)
+
+        def step(state, key):
+            state, info = sampler.step(rbm, state, key=key)
+            return state, state.walker
+
+        _, walker = jax.lax.scan(step, sampler.init(rbm, num_chains=1, key=keys[0]), keys)
+        plotting.walkers(walker)
+        ```
+
     **Arguments:**
 
     - `walker`: the `walker` of the state of the sampler after each step, `[steps, places]` or
@@ -117,6 +132,17 @@ def walkers(
 
 def round_trips(info: TemperingInfo, *, ax: Axes | None = None) -> Axes:
     """Draws the number of replicas that have moved from the hot end to the cold end.
+
+    !!! example
+
+        ```python
+        from ebmlearn import plotting
+
+        sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 6))
+        rbm = ebmlearn.RBM.init(16, 8, scale=1.0)
+        _, info = ebmlearn.sample_with_info(rbm, sampler, 1000, num_chains=10)
+        plotting.round_trips(info)
+        ```
 
     **Arguments:**
 

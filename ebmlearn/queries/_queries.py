@@ -22,7 +22,21 @@ _Members: TypeAlias = Bool[np.ndarray, " units"]
 
 
 class Query(NamedTuple):
-    """The units that are observed and the units that are asked for, as booleans."""
+    """The units that are observed and the units that are asked for, as booleans.
+
+    !!! example
+
+        ```python
+        queries = ebmlearn.queries.RandomTargets(0.5)
+        query = queries(ebmlearn.RBM.init(16, 8), 5, key=jax.random.key(0))
+        query.observed, query.targets  # booleans, [5, 16]
+        ```
+
+    **Fields:**
+
+    - `observed`: the units that are observed.
+    - `targets`: the units that are asked for.
+    """
 
     observed: _Masks
     targets: _Masks
@@ -89,6 +103,12 @@ class _Grouped(AbstractQueries):
 class RandomTargets(_Grouped):
     """Each unit is independently a target with the same probability; the others are observed.
 
+    !!! example
+
+        ```python
+        learner = ebmlearn.QueryTraining(ebmlearn.queries.RandomTargets(0.5))
+        ```
+
     **Arguments:**
 
     - `probability`: the probability that a unit is a target.
@@ -109,6 +129,12 @@ class RandomTargets(_Grouped):
 
 class TargetCount(_Grouped):
     """A fixed number of targets, chosen uniformly; all other units are observed.
+
+    !!! example
+
+        ```python
+        learner = ebmlearn.QueryTraining(ebmlearn.queries.TargetCount(8))
+        ```
 
     **Arguments:**
 
@@ -140,6 +166,12 @@ class LeaveOneOut(_Grouped):
     the model has no hidden units, the scale is 1 and evidence is strong enough to be certain. A
     [`ebmlearn.QueryModel`][] of binary units has another scale and weaker evidence by default.
 
+    !!! example
+
+        ```python
+        learner = ebmlearn.QueryTraining(ebmlearn.queries.LeaveOneOut())
+        ```
+
     **Arguments:**
 
     - `groups`: for a graph, the groups whose variables are targets or observed; variables of other
@@ -167,6 +199,13 @@ def _pair(name: str, x: Sequence[int] | Int[np.ndarray, "2"]) -> tuple[int, int]
 
 class BlockTargets(_Grouped):
     """The targets are a block at a random place of an image; the rest is observed.
+
+    !!! example
+
+        ```python
+        # A block of 3×3 pixels of an image of 8×8.
+        learner = ebmlearn.QueryTraining(ebmlearn.queries.BlockTargets((8, 8), (3, 3)))
+        ```
 
     **Arguments:**
 
@@ -217,7 +256,15 @@ _Units = Bool[AnyArray, " units"] | Sequence[Hashable]
 
 
 class FixedTargets(AbstractQueries):
-    """The same observed units and targets in every query."""
+    """The same observed units and targets in every query.
+
+    !!! example
+
+        ```python
+        upper = np.arange(64) < 32
+        learner = ebmlearn.QueryTraining(ebmlearn.queries.FixedTargets(upper, ~upper))
+        ```
+    """
 
     observed: Bool[np.ndarray, " units"] | tuple[Hashable, ...]
     targets: Bool[np.ndarray, " units"] | tuple[Hashable, ...]
@@ -256,7 +303,15 @@ class FixedTargets(AbstractQueries):
 
 
 class MixedTargets(AbstractQueries):
-    """A mixture: each query is drawn from one of several distributions."""
+    """A mixture: each query is drawn from one of several distributions.
+
+    !!! example
+
+        ```python
+        few, many = ebmlearn.queries.TargetCount(4), ebmlearn.queries.TargetCount(32)
+        learner = ebmlearn.QueryTraining(ebmlearn.queries.MixedTargets([few, many], [0.8, 0.2]))
+        ```
+    """
 
     parts: tuple[AbstractQueries, ...]
     weights: tuple[float, ...] = eqx.field(static=True)

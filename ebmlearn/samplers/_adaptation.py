@@ -33,8 +33,8 @@ def adapt_ladder(
     !!! example
 
         ```python
-        sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 11))
-        sampler = ebmlearn.adapt_ladder(rbm, sampler, key=key)
+        sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 6))
+        sampler = ebmlearn.adapt_ladder(ebmlearn.RBM.init(16, 8, scale=1.0), sampler)
         ```
 
     **Arguments:**

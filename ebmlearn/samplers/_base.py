@@ -20,6 +20,19 @@ class ChainState(eqx.Module):
     model ([`ebmlearn.Layers`][] or [`ebmlearn.models.Units`][], for instance): integers, or real
     numbers if the units are real. `clamped` holds booleans in the same places, True for units that
     never change, or None.
+
+    !!! example
+
+        ```python
+        sampler, key = ebmlearn.Gibbs(), jax.random.key(0)
+        state = sampler.init(ebmlearn.RBM.init(16, 8), num_chains=10, key=key)
+        state.units.visible.shape  # (10, 16)
+        ```
+
+    **Fields:**
+
+    - `units`: the states of all units.
+    - `clamped`: which units never change, or None.
     """
 
     units: PyTree
@@ -152,6 +165,21 @@ def start_chains(
 ) -> ChainState:
     """The start of chains, checked. Of a graph that excludes configurations, what is drawn at
     random is drawn from those that it allows.
+
+    !!! example
+
+        ```python
+        rbm, key = ebmlearn.RBM.init(16, 8), jax.random.key(0)
+        state = ebmlearn.samplers.start_chains(rbm, 10, key, None, None)
+        ```
+
+    **Arguments:**
+
+    - `model`: the model.
+    - `num_chains`: the number of chains.
+    - `key`: a key.
+    - `start`: states of some units, or None; the others are drawn at random.
+    - `clamped`: which units never change, or None.
     """
     units, held = chains(model, num_chains, key, start, clamped)
     told = told_of(model, num_chains, start, held)

@@ -17,6 +17,14 @@ def autocorrelation_time(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
     1997). If neighbouring steps are negatively correlated, they are summed in pairs up to the first
     pair that is not positive (Geyer 1992). Chains that do not move give infinity.
 
+    !!! example
+
+        ```python
+        rbm = ebmlearn.RBM.init(16, 8)
+        _, info = ebmlearn.sample_with_info(rbm, ebmlearn.Gibbs(), 10_000, num_chains=10)
+        ebmlearn.samplers.autocorrelation_time(info.energy)  # 1000 steps of 10 chains
+        ```
+
     **Arguments:**
 
     - `x`: numbers of shape `[steps, chains]`. Use at least about a thousand steps.
@@ -50,6 +58,16 @@ def _along_chains(x: AnyArray, least: int, name: str) -> Float[Array, "steps cha
 def singular_values(model: AbstractModel) -> tuple[Float[Array, " _"], ...]:
     """The singular values of each block of weights, largest first. Values that grow in training
     show the directions that the model has learned.
+
+    !!! example
+
+        ```python
+        ebmlearn.samplers.singular_values(ebmlearn.RBM.init(16, 8))
+        ```
+
+    **Arguments:**
+
+    - `model`: any model with weights.
     """
     plain: Any = model.bare()
     found = [factor.weights for factor in plain.factors() if hasattr(factor, "weights")]
@@ -60,6 +78,14 @@ def r_hat(x: Num[AnyArray, "steps chains"]) -> Float[Array, ""]:
     """R-hat of numbers along chains, for instance energies: the square root of their variance over
     the mean variance of a chain, each chain cut into two halves (Gelman et al. 2013). It is 1 for
     chains that have mixed, and larger as long as they have not.
+
+    !!! example
+
+        ```python
+        rbm = ebmlearn.RBM.init(16, 8)
+        _, info = ebmlearn.sample_with_info(rbm, ebmlearn.Gibbs(), 10_000, num_chains=10)
+        ebmlearn.r_hat(info.energy)
+        ```
 
     **Arguments:**
 
@@ -85,9 +111,12 @@ def jumps(
     !!! example
 
         ```python
-        samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 100_000, key=key, num_chains=100)
-        states = samples.visible.reshape(1000, 100, -1)
-        ebmlearn.samplers.jumps(states, centres).mean()
+        from ebmlearn import datasets
+
+        digits = datasets.digits().train
+        centres = jnp.stack([digits.x[digits.y == k].mean(0) for k in range(10)])
+        samples = ebmlearn.sample(ebmlearn.RBM.init(64, 8), ebmlearn.Gibbs(), 1000, num_chains=10)
+        ebmlearn.samplers.jumps(samples.visible.reshape(100, 10, 64), centres).mean()
         ```
 
     **Arguments:**

@@ -12,7 +12,20 @@ from ._moves import AbstractMoving, Layers, Moves
 
 
 class DMALAInfo(NamedTuple):
-    """Of each chain: the energy after the step, and whether its proposal was accepted."""
+    """Of each chain: the energy after the step, and whether its proposal was accepted.
+
+    !!! example
+
+        ```python
+        _, info = ebmlearn.sample_with_info(ebmlearn.RBM.init(16, 8), ebmlearn.DMALA(), 1000)
+        info.accepted.mean()
+        ```
+
+    **Fields:**
+
+    - `energy`: the energy.
+    - `accepted`: whether the proposal was accepted.
+    """
 
     energy: Float[Array, " chains"]
     accepted: Float[Array, " chains"]
@@ -32,7 +45,8 @@ class DMALA(AbstractMoving, AbstractSingle):
 
         ```python
         sampler = ebmlearn.DMALA(step_size=0.2)
-        samples, info = ebmlearn.sample_with_info(model, sampler, 1000, key=0)
+        rbm = ebmlearn.RBM.init(16, 8)
+        samples, info = ebmlearn.sample_with_info(rbm, sampler, 1000)
         info.accepted.mean()
         ```
 

@@ -21,6 +21,18 @@ _MIXED = 1.1
 class Equilibrium(eqx.Module):
     """What [`ebmlearn.equilibrium`][] finds about chains, for each of some slow modes of a model.
 
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        data = datasets.digits().train.x
+        found = ebmlearn.equilibrium(ebmlearn.RBM.init(64, 8), ebmlearn.Gibbs(), data)
+        found.reached, found.gaps
+        ```
+
+    **Fields:**
+
     - `autocorrelation_times`: the number of steps that are worth one independent draw.
     - `r_hat`: R-hat over all chains; 1 if they have mixed.
     - `gaps`: how far the mean of the chains from data is from that of the chains from noise, in
@@ -58,7 +70,10 @@ def equilibrium(
     !!! example
 
         ```python
-        found = ebmlearn.equilibrium(rbm, ebmlearn.Gibbs(), data, key=key)
+        from ebmlearn import datasets
+
+        data = datasets.digits().train.x
+        found = ebmlearn.equilibrium(ebmlearn.RBM.init(64, 8), ebmlearn.Gibbs(), data)
         found.reached, found.autocorrelation_times, found.r_hat
         ```
 

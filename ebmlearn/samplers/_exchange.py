@@ -19,6 +19,20 @@ State = TypeVar("State", bound="AbstractTemperingState")
 class TemperingInfo(NamedTuple):
     """For each chain: the energy of the sampled model; for each pair of neighbouring replicas,
     whether a swap was tried (every second step) and accepted; and the number of round trips so far.
+
+    !!! example
+
+        ```python
+        sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 6))
+        _, info = ebmlearn.sample_with_info(ebmlearn.RBM.init(16, 8), sampler, 1000)
+        info.swapped.mean((0, 2)) / info.tried.mean(0)  # the share of swaps, by pair
+        ```
+
+    **Fields:**
+
+    - `energy`: the energy.
+    - `tried`, `swapped`: whether a swap was tried, and accepted, `[pairs, chains]`.
+    - `trips`: the number of round trips so far.
     """
 
     energy: Float[Array, " chains"]

@@ -11,7 +11,20 @@ from ._sweep import sweep
 
 
 class GibbsInfo(NamedTuple):
-    """The energy of each chain after the step."""
+    """The energy of each chain after the step.
+
+    !!! example
+
+        ```python
+        rbm = ebmlearn.RBM.init(16, 8)
+        _, info = ebmlearn.sample_with_info(rbm, ebmlearn.Gibbs(), 1000, num_chains=10)
+        info.energy.shape  # (100, 10)
+        ```
+
+    **Fields:**
+
+    - `energy`: the energy.
+    """
 
     energy: Float[Array, " chains"]
 
@@ -28,7 +41,8 @@ class Gibbs(AbstractSingle):
     !!! example
 
         ```python
-        samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 1000, key=key, num_chains=50, burn_in=100)
+        rbm = ebmlearn.RBM.init(16, 8)
+        samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 1000, num_chains=50, burn_in=100)
         ```
 
     **Arguments:**

@@ -15,7 +15,21 @@ from ._moves import AbstractMoving, Layers, Moves
 
 
 class GibbsWithGradientsInfo(NamedTuple):
-    """The energy of each chain after the step, and the share of its flips that were accepted."""
+    """The energy of each chain after the step, and the share of its flips that were accepted.
+
+    !!! example
+
+        ```python
+        rbm = ebmlearn.RBM.init(16, 8)
+        _, info = ebmlearn.sample_with_info(rbm, ebmlearn.GibbsWithGradients(4), 1000)
+        info.accepted.mean()
+        ```
+
+    **Fields:**
+
+    - `energy`: the energy.
+    - `accepted`: the share.
+    """
 
     energy: Float[Array, " chains"]
     accepted: Float[Array, " chains"]
@@ -29,6 +43,13 @@ class GibbsWithGradients(AbstractMoving, AbstractSingle):
     What a change gains is read from the gradient of the energy. That is exact for models of layers,
     whose energy is linear in any one unit, and a guess for an [`ebmlearn.EnergyModel`][]. A step is
     `flips` such proposals.
+
+    !!! example
+
+        ```python
+        rbm = ebmlearn.RBM.init(16, 8)
+        samples = ebmlearn.sample(rbm, ebmlearn.GibbsWithGradients(4), 1000, burn_in=100)
+        ```
 
     **Arguments:**
 

@@ -27,6 +27,21 @@ class ParallelTemperingState(AbstractTemperingState):
     `walker` is the replica, numbered at the start, that is now at each place. `rising` is True if
     it visited the hot end last. `trips` counts, for each chain, the replicas that moved from the
     hot end to the cold end.
+
+    !!! example
+
+        ```python
+        sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 6))
+        state = sampler.init(ebmlearn.RBM.init(16, 8), num_chains=10, key=jax.random.key(0))
+        state.units.visible.shape, state.replicas.visible.shape  # (10, 16), (6, 10, 16)
+        ```
+
+    **Fields:**
+
+    - `replicas`: the states of all replicas.
+    - `clamped`: which units never change, or None.
+    - `steps`: the number of steps so far.
+    - `walker`, `rising`, `trips`: as above.
     """
 
 
@@ -40,7 +55,8 @@ class ParallelTempering(AbstractChains):
 
         ```python
         sampler = ebmlearn.ParallelTempering(jnp.linspace(0, 1, 11))
-        samples = ebmlearn.sample(rbm, sampler, 1000, key=key, num_chains=10, burn_in=100)
+        rbm = ebmlearn.RBM.init(16, 8)
+        samples = ebmlearn.sample(rbm, sampler, 1000, num_chains=10, burn_in=100)
         ```
 
     **Arguments:**

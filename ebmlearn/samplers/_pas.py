@@ -16,6 +16,19 @@ from ._moves import AbstractMoving, Layers, Moves
 class PASInfo(NamedTuple):
     """Of each chain: the energy after the step, whether its path was accepted, and how many units
     it would have changed.
+
+    !!! example
+
+        ```python
+        _, info = ebmlearn.sample_with_info(ebmlearn.RBM.init(16, 8), ebmlearn.PAS(), 1000)
+        info.accepted.mean(), info.length.mean()
+        ```
+
+    **Fields:**
+
+    - `energy`: the energy.
+    - `accepted`: whether the path was accepted.
+    - `length`: the number of changes of the path.
     """
 
     energy: Float[Array, " chains"]
@@ -37,7 +50,8 @@ class PAS(AbstractMoving, AbstractSingle):
     !!! example
 
         ```python
-        samples = ebmlearn.sample(model, ebmlearn.PAS(radius=5), 1000, key=0, burn_in=100)
+        rbm = ebmlearn.RBM.init(16, 8)
+        samples = ebmlearn.sample(rbm, ebmlearn.PAS(radius=5), 1000, burn_in=100)
         ```
 
     **Arguments:**

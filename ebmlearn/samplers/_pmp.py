@@ -83,6 +83,20 @@ def _as_turns(turns: Any) -> tuple[_Turn, ...]:
 class PMPState(eqx.Module):
     """Samples: `units` and `clamped` as for other samplers. `noise` and `messages` are kept where
     some of the noise stays.
+
+    !!! example
+
+        ```python
+        sampler = ebmlearn.PMP(50, renewal=0.5)
+        state = sampler.init(ebmlearn.RBM.init(16, 8), num_chains=10, key=jax.random.key(0))
+        state.units.visible.shape  # (10, 16)
+        ```
+
+    **Fields:**
+
+    - `units`: the states of all units.
+    - `clamped`: which units never change, or None.
+    - `noise`, `messages`: what the next step continues from, or None.
     """
 
     units: PyTree
@@ -92,7 +106,16 @@ class PMPState(eqx.Module):
 
 
 class PMPInfo(NamedTuple):
-    """For each sample:
+    """What a step of [`ebmlearn.PMP`][] says of each sample.
+
+    !!! example
+
+        ```python
+        _, info = ebmlearn.sample_with_info(ebmlearn.RBM.init(16, 8), ebmlearn.PMP(50), 1000)
+        info.perturbed.mean(), info.peak.mean()
+        ```
+
+    **Fields:**
 
     - `energy`: its energy without the perturbation; infinite if it violates a factor, for instance
       because clamped units contradict it. A variable that an OR, AND or pool factor, or a list of
@@ -124,17 +147,17 @@ class PMP(AbstractSampler):
     !!! example
 
         ```python
-        samples, info = ebmlearn.sample_with_info(rbm, ebmlearn.PMP(100), 1000, key=key)
+        rbm = ebmlearn.RBM.init(16, 8)
+        samples, info = ebmlearn.sample_with_info(rbm, ebmlearn.PMP(100), 1000)
         info.peak.mean()  # the share of samples that no flip of a single unit improves
         ```
 
     It also samples given some units, here the visible ones:
 
         ```python
-        start, clamped = Layers(v, None), Layers(jnp.ones(v.shape, bool), None)
-        ebmlearn.sample(rbm, ebmlearn.PMP(100), len(v), key=key, start=start, clamped=clamped)
-        ebmlearn.sample(graph_model, ebmlearn.PMP(100), 5, key=key, start={x: states},
-                        clamped={x: True})[hidden]
+        v = samples.visible
+        start, clamped = ebmlearn.Layers(v, None), ebmlearn.Layers(v == v, None)
+        ebmlearn.sample(rbm, ebmlearn.PMP(100), len(v), start=start, clamped=clamped).hidden
         ```
 
     **Arguments:**

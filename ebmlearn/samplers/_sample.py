@@ -41,8 +41,9 @@ def sample(
     !!! example
 
         ```python
-        samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 1000, key=key, num_chains=50, burn_in=200)
-        samples.visible.shape  # (1000, visible)
+        rbm = ebmlearn.RBM.init(16, 8)
+        samples = ebmlearn.sample(rbm, ebmlearn.Gibbs(), 1000, num_chains=50, burn_in=200)
+        samples.visible.shape  # (1000, 16)
         ```
 
     **Arguments:**
@@ -100,11 +101,15 @@ def sample_with_info(
 
         ```python
         sampler = ebmlearn.TemperedTransitions([0.5, 1.0])
+        rbm = ebmlearn.RBM.init(16, 8)
         samples, info = ebmlearn.sample_with_info(rbm, sampler, 1000, burn_in=100)
         info.accepted.mean()
         ```
 
-    The arguments are those of [`ebmlearn.sample`][].
+    **Arguments:**
+
+    - `model`, `sampler`, `num_samples`, `key`, `num_chains`, `burn_in`, `thin`, `start`, `clamped`:
+      as for [`ebmlearn.sample`][].
 
     **Returns:**
 

@@ -17,6 +17,20 @@ from ._sweep import sweep
 class TemperedTransitionsInfo(NamedTuple):
     """For each chain: the energy after the step, whether the proposal was accepted, and the log of
     the acceptance ratio.
+
+    !!! example
+
+        ```python
+        sampler = ebmlearn.TemperedTransitions(jnp.linspace(0.5, 1, 11))
+        _, info = ebmlearn.sample_with_info(ebmlearn.RBM.init(16, 8), sampler, 1000)
+        info.accepted.mean()
+        ```
+
+    **Fields:**
+
+    - `energy`: the energy.
+    - `accepted`: whether the proposal was accepted.
+    - `log_ratio`: the log of the acceptance ratio.
     """
 
     energy: Float[Array, " chains"]

@@ -29,7 +29,8 @@ class Trajectory(eqx.Module):
     !!! example
 
         ```python
-        trajectory = ebmlearn.Trajectory([first, second, third])
+        models = [ebmlearn.RBM.init(16, 8, scale=scale) for scale in (0.1, 0.5, 1.0)]
+        trajectory = ebmlearn.Trajectory(models)
         len(trajectory), trajectory[0], trajectory[-1]
         ```
     """

@@ -41,8 +41,9 @@ def adapt_trajectory(
     !!! example
 
         ```python
-        fitted = ebmlearn.fit(rbm, ebmlearn.SAP(), data, trajectory=32)
-        trajectory = ebmlearn.samplers.adapt_trajectory(fitted.model, fitted.trajectory, key=key)
+        models = [ebmlearn.RBM.init(16, 8, scale=scale) for scale in (0.0, 0.3, 0.6, 1.0)]
+        trajectory = ebmlearn.Trajectory(models)
+        trajectory = ebmlearn.samplers.adapt_trajectory(models[-1], trajectory)
         sampler = ebmlearn.TrajectoryTempering(trajectory)
         ```
 

@@ -33,6 +33,23 @@ class TrajectoryTemperingState(AbstractTemperingState):
     [`ParallelTemperingState`][ebmlearn.samplers.ParallelTemperingState]; the hot end is the first
     model. The mean of `rising` over chains and steps is the flow along the trajectory. `rates` is
     a running mean of the probability with which each pair of neighbours swaps, NaN at first.
+
+    !!! example
+
+        ```python
+        models = [ebmlearn.RBM.init(16, 8, scale=scale) for scale in (0.1, 1.0)]
+        sampler = ebmlearn.TrajectoryTempering(ebmlearn.Trajectory(models))
+        state = sampler.init(models[-1], num_chains=10, key=jax.random.key(0))
+        state.units.visible.shape, state.rates
+        ```
+
+    **Fields:**
+
+    - `replicas`: the states of all replicas.
+    - `clamped`: which units never change, or None.
+    - `steps`: the number of steps so far.
+    - `walker`, `rising`, `trips`, `rates`: as above.
+    - `trajectory`: the models.
     """
 
     trajectory: Trajectory
@@ -56,8 +73,9 @@ class TrajectoryTempering(AbstractSampler):
     !!! example
 
         ```python
-        sampler = ebmlearn.TrajectoryTempering(ebmlearn.Trajectory([first, second, rbm]))
-        samples = ebmlearn.sample(rbm, sampler, 1000, key=key, num_chains=10, burn_in=100)
+        models = [ebmlearn.RBM.init(16, 8, scale=scale) for scale in (0.1, 0.5, 1.0)]
+        sampler = ebmlearn.TrajectoryTempering(ebmlearn.Trajectory(models))
+        samples = ebmlearn.sample(models[-1], sampler, 1000, num_chains=10, burn_in=100)
         ```
 
     **Arguments:**

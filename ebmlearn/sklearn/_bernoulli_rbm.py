@@ -33,10 +33,15 @@ class BernoulliRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator)
     !!! example
 
         ```python
+        from ebmlearn import datasets
         from ebmlearn.sklearn import BernoulliRBM
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
 
-        pipeline = make_pipeline(BernoulliRBM(100, learning_rate=0.06), LogisticRegression())
-        pipeline.fit(x, y)
+        digits = datasets.digits()
+        rbm = BernoulliRBM(50, learning_rate=0.06, n_iter=2)
+        pipeline = make_pipeline(rbm, LogisticRegression(max_iter=1000))
+        pipeline.fit(digits.train.x, digits.train.y).score(digits.test.x, digits.test.y)
         ```
     """
 

@@ -26,9 +26,12 @@ class CRBMClassifier(ClassifierMixin, Estimator):
     !!! example
 
         ```python
+        from ebmlearn import datasets
         from ebmlearn.sklearn import CRBMClassifier
 
-        clean = CRBMClassifier(64, n_iter=20).fit(noisy_pixels, pixels).predict(others)
+        pixels = datasets.digits().train.x
+        noisy = datasets.flip(pixels, 0.1, key=0)
+        clean = CRBMClassifier(32, n_iter=2).fit(noisy, pixels).predict(noisy)
         ```
     """
 

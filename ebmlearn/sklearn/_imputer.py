@@ -27,9 +27,12 @@ class RBMImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     !!! example
 
         ```python
+        from ebmlearn import datasets
         from ebmlearn.sklearn import RBMImputer
 
-        filled = RBMImputer(100).fit(train).transform(test)
+        rows = datasets.digits().train.x.astype(float)
+        rows[:, :8] = np.where(np.arange(8) % 2, np.nan, rows[:, :8])
+        filled = RBMImputer(32, n_iter=2).fit(rows).transform(rows)
         ```
     """
 

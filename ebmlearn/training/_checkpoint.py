@@ -19,6 +19,16 @@ class Checkpoint(eqx.Module):
 
     It holds files such as `step-000000100.ebm`, the whole state of the run after that many steps,
     and `best.ebm`, the best parameters so far, which [`ebmlearn.load`][] reads.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        data = datasets.digits().train.x
+        checkpoint = ebmlearn.Checkpoint("run", every=10, keep=2)
+        ebmlearn.fit(ebmlearn.RBM.init(64, 8), ebmlearn.CD(), data, checkpoint=checkpoint)
+        ```
     """
 
     folder: str = eqx.field(static=True)

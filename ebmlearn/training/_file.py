@@ -41,8 +41,8 @@ def save(path: str | os.PathLike, tree: PyTree, info: Any = None) -> None:
     !!! example
 
         ```python
-        ebmlearn.save("crbm.ebm", fitted.model)
-        crbm = ebmlearn.load("crbm.ebm")
+        ebmlearn.save("rbm.ebm", ebmlearn.RBM.init(16, 8), info={"data": "digits"})
+        rbm = ebmlearn.load("rbm.ebm")
         ```
 
     **Arguments:**
@@ -82,6 +82,13 @@ def save(path: str | os.PathLike, tree: PyTree, info: Any = None) -> None:
 
 def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
     """Reads a pytree of arrays that `save` wrote, in this version of the library or an earlier one.
+
+    !!! example
+
+        ```python
+        ebmlearn.save("rbm.ebm", ebmlearn.RBM.init(16, 8))
+        rbm = ebmlearn.load("rbm.ebm")
+        ```
 
     **Arguments:**
 
@@ -134,6 +141,13 @@ def load(path: str | os.PathLike, like: Tree | None = None) -> Tree:
 
 def load_info(path: str | os.PathLike) -> Any:
     """Reads the `info` that was passed to `save`.
+
+    !!! example
+
+        ```python
+        ebmlearn.save("rbm.ebm", ebmlearn.RBM.init(16, 8), info={"data": "digits"})
+        ebmlearn.training.load_info("rbm.ebm")["data"]  # "digits"
+        ```
 
     **Arguments:**
 

@@ -18,6 +18,18 @@ Stopped = Literal["epochs", "patience", "callback", "interrupted", "diverged"]
 class History(NamedTuple):
     """The history of a run, as arrays by name: `steps["loss"]`, `epochs["metric"]`.
 
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        data = datasets.digits().train.x
+        fitted = ebmlearn.fit(ebmlearn.RBM.init(64, 8), ebmlearn.CD(), data, epochs=2)
+        fitted.history.steps["gap"], fitted.history.epochs["seconds"]
+        ```
+
+    **Fields:**
+
     - `steps`: `loss`, `gap`, `converged`, `iterations` and `accepted` of each step, as
       [`ebmlearn.learners.StepInfo`][] explains them.
     - `epochs`: the means of these over each epoch, the last validation `metric` of the epoch, and
@@ -47,6 +59,26 @@ class EpochReport(NamedTuple):
 
     `epoch` counts from 0, `step` is the number of steps so far, `info` holds the means over the
     epoch, and `metric` is the last validation metric of the epoch, NaN if there was none.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        def show(report):
+            print(report.epoch, report.step, report.info["gap"])
+
+        data = datasets.digits().train.x
+        ebmlearn.fit(ebmlearn.RBM.init(64, 8), ebmlearn.CD(), data, epochs=2, callbacks=[show])
+        ```
+
+    **Fields:**
+
+    - `epoch`: the number of the epoch, counted from 0.
+    - `step`: the number of steps so far.
+    - `model`: the model after the epoch.
+    - `metric`: the last validation metric of the epoch, NaN if there was none.
+    - `info`: the means over the epoch, a [`ebmlearn.learners.StepInfo`][].
     """
 
     epoch: int
@@ -58,6 +90,18 @@ class EpochReport(NamedTuple):
 
 class Fitted(eqx.Module):
     """What [`ebmlearn.fit`][] returns.
+
+    !!! example
+
+        ```python
+        from ebmlearn import datasets
+
+        data = datasets.digits().train.x
+        fitted = ebmlearn.fit(ebmlearn.RBM.init(64, 8), ebmlearn.CD(), data, epochs=2)
+        fitted.model, fitted.history.epochs["gap"], fitted.stopped
+        ```
+
+    **Fields:**
 
     - `model`: the best model by the validation metric; without a metric, the last model.
     - `last`: the last model.

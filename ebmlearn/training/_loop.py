@@ -68,14 +68,16 @@ def fit(
     !!! example
 
         ```python
+        from ebmlearn import datasets
+
+        digits = datasets.digits()
         fitted = ebmlearn.fit(
-            ebmlearn.CRBM.init(visible=64, hidden=32, features=64, key=jax.random.key(0)),
-            ebmlearn.MLE(ebmlearn.BP(iterations=10)),
-            (x, v),
+            ebmlearn.RBM.init(visible=64, hidden=32),
+            ebmlearn.SAP(),
+            digits.train.x,
             optimizer=optax.adam(1e-2),
-            epochs=20,
-            batch_size=50,
-            validation=(x_valid, v_valid),
+            epochs=5,
+            validation=digits.valid.x,
             checkpoint="run",
         )
         fitted.model, fitted.history.epochs["metric"]

@@ -39,19 +39,20 @@ def fit_many(
     !!! example
 
         ```python
-        grid = [(rate, seed) for rate in (1e-3, 1e-2, 1e-1) for seed in range(3)]
+        from ebmlearn import datasets
+
+        digits = datasets.digits()
+        grid = [(rate, seed) for rate in (1e-3, 1e-2) for seed in range(2)]
         found = ebmlearn.fit_many(
-            [ebmlearn.RBM.init(visible=784, hidden=100, key=seed) for _, seed in grid],
-            ebmlearn.SAP(num_chains=100),
-            images,
+            [ebmlearn.RBM.init(visible=64, hidden=32, key=seed) for _, seed in grid],
+            ebmlearn.SAP(),
+            digits.train.x,
             optimizer=[optax.adam(rate) for rate, _ in grid],
             key=[seed for _, seed in grid],
-            epochs=20,
-            batch_size=100,
-            validation=valid,
-            metric=lambda model, valid, epoch: model.free_energy(valid).mean(),
+            epochs=5,
+            validation=digits.valid.x,
         )
-        best = min(found, key=lambda x: x.history.validations["metric"].min(initial=jnp.inf))
+        best = min(found, key=lambda x: x.history.validations["metric"].min())
         ```
 
     **Arguments:**

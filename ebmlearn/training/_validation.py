@@ -34,8 +34,12 @@ class Validation:
     !!! example
 
         ```python
-        validation = ebmlearn.Validation(x_valid, patience=5)
-        fitted = ebmlearn.fit(rbm, ebmlearn.CD(), x, epochs=100, validation=validation)
+        from ebmlearn import datasets
+
+        digits = datasets.digits()
+        validation = ebmlearn.Validation(digits.valid.x, patience=5)
+        rbm = ebmlearn.RBM.init(64, 8)
+        fitted = ebmlearn.fit(rbm, ebmlearn.CD(), digits.train.x, validation=validation)
         fitted.best_epoch, fitted.history.epochs["metric"]
         ```
 

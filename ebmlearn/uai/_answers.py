@@ -18,6 +18,17 @@ TASKS: tuple[str, ...] = get_args(Task)
 class Answer(NamedTuple):
     """The answer to a task. Only the fields of that task are set.
 
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        found, report = uai.answer("PR", uai.to_network(ebmlearn.RBM.init(4, 3)))
+        found.log10_partition
+        ```
+
+    **Fields:**
+
     - `task`: `"PR"`, `"MAR"`, `"MAP"` or `"MMAP"`.
     - `log10_partition`: for `PR`, log10 of the sum over all configurations. For a
       Bayesian network the sum is the probability of the evidence.
@@ -50,6 +61,15 @@ class Answer(NamedTuple):
 def write_answer(path: str | os.PathLike, answer: Answer) -> None:
     """Writes an answer to a file, completely or not at all.
 
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        found, report = uai.answer("PR", uai.to_network(ebmlearn.RBM.init(4, 3)))
+        uai.write_answer("rbm.uai.PR", found)
+        ```
+
     **Arguments:**
 
     - `path`: the file.
@@ -60,6 +80,16 @@ def write_answer(path: str | os.PathLike, answer: Answer) -> None:
 
 def read_answer(path: str | os.PathLike, query: tuple[int, ...] | None = None) -> Answer:
     """Reads an answer. A 1, the number of samples, may come before it.
+
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        found, report = uai.answer("MAR", uai.to_network(ebmlearn.RBM.init(4, 3)))
+        uai.write_answer("rbm.uai.MAR", found)
+        uai.read_answer("rbm.uai.MAR").marginals
+        ```
 
     **Arguments:**
 

@@ -31,6 +31,14 @@ def to_tables(model: AbstractModel) -> TableModel:
     in the order of the layers or groups: those of an RBM are the visible units, then the hidden
     ones. Tables of zeros are left out.
 
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        model = uai.to_tables(ebmlearn.RBM.init(4, 3))  # a TableModel
+        ```
+
     **Arguments:**
 
     - `model`: an RBM, a conditioned CRBM, a DBM, a BoltzmannMachine, a SemiRestrictedBM, a GridMRF,
@@ -54,6 +62,15 @@ def to_tables(model: AbstractModel) -> TableModel:
 def to_network(model: AbstractModel | Network) -> Network:
     """The tables of a model in float64, on the host.
 
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        network = uai.to_network(ebmlearn.RBM.init(4, 3))
+        network.counts, network.scopes
+        ```
+
     **Arguments:**
 
     - `model`: a model that [`ebmlearn.uai.to_tables`][] takes.
@@ -68,6 +85,17 @@ def to_network(model: AbstractModel | Network) -> Network:
 
 class AsRBM(NamedTuple):
     """A network as an RBM.
+
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        found = uai.to_rbm(uai.to_tables(ebmlearn.RBM.init(4, 3)))
+        found.rbm, found.visible, found.constant
+        ```
+
+    **Fields:**
 
     - `rbm`: the RBM.
     - `visible`: the variables of the network that are its visible units, in their order.
@@ -85,6 +113,14 @@ class AsRBM(NamedTuple):
 def to_rbm(model: AbstractModel | Network) -> AsRBM:
     """A network of binary variables as an RBM, if its tables join no more than two variables and
     these have two sides. Pairs without a table get a weight of 0.
+
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        rbm, visible, hidden, constant = uai.to_rbm(uai.to_tables(ebmlearn.RBM.init(4, 3)))
+        ```
 
     **Arguments:**
 
@@ -131,6 +167,15 @@ def to_grid_mrf(model: AbstractModel | Network, shape: tuple[int, int]) -> GridM
     """A network as a grid of pixels without channels, if pixels are joined to their eight
     neighbours at most and all pairs of one direction have the same table.
 
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        tables = ebmlearn.TableModel([2, 2], [(0, 1)], [jnp.eye(2)])
+        grid = uai.to_grid_mrf(tables, (1, 2))
+        ```
+
     **Arguments:**
 
     - `model`: a model that [`ebmlearn.uai.to_tables`][] takes, or a network as
@@ -164,6 +209,14 @@ def to_grid_mrf(model: AbstractModel | Network, shape: tuple[int, int]) -> GridM
 def to_factor_graph(model: AbstractModel) -> "FactorGraphModel":
     """A model as a graph of PGMax, whose factors list all configurations. Its variables are one
     group, in the order of [`ebmlearn.uai.to_tables`][]. Tables of one variable become evidence.
+
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        graph = uai.to_factor_graph(ebmlearn.RBM.init(4, 3))  # a FactorGraphModel
+        ```
 
     **Arguments:**
 

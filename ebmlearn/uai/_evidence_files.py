@@ -15,6 +15,15 @@ def read_evidence(path: str | os.PathLike, counts: Sequence[int]) -> Int[np.ndar
     """Reads a `.evid` file: a count, then pairs of a variable and its state. A 1, the number of
     samples, may come first. An empty file holds no evidence.
 
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        uai.write_evidence("grid.uai.evid", [1, -1, 0])
+        uai.read_evidence("grid.uai.evid", [2, 2, 2])  # 1, -1, 0
+        ```
+
     **Arguments:**
 
     - `path`: the file.
@@ -44,6 +53,14 @@ def read_evidence(path: str | os.PathLike, counts: Sequence[int]) -> Int[np.ndar
 def write_evidence(path: str | os.PathLike, evidence: Int[AnyArray, " variables"]) -> None:
     """Writes a `.evid` file, without a number of samples.
 
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        uai.write_evidence("grid.uai.evid", [1, -1, 0])  # the second is not observed
+        ```
+
     **Arguments:**
 
     - `path`: the file.
@@ -57,6 +74,15 @@ def write_evidence(path: str | os.PathLike, evidence: Int[AnyArray, " variables"
 
 def read_query(path: str | os.PathLike, counts: Sequence[int]) -> tuple[int, ...]:
     """Reads a `.query` file: a count, then the variables to maximise over.
+
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        uai.write_query("grid.uai.query", [0, 2])
+        uai.read_query("grid.uai.query", [2, 2, 2])  # 0, 2
+        ```
 
     **Arguments:**
 
@@ -75,6 +101,14 @@ def read_query(path: str | os.PathLike, counts: Sequence[int]) -> tuple[int, ...
 
 def write_query(path: str | os.PathLike, query: Sequence[int]) -> None:
     """Writes a `.query` file.
+
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        uai.write_query("grid.uai.query", [0, 2])
+        ```
 
     **Arguments:**
 

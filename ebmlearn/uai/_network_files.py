@@ -28,6 +28,16 @@ def read_network(path: str | os.PathLike) -> Network:
     Files of both kinds, `MARKOV` and `BAYES`, hold tables that are multiplied. They are read in the
     same way, and tables of a `BAYES` file need not add up to 1.
 
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        uai.write("grid.uai", ebmlearn.RBM.init(4, 3))
+        network = uai.read_network("grid.uai")
+        network.counts, network.scopes
+        ```
+
     **Arguments:**
 
     - `path`: the file. `#` begins a comment.
@@ -82,9 +92,11 @@ def read(path: str | os.PathLike) -> TableModel:
     !!! example
 
         ```python
+        from ebmlearn import uai
+
+        uai.write("grid.uai", ebmlearn.RBM.init(4, 3))
         model = uai.read("grid.uai")
-        evidence = uai.read_evidence("grid.uai.evid", model.counts)
-        beliefs = ebmlearn.BP(100, damping=0.5)(model, {"x": jnp.asarray(evidence)})
+        ebmlearn.BP(100, damping=0.5)(model).log_partition
         ```
 
     **Arguments:**
@@ -96,6 +108,14 @@ def read(path: str | os.PathLike) -> TableModel:
 
 def write(path: str | os.PathLike, model: AbstractModel | Network, kind: Kind = "MARKOV") -> None:
     """Writes a model to a `.uai` file. The new file replaces an older one only when it is complete.
+
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        uai.write("rbm.uai", ebmlearn.RBM.init(4, 3))
+        ```
 
     **Arguments:**
 

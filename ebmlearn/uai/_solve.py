@@ -35,6 +35,17 @@ _PER_NUMBER = 5e-8
 class Report(NamedTuple):
     """How an answer was found.
 
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        found, report = uai.answer("PR", uai.to_network(ebmlearn.RBM.init(4, 3)))
+        report.method, report.is_exact, report.width
+        ```
+
+    **Fields:**
+
     - `method`: what was used.
     - `is_exact`: whether the answer is exact.
     - `width`: the logarithm to base 2 of the largest table that exact elimination needs.
@@ -68,6 +79,15 @@ def answer(
     """Answers one of the tasks of the UAI competitions. The answer is exact if variables can be
     eliminated within the limits. Otherwise [`ebmlearn.Auto`][] chooses an approximation, and for
     `MAP` a search goes on until the time is over.
+
+    !!! example
+
+        ```python
+        from ebmlearn import uai
+
+        found, report = uai.answer("MAR", uai.to_network(ebmlearn.RBM.init(4, 3)))
+        found.marginals[0], report.is_exact
+        ```
 
     **Arguments:**
 

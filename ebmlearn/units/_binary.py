@@ -18,8 +18,14 @@ class Binary(AbstractNumberedUnits, AbstractLinearUnits):
     !!! example
 
         ```python
-        ebmlearn.Binary(784)
+        rbm = ebmlearn.LayeredModel.init(
+            {"visible": ebmlearn.Binary(64), "hidden": ebmlearn.Binary(32)}, [("visible", "hidden")]
+        )
         ```
+
+    **Arguments:**
+
+    - `size`: the number of units.
     """
 
     size: int = eqx.field(static=True)

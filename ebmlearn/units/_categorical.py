@@ -25,6 +25,12 @@ class Categorical(AbstractNumberedUnits, AbstractLinearUnits):
 
     Units that have fewer `states` than others say so in `counts`, one number a unit. The model must
     then exclude the rest of their states by its biases.
+
+    **Arguments:**
+
+    - `size`: the number of units.
+    - `states`: the largest number of states of a unit.
+    - `counts`: the number of states of each unit, if they differ.
     """
 
     size: int = eqx.field(static=True)

@@ -13,7 +13,20 @@ from ._rectified import Rectified, rectified
 
 
 class TruncatedNormal(NamedTuple):
-    """Normal distributions of mean `location` and standard deviation `scale`, cut off below 0."""
+    """Normal distributions of mean `location` and standard deviation `scale`, cut off below 0.
+
+    !!! example
+
+        ```python
+        normal = ebmlearn.units.TruncatedNormal(jnp.array([-1.0, 0.0, 2.0]), jnp.ones(3))
+        normal.mean, normal.variance
+        ```
+
+    **Fields:**
+
+    - `location`: the mean before it is cut off.
+    - `scale`: the standard deviation before it is cut off.
+    """
 
     location: Float[Array, "..."]
     scale: Float[Array, "..."]

@@ -84,6 +84,12 @@ def erfcx(z: Float[Array, "..."]) -> Float[Array, "..."]:
     """$e^{z^2} \\mathrm{erfc}(z)$, with all digits in both tails, also of its derivative. Infinite
     where it is beyond the largest number.
 
+    !!! example
+
+        ```python
+        ebmlearn.units.erfcx(jnp.array([0.0, 100.0]))  # 1.0, 0.0056
+        ```
+
     **Arguments:**
 
     - `z`: any numbers.
@@ -95,6 +101,12 @@ def erfcx(z: Float[Array, "..."]) -> Float[Array, "..."]:
 def log_ndtr(a: Float[Array, "..."]) -> Float[Array, "..."]:
     """The logarithm of the normal distribution function, with all digits in both tails, also of
     its derivative.
+
+    !!! example
+
+        ```python
+        ebmlearn.units.log_ndtr(jnp.array([0.0, -100.0]))  # -0.69, -5005.5
+        ```
 
     **Arguments:**
 
