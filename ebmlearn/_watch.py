@@ -74,10 +74,12 @@ class Watch:
         """Whether the time is over."""
         return self.left <= 0
 
-    def each(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Counts one step after each item, and ends early if the time is over."""
-        for item in items:
-            if self.over:
+    def each(self, items: Iterable[Item], least: int = 0) -> Iterator[Item]:
+        """Counts a step after each item, and ends early if the time is over, but not before so many
+        items.
+        """
+        for k, item in enumerate(items):
+            if k >= least and self.over:
                 return
             yield item
             self.count(1)
