@@ -288,7 +288,7 @@ def train(run: dict[str, Any], purpose: str, work: Path | None, deadline: Deadli
         "valid": 100 * float(np.min(history["metric"])),
         "best_epoch": fitted.best_epoch,
         "valid_errors": [round(100 * float(x), 4) for x in history["metric"]],
-        "converged": [round(float(x), 4) for x in history["converged"]],
+        "converged": [round(float(x), 4) for x in history.get("converged", ())],
         "epoch_seconds": float(np.min(history["seconds"])),
         "seconds": time.monotonic() - began,
     }

@@ -1,5 +1,6 @@
 import ctypes
 import gc
+import itertools
 import os
 import threading
 import time
@@ -139,3 +140,12 @@ def as_a_user():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def slow_clock(monkeypatch):
+    """Each look at the clock of long calls takes a second."""
+    from ebmlearn import _watch
+
+    ticks = itertools.count()
+    monkeypatch.setattr(_watch, "clock", lambda: float(next(ticks)))

@@ -48,6 +48,27 @@ def test_ais_with_one_step_is_importance_sampling():
     assert float(again.standard_error) < float(found.standard_error)
 
 
+@pytest.mark.usefixtures("slow_clock")
+def test_ais_passes_the_rest_of_the_path_in_longer_steps_when_time_is_short():
+    model = oracle.random_rbm(np.random.default_rng(1), 3, 2)
+
+    def run(seconds):
+        return ebm.ais(model, key=KEY, betas=420, num_chains=500, seconds=seconds)
+
+    whole, timely, cut, hurried = (run(x) for x in (None, 1e6, 14, 0.5))
+    np.testing.assert_array_equal(whole.log_weights, timely.log_weights)
+    assert [x.steps for x in (whole, timely, hurried)] == [420, 420, 100]
+    assert 100 < cut.steps < 420
+    assert float(hurried.standard_error) > float(whole.standard_error)
+    truth = oracle.truth(model).log_z
+    for found in (cut, hurried):
+        assert abs(float(found.log_partition) - truth) < 5 * float(found.standard_error)
+    start = ebm.sample(model, ebm.Gibbs(), 500, key=KEY, burn_in=50)
+    back = ebm.reverse_ais(model, start, key=KEY, betas=420, seconds=0.5)
+    assert back.steps == 100
+    assert abs(float(back.log_partition) - truth) < 5 * float(back.standard_error)
+
+
 @pytest.mark.slow
 def test_ais_of_a_trained_rbm():
     """A 64×10 RBM of digits, trained: both directions within 0.05 of exact."""

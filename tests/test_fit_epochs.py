@@ -1,5 +1,6 @@
 """What `fit` makes of its epochs: metrics, callbacks, loaders."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,10 +15,11 @@ ROWS = np.random.default_rng(0).integers(0, 2, (10, 4))
 
 
 def fit(**options):
-    model = ebm.RBM(jnp.zeros((4, 1)), jnp.zeros(4), jnp.zeros(1))
+    model = options.pop("model", ebm.RBM(jnp.zeros((4, 1)), jnp.zeros(4), jnp.zeros(1)))
     defaults = dict(optimizer=optax.sgd(0.1), epochs=2, batch_size=5, key=KEY, progress=False)
     data = options.pop("data", ROWS)
-    return ebm.fit(model, ebm.PseudoLikelihood(), data, **{**defaults, **options})
+    learner = options.pop("learner", ebm.PseudoLikelihood())
+    return ebm.fit(model, learner, data, **{**defaults, **options})
 
 
 @pytest.mark.slow
@@ -95,19 +97,56 @@ def test_a_history_holds_what_was_said():
     )
 
 
-@pytest.mark.slow
-def test_a_run_that_diverges_says_so():
-    model = ebm.RBM.init(4, 2, key=0)
-    with pytest.warns(UserWarning, match=r"The gap has grown from .*: the run diverges\. Try a"):
-        ebm.fit(
-            model,
-            ebm.SAP(num_chains=5),
-            ROWS,
-            optimizer=optax.sgd(1e9),
-            epochs=5,
-            batch_size=5,
-            progress=False,
+def test_a_run_that_diverges_says_so_once():
+    wanted = r"The largest parameter has grown from .* by step 1: training diverges\. Try a smaller"
+    with pytest.warns(UserWarning, match=wanted) as told:
+        fit(learner=ebm.SAP(num_chains=5), optimizer=optax.sgd(1e4))
+    assert len(told) == 1
+
+
+def test_a_gap_that_grows_is_told_where_parameters_have_no_known_scale():
+    def build(free):
+        return ebm.RBM(1000 * free, jnp.zeros(4), jnp.zeros(2))
+
+    with pytest.warns(UserWarning, match=r"The gap has grown from .*: training diverges\."):
+        fit(
+            model=jnp.zeros((4, 2)),
+            learner=ebm.SAP(num_chains=5),
+            optimizer=optax.sgd(1.0),
+            build=build,
         )
+
+
+@pytest.mark.slow
+def test_large_parameters_of_real_units_are_no_divergence():
+    def project(model):
+        zeros = jnp.zeros((4, 2)), jnp.zeros(4)
+        return eqx.tree_at(lambda m: (m.weights, m.log_sigma), model, zeros)
+
+    found = fit(
+        model=ebm.GaussianRBM.init(4, 2, key=0),
+        learner=ebm.CD(1),
+        data=300.0 + ROWS,
+        optimizer=optax.sgd(0.5),
+        epochs=5,
+        project=project,
+    )
+    assert float(abs(found.model.visible_bias).max()) > 200
+
+
+@pytest.mark.parametrize(
+    ("learner", "judges"),
+    [
+        (ebm.CD(1), False),
+        (ebm.PseudoLikelihood(), False),
+        (ebm.MLE(ebm.BP(5)), True),
+    ],
+    ids=["CD", "PseudoLikelihood", "MLE"],
+)
+def test_convergence_is_shown_for_learners_that_judge_it(learner, judges, capsys):
+    found = fit(learner=learner, progress=True)
+    assert ("converged" in found.history.epochs) == judges
+    assert ("converged=" in capsys.readouterr().err) == judges
 
 
 def test_an_interrupted_run_says_how_to_go_on(capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,6 +133,48 @@ def test_a_lane_that_diverges_leaves_the_others_alone():
     assert len(bad.history.steps["gap"]) < len(good.history.steps["gap"]) == 12
     assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((bad.model, bad.last)))
     close(good.last, ebm.fit(model, learner, data, optimizer=rate(1.0), key=1, **options).last)
+
+
+def test_lanes_that_diverge_are_named():
+    rates = [0.1, 1e4, 2e4]
+    with pytest.warns(UserWarning, match="by step 1 in runs 1, 2, counted from 0") as told:
+        ebm.fit_many(
+            ebm.RBM.init(4, 3, key=0),
+            ebm.CD(1),
+            rows(20)[0],
+            optimizer=[optax.sgd(rate) for rate in rates],
+            key=[0, 1, 2],
+            epochs=3,
+            batch_size=5,
+            progress=False,
+        )
+    assert len(told) == 1
+
+
+@pytest.mark.usefixtures("slow_clock")
+def test_runs_stop_when_their_time_is_over():
+    def run(**options: Any):
+        return ebm.fit_many(
+            ebm.RBM.init(4, 3, key=0),
+            ebm.CD(1),
+            rows(20)[0],
+            optimizer=optax.sgd(0.1),
+            key=[0, 1],
+            epochs=6,
+            batch_size=5,
+            validation=rows(20)[0],
+            progress=False,
+            **options,
+        )
+
+    whole, timely, early = run(), run(seconds=1e6), run(seconds=4)
+    for one, other, cut in zip(whole, timely, early, strict=True):
+        assert eqx.tree_equal(one.last, other.last)
+        assert (one.stopped, other.stopped, cut.stopped) == ("epochs", "epochs", "seconds")
+        steps = len(cut.history.steps["gap"])
+        assert 0 < steps < len(one.history.steps["gap"])
+        assert cut.history.validations["step"][-1] == steps
+        np.testing.assert_array_equal(cut.history.steps["gap"], one.history.steps["gap"][:steps])
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_exact_maximum_likelihood(name):
     assert_gradient(gradient, rows, sides, features)
     loss = np.mean([oracle.truth(m).log_z - held(m, v).log_z for m, v in rows])
     np.testing.assert_allclose(info.loss, loss, atol=1e-10)
-    assert info.converged == 1
+    assert np.isnan(info.converged)  # Nothing was iterated.
 
 
 @pytest.mark.slow
@@ -527,7 +527,7 @@ def test_protocol(name, kind):
             assert g.shape == p.shape
             assert g.dtype == p.dtype
             assert np.isfinite(np.asarray(g)).all()
-        assert 0 <= info.converged <= 1
+        assert np.isnan(info.converged) or 0 <= info.converged <= 1
     assert traces == 1
     if name == "crbm":
         predicted = learner.predict(model, batch[0], epoch=2)

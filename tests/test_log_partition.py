@@ -89,6 +89,23 @@ def test_log_partition_agrees_with_enumeration(name):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("slow_clock")
+def test_log_partition_returns_what_it_has_when_the_time_is_over():
+    model = cycle(np.random.default_rng(1))
+    options: Any = dict(key=1, within=1e-3, max_steps=1024, beside=False)
+    whole, timely = (ebm.log_partition(model, **options, seconds=s) for s in (None, 1e6))
+    assert jax.tree.all(jax.tree.map(lambda a, b: a == b, whole, timely))
+    cut = ebm.log_partition(model, **options, seconds=10)
+    assert (whole.stopped, cut.stopped) == ("budget", "seconds")
+    assert 256 <= cut.steps < whole.steps == 1024
+    low, high = cut.interval
+    assert high - low > whole.interval[1] - whole.interval[0]
+    assert low < exact(model) < high
+    hurried = ebm.log_partition(model, **{**options, "beside": True}, seconds=0.1)
+    assert hurried.steps == 256 and "bethe" not in hurried.estimates
+
+
+@pytest.mark.slow
 def test_a_path_through_a_trajectory_ends_at_the_model():
     rng = np.random.default_rng(2)
     models = [oracle.random_rbm(rng, 6, 5, scale=x) for x in (0.3, 1.0, 1.5)]

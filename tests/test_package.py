@@ -119,7 +119,7 @@ def test_each_ecosystem_has_its_room():
         "pgmax": {"pgmax"},
         "numpyro": {"numpyro"},
         "matplotlib": {"plotting", "__main__"},
-        "tqdm": {"training"},
+        "tqdm": {"_watch"},
         "sklearn": {"datasets", "sklearn"},
     }
     for path in (ROOT / "ebmlearn").rglob("*.py"):

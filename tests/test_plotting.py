@@ -55,7 +55,7 @@ def only(things) -> Any:
 
 
 def estimate(log_z, error=0.1):
-    return AISEstimate(jnp.asarray(log_z), jnp.asarray(error), jnp.zeros(3), jnp.ones(()))
+    return AISEstimate(jnp.asarray(log_z), jnp.asarray(error), jnp.zeros(3), jnp.ones(()), 10)
 
 
 @functools.cache

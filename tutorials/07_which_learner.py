@@ -80,8 +80,11 @@ curves, final, converged = {}, {}, {}
 for name, learner in learners.items():
     fitted, curves[name] = trained(learner)
     final[name] = np.mean(curves[name][-10:])  # Chains make the curve of SAP noisy.
-    converged[name] = fitted.history.epochs["converged"][-1]
-    print(f"{name:26} {final[name]:8.2f} nats, converged on {converged[name]:4.0%}")
+    print(f"{name:26} {final[name]:8.2f} nats", end="")
+    if "converged" in fitted.history.epochs:  # Only learners that iterate can say so.
+        converged[name] = fitted.history.epochs["converged"][-1]
+        print(f", converged on {converged[name]:4.0%}", end="")
+    print()
 floor = float(log_probability(alone))
 print(f"{'independent pixels':26} {floor:8.2f} nats")
 

@@ -6,11 +6,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
-from .. import _checks
+from .. import _checks, _watch
 from .._types import AnyArray, Key
+from .._watch import Watch
 from ..models import AbstractPlainModel, named_types, require_layers
 from ..samplers import start_chains
 from ._path import independent, log_mean, Path, require_annealed, States, walk
+
+
+# Steps along the path in one call.
+_SLICE = 50
 
 
 class AISEstimate(eqx.Module):
@@ -30,12 +35,14 @@ class AISEstimate(eqx.Module):
       chains carry most of the weight: see `effective_chains`.
     - `log_weights`: the log-weight of each chain.
     - `effective_chains`: the number of equally weighted chains that would be as good.
+    - `steps`: the number of steps along the path; less than asked for if `seconds` were too few.
     """
 
     log_partition: Float[Array, ""]
     standard_error: Float[Array, ""]
     log_weights: Float[Array, " chains"]
     effective_chains: Float[Array, ""]
+    steps: int = eqx.field(static=True)
 
 
 def base_rate(
@@ -74,6 +81,8 @@ def ais(
     betas: int | Float[AnyArray, " betas"] = 1000,
     num_chains: int = 100,
     base: Float[AnyArray, " visible"] | None = None,
+    seconds: float | int | None = None,
+    progress: bool = True,
 ) -> AISEstimate:
     """Estimates log Z by annealed importance sampling (Neal 2001; for RBMs Salakhutdinov & Murray
     2008). Chains move from independent units to the model along
@@ -103,12 +112,19 @@ def ais(
       [`ebmlearn.estimate.base_rate`][] of the data is a good choice. All other units start at
       log-odds 0. For a graph it must be None: all possible configurations are equally likely at the
       start.
+    - `seconds`: how long it may take, compilation included. If the time is too short for all steps,
+      the rest of the path is passed in fewer, longer steps. The mean weight stays unbiased, since
+      the choice depends on the clock alone; the error is larger.
+    - `progress`: whether to show a progress bar in a terminal or a notebook, if the call takes more
+      than two seconds.
     """
     path, positions = _checked(model, base, betas)
     _checks.count("num_chains", num_chains)
     one, rest = jax.random.split(_checks.as_key(key))
     two, three = jax.random.split(rest)
-    return _annealed(path, positions, independent(path, num_chains, one, two), three, 1)
+    with Watch("ais", len(positions) - 1, seconds, progress=progress) as watch:
+        layers = independent(path, num_chains, one, two)
+        return _annealed(path, positions, layers, three, 1, watch)
 
 
 def reverse_ais(
@@ -118,6 +134,8 @@ def reverse_ais(
     key: Key = 0,
     betas: int | Float[AnyArray, " betas"] = 1000,
     base: Float[AnyArray, " visible"] | None = None,
+    seconds: float | int | None = None,
+    progress: bool = True,
 ) -> AISEstimate:
     """Estimates log Z by annealing in the opposite direction (Burda et al. 2015): from
     configurations of the model to independent units.
@@ -136,7 +154,7 @@ def reverse_ais(
 
     **Arguments:**
 
-    - `model`, `key`, `betas`, `base`: as for `ais`.
+    - `model`, `key`, `betas`, `base`, `seconds`, `progress`: as for `ais`.
     - `start`: configurations as [`ebmlearn.sample`][] returns them, one for each chain.
     """
     path, positions = _checked(model, base, betas)
@@ -149,12 +167,13 @@ def reverse_ais(
     key = _checks.as_key(key)
     state = start_chains(model, array.shape[0], key, start, None)
     layers = [x[None] for x in model.encode(state.units)]
-    return _annealed(path, positions[::-1], layers, key, -1)
+    with Watch("reverse_ais", len(positions) - 1, seconds, progress=progress) as watch:
+        return _annealed(path, positions[::-1], layers, key, -1, watch)
 
 
 def _checked(
     model: AbstractPlainModel, base: Any, betas: Any
-) -> tuple[Path, Float[Array, " betas"]]:
+) -> tuple[Path, Float[np.ndarray, " betas"]]:
     """The path, and the positions of its steps."""
     require_annealed(model, "annealing")
     unary = model.unary()
@@ -178,25 +197,57 @@ def _checked(
                 f"`betas` must be a number of steps, or increase from 0 to 1, got {got}."
             )
     rest = tuple(jnp.zeros_like(bias) for bias in unary[1:])
-    return Path(model, (base, *rest)), jnp.asarray(positions, dtype)
+    return Path(model, (base, *rest)), positions.astype(dtype)
 
 
 def _annealed(
-    path: Path, positions: Array, layers: States, key: PRNGKeyArray, sign: int
+    path: Path,
+    positions: np.ndarray,
+    layers: States,
+    key: PRNGKeyArray,
+    sign: int,
+    watch: Watch,
 ) -> AISEstimate:
     """What chains find along a path: log Z of its start, plus or minus the log-mean of weights."""
-    start = path.start()
-    log_weights = _log_weights(path, positions[:, None], layers, key)
+    start, log_weights = path.start(), jnp.zeros(layers[0].shape[1], layers[0].dtype)
+    most = len(positions) - 1
+    keys, size, done = jax.random.split(key, most), min(_SLICE, most), 0
+    while done < len(positions) - 1:
+        began = _watch.clock()
+        # To stand still at the end adds nothing to the weights.
+        at = np.minimum(np.arange(done, done + size + 1), len(positions) - 1)
+        steps = keys[np.minimum(at[:-1], most - 1)]
+        found = _gained(path, jnp.asarray(positions[at, None]), layers, steps)
+        layers, gains = jax.block_until_ready(found)
+        log_weights, last, done = log_weights + gains, done, int(at[-1])
+        # The first call compiles, so it says nothing of the others.
+        if last or watch.over:
+            calls = max(1.0, watch.left / (_watch.clock() - began))
+            positions = _shortened(positions, done, size * calls)
+        watch.count(done - last, len(positions) - 1)
     mean, error = log_mean(log_weights)
     return AISEstimate(
         log_partition=start + sign * mean,
         standard_error=error,
         log_weights=log_weights,
         effective_chains=float(len(log_weights)) ** 2 / jnp.exp(2 * (log_weights - mean)).sum(),
+        steps=done,
     )
 
 
+def _shortened(positions: np.ndarray, done: int, steps: float) -> np.ndarray:
+    """The positions with at most so many steps after those that are done."""
+    rest = positions[done:]
+    if len(rest) - 1 <= steps:
+        return positions
+    kept = np.linspace(0, len(rest) - 1, int(steps) + 1).round().astype(int)
+    return np.concatenate([positions[:done], rest[kept]])
+
+
 @eqx.filter_jit
-def _log_weights(path: Path, positions: Array, layers: States, key: PRNGKeyArray) -> Array:
-    _, gains, _ = walk(path, positions, layers, jax.random.split(key, len(positions) - 1))
-    return gains[0]
+def _gained(
+    path: Path, positions: Array, layers: States, keys: Shaped[PRNGKeyArray, " steps"]
+) -> tuple[States, Float[Array, " chains"]]:
+    """The states after some steps of annealing, and the log-weights that they add."""
+    layers, gains, _ = walk(path, positions, layers, keys)
+    return layers, gains[0]

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks
 from .._types import Key
+from .._watch import Watch
 from ..inference import BP
 from ..models import AbstractPlainModel
 from ..samplers import respaced, Trajectory
@@ -41,6 +42,9 @@ _ERRORS = 4.0
 _TRIPS = 0.75
 # Calls of annealing that lead to the first states of the replicas.
 _FIRST = 4
+# The fewest calls that there is an estimate from, and the calls of the first run.
+_LEAST = 4
+_BEFORE = 2 + _FIRST + _PILOT
 # The number of draws of each place, from all chains, whose energies under all models MBAR compares.
 _LOOKS = 512
 
@@ -86,7 +90,7 @@ class LogPartition(eqx.Module):
     - `disagree`: the names of estimates that differ from `log_partition` by more than four standard
       errors of the difference; `earlier` if it differs so from that of the second half.
     - `stopped`: `"within"` if chains have mixed and the interval is as small as it should be, else
-      `"budget"`.
+      `"budget"` if all steps are made, or `"seconds"` if the time was over.
     - `steps`: how many steps each replica made after the first run, which chooses the places.
     - `places`, `num_chains`: the number of replicas of each chain, and the number of chains.
     - `swaps`: the lowest share of swaps between neighbouring places.
@@ -97,7 +101,7 @@ class LogPartition(eqx.Module):
     interval: tuple[float, float]
     estimates: dict[str, Estimate]
     disagree: tuple[str, ...]
-    stopped: Literal["within", "budget"]
+    stopped: Literal["within", "budget", "seconds"]
     steps: int
     places: int
     num_chains: int
@@ -122,6 +126,8 @@ def log_partition(
     num_chains: int = 32,
     max_steps: int = 16384,
     beside: bool = True,
+    seconds: float | int | None = None,
+    progress: bool = True,
 ) -> LogPartition:
     """Estimates log Z with an interval of 95%.
 
@@ -160,6 +166,11 @@ def log_partition(
     - `max_steps`: the largest number of steps of the tempered chains, at least 256. The first run
       has 256 more.
     - `beside`: whether to add the values of belief propagation and of [`ebmlearn.pmp_bound`][].
+    - `seconds`: return the estimate and the interval that are found in this time, compilation
+      included. The first run and 256 steps are made in any case, and annealing checks the result
+      after that; `bethe` and `pmp_bound` are left out then.
+    - `progress`: whether to show a progress bar in a terminal or a notebook, if the call takes more
+      than two seconds.
     """
     require_annealed(model, "`log_partition`")
     _checks.number("within", within, 0, math.inf, "(0, inf)")
@@ -169,12 +180,15 @@ def log_partition(
         _checks.instance("trajectory", trajectory, Trajectory, "a `Trajectory`")
         trajectory = trajectory.ending(model)
     one, two, three = jax.random.split(_checks.as_key(key), 3)
-    run = _Run(model, trajectory, num_chains, one)
-    found = _estimated(run, within, max_steps // CALL, two, three)
-    if beside:
-        # GPUs round factors to 10 bits by default.
-        with jax.default_matmul_precision("float32"):
-            found.estimates.update(_beside(model, jax.random.fold_in(_checks.as_key(key), 1)))
+    most = max_steps // CALL
+    name = "log_partition"
+    with Watch(name, _BEFORE + most, seconds, progress=progress, unit="rounds") as watch:
+        run = _Run(model, trajectory, num_chains, one, watch)
+        found = _estimated(run, within, most, two, three)
+        if beside and not watch.over:
+            # GPUs round factors to 10 bits by default.
+            with jax.default_matmul_precision("float32"):
+                found.estimates.update(_beside(model, jax.random.fold_in(_checks.as_key(key), 1)))
     if found.disagree:
         warnings.warn(_warning(found), stacklevel=2)
     return found
@@ -187,15 +201,18 @@ def _estimated(
     from scipy.special import stdtrit  # here, since it takes long to import
 
     errors = float(stdtrit(run.num_chains - 1, 0.975))
-    calls = 4
+    calls = _LEAST
     while True:
         run.extend(calls, two)
-        last, wanted = calls == most, math.inf
+        calls = len(run.found)
+        last, wanted = calls == most or run.watch.over, math.inf
         if last or run.mixed:
             best = run.bennett(run.burn_in, calls)
             width = errors * best.standard_error
             # The variance falls with the number of steps that count: as many as should be enough.
             wanted = run.burn_in + 1.1 * min(10, width / within) ** 2 * (calls - run.burn_in)
+            expected = _BEFORE + max(calls, min(math.ceil(wanted), most))
+            run.watch.count(0, expected, log_Z=f"{best.log_partition:.2f} ± {width:.2g}")
             if last or width <= within:
                 others = run.checked(jax.random.fold_in(three, calls))
                 middle = (run.burn_in + calls) // 2
@@ -212,7 +229,7 @@ def _estimated(
                         interval=(low, high),
                         estimates={"bennett": best, **others},
                         disagree=tuple(disagree),
-                        stopped="within" if small else "budget",
+                        stopped="within" if small else "budget" if calls == most else "seconds",
                         steps=calls * CALL,
                         places=len(run.places),
                         num_chains=run.num_chains,
@@ -245,8 +262,9 @@ class _Run:
         trajectory: Trajectory | None,
         num_chains: int,
         key: PRNGKeyArray,
+        watch: Watch,
     ):
-        self.num_chains = num_chains
+        self.num_chains, self.watch = num_chains, watch
         keys = jax.random.split(key, 7)
         # From uniform units straight to the model, or from those of a trajectory through it.
         base = tuple(jnp.zeros_like(x) for x in model.unary())
@@ -254,14 +272,16 @@ class _Run:
         self.path = Path(model, base, trajectory)
         self.places = jnp.linspace(0, self.path.length, _PLACES[0], dtype=model.dtype)
         end, *_ = self._anneal(self._start(keys[0]), keys[1])
+        watch.count(1)
         self.path = self.path.adapted([x[0] for x in end])
         self.base = float(self.path.start())
         _, _, lengths, _ = self._anneal(self._start(keys[2]), keys[3])
+        watch.count(1)
         lengths = np.asarray(lengths)[:, 0]
         number = next((n for n in _PLACES if n - 1 >= lengths.sum()), _PLACES[-1])
         self._place(_respaced(self.places, lengths, number))
         self.replicas = Replicas(self._visited(keys[4], keys[5]))
-        self.extend(_PILOT, keys[6])
+        self.extend(_PILOT, keys[6], least=1)
         places = _respaced(self.places, self._noise(), number)
         nearest = np.abs(np.subtract.outer(places, self.places)).argmin(1)
         self.replicas = jax.tree.map(lambda x: x[nearest], self.replicas)
@@ -278,7 +298,8 @@ class _Run:
         return independent(self.path, self.num_chains, *jax.random.split(key))
 
     def _anneal(self, layers: list[Array], key: PRNGKeyArray, ends: Any = ((0, 1),)) -> Any:
-        return anneal(self.path, self.places, jnp.asarray(ends, self.places.dtype), layers, key)
+        ends = jnp.asarray(ends, self.places.dtype)
+        return jax.block_until_ready(anneal(self.path, self.places, ends, layers, key))
 
     def _visited(self, one: PRNGKeyArray, two: PRNGKeyArray) -> list[Array]:
         """States at all places, from annealing."""
@@ -288,6 +309,7 @@ class _Run:
             own = jax.random.fold_in(two, k)
             layers, _, _, visited = self._anneal(layers, own, marks[None, k : k + 2])
             parts.append([x[:, 0] for x in visited])
+            self.watch.count(1)
         return [jnp.concatenate(x)[::_FIRST] for x in zip(*parts, strict=True)]
 
     def _noise(self) -> Float[np.ndarray, " pairs"]:
@@ -298,15 +320,18 @@ class _Run:
         _, moves = bennett(_works(self.found))
         return _shares(moves.std(1)) + _REFUSED * _shares(1 - _swaps(self.found))
 
-    def extend(self, calls: int, key: PRNGKeyArray) -> None:
-        """Runs the chains until so many calls are made. The burn-in does not count. If chains have
-        not mixed, it is the first half.
+    def extend(self, calls: int, key: PRNGKeyArray, least: int = _LEAST) -> None:
+        """Runs the chains until so many calls are made, or the time is over after the `least`
+        calls. The burn-in does not count. If chains have not mixed, it is the first half.
         """
-        for k in range(len(self.found), calls):
+        made = len(self.found)
+        for k in self.watch.each(range(made, calls), least - made):
             own = jax.random.fold_in(key, k)
             self.replicas, found = temper(self.path, self.places, self.replicas, own)
-            self.found.append(found)
+            # Else all calls would be made before the time is asked for.
+            self.found.append(jax.block_until_ready(found))
             self._look(k + 1)
+        calls = len(self.found)
         trips = np.cumsum(np.asarray(jax.device_get([x.trips for x in self.found])))
         self.trips = float(trips[-1])
         self.burn_in = int((trips < _TRIPS * len(self.places)).sum()) + 1

@@ -101,7 +101,7 @@ class StepInfo(NamedTuple):
     - `gap`: the mean energy of the data minus the mean energy of the model's own configurations.
       With both held fixed, the step lowers it. It is zero at a maximum of the likelihood.
     - `converged`: the share of instances on which the inference converged, given the data or for
-      the model, whichever is smaller.
+      the model, whichever is smaller; NaN if nothing was iterated.
     - `iterations`: the number of sweeps of the inference.
     - `accepted`: the share of proposals that a sampler accepted, or NaN if it made none.
     """
@@ -432,12 +432,14 @@ def _step(
             lambda g, p: g + jnp.asarray(decay, p.dtype) * p, gradient, model.decayed()
         )
     nan = jnp.asarray(jnp.nan, gap.dtype)
+    sides = positive, negative
+    # Formulas and samples have nothing to converge.
+    iterated = jnp.stack([(x.iterations > 0).any() for x in sides]).any()
+    converged = jnp.stack([x.converged.mean(dtype=gap.dtype) for x in sides]).min()
     info = StepInfo(
         loss=nan if loss is None else loss,
         gap=gap,
-        converged=jnp.minimum(
-            positive.converged.mean(dtype=gap.dtype), negative.converged.mean(dtype=gap.dtype)
-        ),
+        converged=jnp.where(iterated, converged, nan),
         iterations=negative.iterations.mean(dtype=gap.dtype),
         accepted=nan if accepted is None else accepted,
     )

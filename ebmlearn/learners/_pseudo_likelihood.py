@@ -53,8 +53,8 @@ class PseudoLikelihood(AbstractLearner):
         model.check(batch)
         _checks.as_key(key)
         gradient, loss = _step(self, model, model.as_batch(batch))
-        nan, one = jnp.full_like(loss, jnp.nan), jnp.ones_like(loss)
-        return gradient, state, StepInfo(loss, nan, one, jnp.zeros_like(loss), nan)
+        nan = jnp.full_like(loss, jnp.nan)
+        return gradient, state, StepInfo(loss, nan, nan, jnp.zeros_like(loss), nan)
 
     def decoder(self, epoch: int | Int[Array, ""] = 0) -> AbstractInference:
         """Mean field."""

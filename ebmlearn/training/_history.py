@@ -1,7 +1,6 @@
-"""What is told of a run: its history, its result, the facts of its lanes, and a progress bar."""
+"""What is told of a run: its history, its result, and the facts of its lanes."""
 
 import math
-import time
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -12,7 +11,7 @@ from ..samplers import Trajectory
 from ._state import Feed
 
 
-Stopped = Literal["epochs", "patience", "callback", "interrupted", "diverged"]
+Stopped = Literal["epochs", "patience", "callback", "interrupted", "diverged", "seconds"]
 
 
 class History(NamedTuple):
@@ -111,7 +110,7 @@ class Fitted(eqx.Module):
       epoch, or -1 if there is none.
     - `best_step`: the number of steps after which `model` was taken.
     - `stopped`: why the run ended: `"epochs"`, `"patience"`, `"callback"`, `"interrupted"`, or in
-      [`ebmlearn.fit_many`][] `"diverged"`.
+      [`ebmlearn.fit_many`][] `"diverged"` or `"seconds"`.
     - `trajectory`: the [`ebmlearn.Trajectory`][] that `fit` recorded, or that of the learner's
       sampler; None if there is none. It ends at `last`.
     """
@@ -233,39 +232,3 @@ class Lane(NamedTuple):
     def is_due(self, every: int | None, end: bool) -> bool:
         """Whether it is time for what happens every so many steps, or at the end of an epoch."""
         return end if every is None else self.step % every == 0
-
-
-class Bar:
-    """A progress bar of all steps of a run."""
-
-    def __init__(self, shown: bool, name: str, total: int | None, done: int):
-        self.bar: Any = None
-        self.metric = math.nan
-        if shown:
-            from tqdm.auto import tqdm
-
-            self.name = name
-            self.bar = tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True)
-            self.bar.set_description(f"{name}, compiling ...")
-
-    def update(self, number: int, epoch: int, info: dict[str, float]) -> None:
-        """Shows the means of the last steps, without those that are NaN."""
-        if self.bar is None:
-            return
-        if self.name:
-            # The time so far was spent on compilation; do not count it in the rate.
-            self.bar.start_t = self.bar.last_print_t = time.time()
-            self.bar.set_description(self.name)
-            self.name = ""
-        figures: dict[str, Any] = {"epoch": epoch + 1}
-        loss = info["loss"] if math.isfinite(info["loss"]) else info["gap"]
-        figures["loss" if math.isfinite(info["loss"]) else "gap"] = f"{loss:.4g}"
-        if math.isfinite(self.metric):
-            figures["metric"] = f"{self.metric:.4g}"
-        figures["converged"] = f"{info['converged']:.0%}"
-        self.bar.set_postfix(figures, refresh=False)
-        self.bar.update(number)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()

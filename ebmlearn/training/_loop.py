@@ -21,6 +21,7 @@ from ..models import AbstractModel, has_nan
 from ..samplers import Trajectory
 from ._checkpoint import Checkpoint, Keeper
 from ._file import checksum
+from ._growth import Growth
 from ._history import EpochReport, Fitted
 from ._run import Batches, Run
 from ._state import Feed, recorder, start, Training
@@ -190,6 +191,9 @@ def prepared(
         project = _own_projection
     average = None if asked.average is None else np.asarray(asked.average, np.float32)
     parts = [eqx.partition(model, eqx.is_inexact_array) for model in models]
+    # Free parameters that a model is built from have a scale of their own, as real units do.
+    bounded = asked.build is None and getattr(built.bare(), "finite", False)
+    growth = Growth([x for x, _ in parts], bounded, many)
     parameters, static = parts[0]
     orders, steps, inits = jax.random.split(own[0], 3)
     if many:
@@ -226,7 +230,7 @@ def prepared(
     if asked.validation.equilibrium:
         batch, its_key = all_rows(rows, augment, own[0]), jax.random.fold_in(inits, 2)
         judged.chains = chain_check(learner, batch, its_key)
-    return Run(training, state, rows, (orders, steps), judged)
+    return Run(training, state, rows, (orders, steps), judged, growth)
 
 
 def _opened(

@@ -31,6 +31,7 @@ def fit_many(
     build: Callable[[PyTree], AbstractModel] | None = None,
     project: Callable[[PyTree], PyTree] | None = None,
     progress: bool = True,
+    seconds: float | int | None = None,
 ) -> list[Fitted]:
     """Trains many models at once, one for each key. Use it to search over seeds and learning rates.
     Up to rounding, each result equals that of [`ebmlearn.fit`][] with the same key, model and
@@ -68,6 +69,8 @@ def fit_many(
       stops a run; the other runs continue.
     - `learner`, `epochs`, `augment`, `average`, `build`, `project`, `progress`: as for `fit`, the
       same for all runs.
+    - `seconds`: stop all runs after this time, compilation included, as they are. They are
+      validated once more, and have `stopped="seconds"`. None trains for all epochs.
 
     **Returns:**
 
@@ -88,7 +91,7 @@ def fit_many(
     judging = as_validation(validation)
     asked = Asked(learner, epochs, batch_size, judging, project, build, augment, average)
     run = prepared(asked, models, data, optimizers, key, many=True)
-    return run.to_end(epochs, judging.patience, progress)
+    return run.to_end(epochs, judging.patience, progress, seconds)
 
 
 def _for_each(name: str, x: Any, number: int, several: bool) -> Sequence[Any]:

@@ -16,9 +16,10 @@ from jaxtyping import Bool, PyTree
 
 from .. import _checks
 from .._types import AnyArray
-from ..learners import StepInfo
+from .._watch import Watch
 from ._checkpoint import Keeper
-from ._history import Bar, EpochReport, Fitted, History, Lane, means_of, Record, Stopped
+from ._growth import Growth
+from ._history import EpochReport, Fitted, History, Lane, means_of, Record, Stopped
 from ._state import advance, compiled, Feed, is_full, Keys, Training, TrainState, trajectory_of
 from ._validation import Judge
 
@@ -26,8 +27,6 @@ from ._validation import Judge
 # The largest number of steps in one call of the device, and how long a call should take.
 ROOM = 1024
 SECONDS = 0.5
-# A run diverges if its loss or gap becomes this many times its first value.
-GROWTH = 1e4
 
 
 class _Now(NamedTuple):
@@ -73,17 +72,19 @@ class Run:
         rows: Feed | Batches,
         keys: tuple[Keys, Keys],
         validation: Judge,
+        growth: Growth,
     ):
-        self.training, self.rows, self.keys, self.validation = training, rows, keys, validation
+        self.training, self.rows, self.keys = training, rows, keys
+        self.validation, self.growth = validation, growth
         self.callbacks: Sequence[Callable[[EpochReport], Any]] = ()
         lanes = tuple(Lane(Record(History({}, {}, {}))) for _ in range(state.step.size))
         # Replaced as a whole, so that Ctrl-C never finds a half-updated state.
         self.now = _Now(state, training.counted(state), lanes)
+        self.metric = math.nan  # the last one, for the progress bar
         self.stopped: dict[int, Stopped] = {}  # why lanes are no longer active
         self.keeper: Keeper | None = None
         self.saved: Lane | None = None
         self.at_once = 1
-        self.began: dict[str, float] = {}  # the first loss and gap
         self.which = " in some runs" if training.many else ""
 
     @property
@@ -121,34 +122,41 @@ class Run:
             self.saved = Lane(Record(history, facts.get("done", 0)), **facts)
             self.now = _Now(state, best, (self.saved,))
 
-    def to_end(self, epochs: int, patience: int | None, progress: bool) -> list[Fitted]:
-        """Runs to the end, or until Ctrl-C, and returns the result of each lane."""
+    def to_end(
+        self, epochs: int, patience: int | None, progress: bool, seconds: float | int | None = None
+    ) -> list[Fitted]:
+        """Runs to the end, until Ctrl-C, or until the time is over, and returns the result of each
+        lane.
+        """
         shown = progress and jax.process_index() == 0
         total = None if self.rows.steps is None else epochs * self.rows.steps
-        bar = Bar(shown, type(self.training.learner).__name__, total, self.front.step)
+        name, done = type(self.training.learner).__name__, self.front.step
         try:
-            self._go(epochs, patience, bar)
+            with Watch(name, total, seconds, progress=shown, done=done, always=True) as watch:
+                self._go(epochs, patience, watch)
         except KeyboardInterrupt:
             self.stop("interrupted")
-        finally:
-            bar.close()
         self._save()
         return self._fitted()
 
-    def _go(self, epochs: int, patience: int | None, bar: Bar) -> None:
+    def _go(self, epochs: int, patience: int | None, watch: Watch) -> None:
         # Ctrl-C may have stopped the run in a validation.
-        self._validate(False, bar)
+        self._validate(False)
+        began = self.front.step
         while self.front.epoch < epochs:
             for feed, most in self._feeds(epochs):
                 if patience is not None:
                     self.stop("patience", patience)
+                if watch.over and self.front.step > began:
+                    self._validate(True, over=True)
+                    self.stop("seconds")
                 if not self.active.any():
                     return
-                self._steps(feed, most, bar)
-                self._validate(False, bar)
+                self._steps(feed, most, watch)
+                self._validate(False)
                 if not isinstance(self.rows, Feed) or self.front.done < self.rows.steps:
                     self._save_if_due(False)
-            self._validate(True, bar)
+            self._validate(True)
             report = self._finish_epoch()
             # Call all of them, even if the first returns True.
             if any([_is_true(callback(report)) for callback in self.callbacks]):
@@ -187,11 +195,11 @@ class Run:
         rest = [every - front.step % every for every in periods if every is not None]
         return min(most, self.at_once, ROOM, *rest)
 
-    def _steps(self, feed: Feed, asked: int, bar: Bar) -> None:
+    def _steps(self, feed: Feed, asked: int, watch: Watch) -> None:
         """Makes some steps in one call of the device, and reads the results."""
         front = self.front
         began = time.perf_counter()
-        state, infos = compiled(advance)(
+        state, infos, largest = compiled(advance)(
             self.training,
             self.now.state,
             feed,
@@ -217,15 +225,24 @@ class Run:
         # Twice as many next time, up to half a second; the results do not depend on it.
         self.at_once = max(1, min(2 * number, int(SECONDS * number / max(taken, 1e-9))))
         if number:
-            made = np.concatenate(own, axis=1)
-            if not self.training.many:
-                self._warn_of_growth(made)
-            bar.update(number, self.front.epoch, means_of(made))
+            self.growth.look(own, np.asarray(largest).reshape(-1), self.front.step)
+            watch.count(number, **self._figures(np.concatenate(own, axis=1)))
 
-    def _validate(self, end: bool, bar: Bar) -> None:
-        """If it is time, validates all active lanes, and keeps the best parameters of each."""
+    def _figures(self, infos: np.ndarray) -> dict[str, Any]:
+        """What the progress bar shows: the means of the last steps, without those that are NaN."""
+        means = means_of(infos)
+        name = "loss" if math.isfinite(means["loss"]) else "gap"
+        told = {name: f"{means[name]:.4g}", "metric": f"{self.metric:.4g}"}
+        told["converged"] = f"{means['converged']:.0%}"
+        return {"epoch": self.front.epoch + 1, **{k: x for k, x in told.items() if "nan" not in x}}
+
+    def _validate(self, end: bool, over: bool = False) -> None:
+        """If it is time, or the time is over, validates all active lanes, and keeps the best
+        parameters of each.
+        """
         (state, best, old), front = self.now, self.front
-        due = front.is_due(self.validation.every, end) and front.validated != front.step
+        due = over or front.is_due(self.validation.every, end)
+        due = due and front.validated != front.step
         if not self.validation.wanted or not due or not self.active.any():
             return
         current = self.training.counted(state)
@@ -249,7 +266,7 @@ class Run:
             best = current if better.all() else _chosen(better, current, best)
         self.now = _Now(state, best, tuple(lanes))
         if measured:
-            bar.metric = float(np.fmin.reduce(values[active]))
+            self.metric = float(np.fmin.reduce(values[active]))
 
     def _finish_epoch(self) -> EpochReport:
         """Ends an epoch of all lanes that have made its steps, and returns its report."""
@@ -317,22 +334,6 @@ class Run:
             f"{where} The run is saved in {folder!r}: call `fit` again with the same arguments to"
             " resume."
         )
-
-    def _warn_of_growth(self, infos: np.ndarray) -> None:
-        """Warns once if the loss or the gap has grown far beyond its first value."""
-        for name in ("loss", "gap"):
-            size = np.abs(infos[StepInfo._fields.index(name)])
-            size = size[np.isfinite(size)]
-            if not size.size:
-                continue
-            began = self.began.setdefault(name, float(size[0]))
-            if size.max() > GROWTH * max(began, 1.0) and "warned" not in self.began:
-                self.began["warned"] = 1.0
-                warnings.warn(
-                    f"The {name} has grown from {began:.3g} to {size.max():.3g} by step"
-                    f" {self.front.step}: the run diverges. Try a smaller learning rate.",
-                    stacklevel=7,
-                )
 
     def _look_for_faults(self, faults: np.ndarray, feed: Feed) -> None:
         """A gradient that is not finite stops one lane of many, and is an error of a single one."""

@@ -222,10 +222,11 @@ def advance(
     done: Int[AnyArray, ""],
     number: Int[AnyArray, ""],
     room: int,
-) -> tuple[TrainState, Float[Array, "*lanes infos room"]]:
+) -> tuple[TrainState, Float[Array, "*lanes infos room"], Float[Array, "*lanes"]]:
     """`number` steps at once of all active lanes, through as many epochs as that takes, after
-    `done` steps of `epoch`. Their infos come back in arrays of length `room`. New numbers need no
-    compilation. The first of the keys is for the orders of rows, the second for the steps.
+    `done` steps of `epoch`. Their infos come back in arrays of length `room`, and then the largest
+    absolute parameter of each lane. New numbers need no compilation. The first of the keys is for
+    the orders of rows, the second for the steps.
 
     Of many lanes, those that are not active or have met a gradient that is not finite stay as they
     are. A single one is not held there, which costs time: it is not used after such a gradient.
@@ -275,7 +276,13 @@ def advance(
     rows = jax.tree.map(jnp.zeros_like, jax.eval_shape(order, none))
     infos = jnp.zeros((*active.shape, len(StepInfo._fields), room), jnp.float32)
     _, state, _, infos = jax.lax.while_loop(unfinished, body, (none, state, rows, infos))
-    return state, infos
+    return state, infos, training.each(largest)(state.parameters)
+
+
+def largest(parameters: PyTree) -> Float[Array, ""]:
+    """The largest absolute value of all parameters; 0 if there are none."""
+    sizes = [jnp.abs(x).max(initial=0).astype(jnp.float32) for x in jax.tree.leaves(parameters)]
+    return jnp.stack([jnp.zeros((), jnp.float32), *sizes]).max()
 
 
 def step(
