@@ -1,5 +1,6 @@
 """What `fit` compiles serves again: other numbers of an optimiser or a learner compile nothing."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -91,6 +92,32 @@ def test_twenty_rates_and_seeds_compile_once(name):
     assert compilations(run) == []
     # They are twenty different runs all the same.
     assert len({float(x.last.weights.sum()) for x in results}) == 20
+
+
+@pytest.mark.parametrize("make", [optax.adam, injected])
+@jax.numpy_dtype_promotion("standard")
+def test_optax_alone_is_traced_anew_for_each_rate(make):
+    """The reason for `Program`: also with hyper-parameters that Optax keeps in the state."""
+    traced = []
+    tree = jnp.ones(3)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def plain(update, state):
+        traced.append("plain")
+        return update(tree, state)[0]
+
+    @jax.jit
+    def ours(program, state):
+        traced.append("ours")
+        return program(tree, state)[0]
+
+    for rate in (0.1, 0.2):
+        optimizer = make(rate)
+        state = optimizer.init(tree)
+        np.testing.assert_allclose(
+            ours(Program(optimizer.update, tree, state), state), plain(optimizer.update, state)
+        )
+    assert sorted(traced) == ["ours", "plain", "plain"]
 
 
 @pytest.mark.slow

@@ -1,3 +1,7 @@
+"""L-BFGS. Optax's searches along the line in a loop of its own, and Optimistix's makes the gradient
+itself; here one backward pass gives the gradient and the probabilities that callers want.
+"""
+
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -278,10 +278,11 @@ def _solved(inference: AbstractNonnegativeInference, sweeps: Sweeps, problem: Pr
     apart = Normal(start.mean, start.variance), jnp.diag(start.variance), unit.log_partition.sum()
     finite = jnp.stack([jnp.isfinite(x).all() for x in (at.mean**2, *jax.tree.leaves(answer))])
     usable = finite.all()
-    answer = jax.tree.map(lambda x, y: jnp.where(usable, x, y), answer, apart)
+    normal, covariance, value = jax.tree.map(lambda x, y: jnp.where(usable, x, y), answer, apart)
     # A precision that is not positive belongs to no distribution.
     good = (residual <= sweeps.limits.tol) & positive & found & usable
-    return real_beliefs(problem, *answer, Went(good, number, residual), type(inference).__name__)
+    went = Went(good, number, residual)
+    return real_beliefs(problem, normal, covariance, value, went, type(inference).__name__)
 
 
 def real_beliefs(

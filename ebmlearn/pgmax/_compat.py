@@ -117,8 +117,9 @@ def clear_caches() -> None:
     # JAX also keeps the static arguments of compiled functions, here states of graphs, in a cache
     # of its own that has no public name.
     try:
-        from jax._src.pjit import _process_in_axis_resources
+        from jax._src import pjit
 
-        _process_in_axis_resources.cache_clear()
+        kept: Any = pjit._process_in_axis_resources
+        kept.cache_clear()
     except (ImportError, AttributeError):
         jax.clear_caches()

@@ -1,3 +1,7 @@
+"""Diagnostics of chains. NumPyro's cannot be traced by JAX, and `import ebmlearn` does not load
+NumPyro; a test compares R-hat with NumPyro's.
+"""
+
 from typing import Any
 
 import jax

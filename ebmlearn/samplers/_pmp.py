@@ -185,7 +185,7 @@ class PMP(AbstractSampler):
     chunk: int | None = eqx.field(static=True, default=None)
     renewal: float = eqx.field(metadata=NUMBER, default=1.0)
     perturb: Sequence[Hashable] | None = eqx.field(static=True, default=None, converter=_as_groups)
-    turns: Sequence[Mapping[Any, Any]] = eqx.field(default=(), converter=_as_turns)
+    turns: tuple[_Turn, ...] = eqx.field(default=(), converter=_as_turns)
     independent: ClassVar[bool] = True
 
     def __check_init__(self):
