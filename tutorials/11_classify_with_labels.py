@@ -56,7 +56,9 @@ assert np.mean(accuracy["RBMClassifier"]) > np.mean(accuracy["LogisticRegression
 p = np.asarray(ebm.classify(model, X_test))
 sure = p.max(1) > 0.99
 right = p.argmax(1) == y_test
-print(f"{sure.mean():.0%} of the test digits have a label above 0.99: {right[sure].mean():.1%} right")
+print(
+    f"{sure.mean():.0%} of the test digits have a label above 0.99: {right[sure].mean():.1%} right"
+)
 print(f"the others: {right[~sure].mean():.1%} right")
 assert right[sure].mean() > right[~sure].mean()
 

@@ -25,10 +25,10 @@ plotting.images(train[:20], (8, 8), columns=20, ax=ax)
 # %% [markdown]
 # ## Train several sizes
 #
-# `validation=` takes data and judges the model by them after each epoch. The default metric is minus
-# the pseudo-log-likelihood: how well each pixel is predicted from all others, in nats an image. It
-# needs no log Z, so it is fast, and it compares models of different sizes. `fit` returns the model
-# of the best epoch.
+# `validation=` takes data and judges the model by them after each epoch. The default metric is
+# minus the pseudo-log-likelihood: how well each pixel is predicted from all others, in nats an
+# image. It needs no log Z, so it is fast, and it compares models of different sizes. `fit` returns
+# the model of the best epoch.
 
 # %%
 fitted = {}
@@ -55,8 +55,8 @@ ax.legend(frameon=False)
 
 # %% [markdown]
 # While a model trains, the progress bar shows `gap`: the mean energy of the data minus the mean
-# energy of what the model draws. It is far from 0 at first, and then varies around 0. It says whether
-# the model still moves, not how good it is on new data: the metric says that.
+# energy of what the model draws. It is far from 0 at first, and then varies around 0. It says
+# whether the model still moves, not how good it is on new data: the metric says that.
 #
 # ## Compare the best two by likelihood
 #
@@ -65,7 +65,10 @@ ax.legend(frameon=False)
 # log Z. `log_partition` estimates it with an interval of 95%, and takes some seconds.
 
 # %%
-log_z = {hidden: ebm.log_partition(fitted[hidden].model, within=0.2, beside=False) for hidden in (64, 256)}
+log_z = {
+    hidden: ebm.log_partition(fitted[hidden].model, within=0.2, beside=False)
+    for hidden in (64, 256)
+}
 likelihood = {}
 for hidden, z in log_z.items():
     likelihood[hidden] = float(ebm.log_likelihood(fitted[hidden].model, valid, z).mean())
@@ -93,8 +96,8 @@ assert low - 0.05 < exact < high + 0.05
 # %% [markdown]
 # ## Report the test likelihood
 #
-# Only the chosen model sees the test data. Its mean log-likelihood has two errors: that of log Z, and
-# that of so few test images. The second is far larger.
+# Only the chosen model sees the test data. Its mean log-likelihood has two errors: that of log Z,
+# and that of so few test images. The second is far larger.
 
 # %%
 each = np.asarray(ebm.log_likelihood(fitted[chosen].model, test, log_z[chosen]))

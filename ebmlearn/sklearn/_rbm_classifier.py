@@ -65,9 +65,9 @@ class RBMClassifier(ClassifierMixin, Estimator):
         """Trains the model on the rows of `X` and their labels `y`."""
         self._check_settings()
         _checks.number("threshold", self.threshold, -math.inf, math.inf, "(-inf, inf)")
-        rows, y = validate_data(self, X, y)
-        check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
+        rows, named = validate_data(self, X, y)
+        check_classification_targets(named)
+        self.classes_, labels = np.unique(named, return_inverse=True)
         one, two = jax.random.split(self._seeded())
         number = len(self.classes_)
         start = SemiRestrictedBM.init(rows.shape[1], self.n_components, max(number, 2), key=one)
