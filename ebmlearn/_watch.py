@@ -74,15 +74,15 @@ class Watch:
         """Whether the time is over."""
         return self.left <= 0
 
-    def each(self, items: Iterable[Item], least: int = 0) -> Iterator[Item]:
-        """Counts a step after each item, and ends early if the time is over, but not before so many
-        items.
+    def each(self, items: Iterable[Item], least: int = 0, steps: int = 1) -> Iterator[Item]:
+        """Counts some steps after each item, and ends early if the time is over, but not before the
+        `least` items.
         """
         for k, item in enumerate(items):
             if k >= least and self.over:
                 return
             yield item
-            self.count(1)
+            self.count(steps)
 
     def count(self, number: int, total: int | None = None, **figures: Any) -> None:
         """Counts steps and shows figures. `total` says that there are as many as this after all."""

@@ -14,7 +14,7 @@ from scipy import stats
 from transitions import draws_of, drift, layered, probabilities, SMALL, transition_matrix
 
 import ebmlearn as ebm
-from ebmlearn.samplers import _sweep, _tempered, ChainState
+from ebmlearn.samplers import _sample, _sweep, _tempered, ChainState
 from ebmlearn.samplers._base import AbstractChains
 from ebmlearn.units import _random
 
@@ -319,6 +319,36 @@ def test_shapes_and_order_of_samples():
     again = ebm.sample(model, ebm.Gibbs(), 8, **options)
     np.testing.assert_array_equal(samples.visible, again.visible)
     assert ebm.sample(model, ebm.Gibbs(), 7, key=KEY).visible.shape == (7, 4)
+
+
+@pytest.mark.usefixtures("slow_clock")
+def test_samples_are_those_so_far_when_the_time_is_over():
+    model = oracle.random_rbm(np.random.default_rng(9), 4, 3)
+
+    def run(seconds, **options):
+        found = dict(key=KEY, num_chains=2, burn_in=600) | options
+        return ebm.sample_with_info(model, ebm.Gibbs(), 1500, **found, seconds=seconds)
+
+    (whole, info), (timely, _) = run(None), run(1e6)
+    np.testing.assert_array_equal(whole.visible, timely.visible)
+    assert whole.visible.shape == (1500, 4) and info.energy.shape == (750, 2)
+    # There are two calls of burn-in before, and three looks at the clock.
+    wanted = "The time was over after 600 of 600 steps of burn-in and 500 of 1500 samples: raise"
+    with pytest.warns(UserWarning, match=wanted):
+        cut, info = run(3.5)
+    np.testing.assert_array_equal(cut.visible, whole.visible[:500])
+    assert info.energy.shape == (250, 2)
+    with pytest.warns(UserWarning, match="after 256 of 600 steps of burn-in and 500 of 1500"):
+        assert run(1.5)[0].visible.shape == (500, 4)
+
+
+@pytest.mark.parametrize("options", [{"burn_in": 600}, {"thin": 300}, {"num_chains": 1}])
+def test_samples_in_several_calls_are_those_of_one(options, monkeypatch):
+    model = oracle.random_rbm(np.random.default_rng(9), 4, 3)
+    many = ebm.sample(model, ebm.Gibbs(), 300, key=KEY, **options)
+    monkeypatch.setattr(_sample, "_SLICE", 10**6)
+    one = ebm.sample(model, ebm.Gibbs(), 300, key=KEY, **options)
+    np.testing.assert_array_equal(one.hidden, many.hidden)
 
 
 def bimodal():

@@ -165,7 +165,9 @@ class EnergyDistribution(Distribution):
             shape = (*sample_shape, *model.batch_shape)
             number = math.prod(shape)
             model = batched(model, shape)
-            drawn = sample(model, sampler, number, key=key, num_chains=number, burn_in=before)
+            drawn = sample(
+                model, sampler, number, key=key, num_chains=number, burn_in=before, progress=False
+            )
             return _events.event(model, drawn).reshape(*shape, *self.event_shape)
 
         lead = self._lead

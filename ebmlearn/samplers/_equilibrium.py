@@ -105,7 +105,7 @@ def equilibrium(
 
     def samples(begin: Any, key: PRNGKeyArray) -> PyTree:
         options = {"num_chains": num_chains, "burn_in": burn_in, "start": begin}
-        return sample(model, sampler, steps * num_chains, key=key, **options)
+        return sample(model, sampler, steps * num_chains, key=key, progress=False, **options)
 
     return _compared(model, samples(start, one), samples(None, two), num_chains, modes)
 
