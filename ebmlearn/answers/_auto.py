@@ -22,9 +22,9 @@ from ..inference import (
     TRBP,
 )
 from ..models import AbstractModel, Problem, refuse, Refused, Statistics
-from ._asked import drawn, tables_of
+from ._auto_bp import iterated, propagated
+from ._host_networks import drawn, tables_of
 from ._maximum import maximised
-from ._propagated import iterated, propagated
 from ._tempered_means import apart, ENOUGH, Judged, sampled
 
 

@@ -12,8 +12,8 @@ from jaxtyping import Int, PRNGKeyArray
 from ..elimination import Estimate, Impossible, likely_states, Network, reduced
 from ..inference import Beliefs, MPLP, Report
 from ..models import Problem, refuse
-from ._asked import asked, marginals_of, tabled, tables_of
-from ._propagated import propagated
+from ._auto_bp import propagated
+from ._host_networks import asked, marginals_of, tabled, tables_of
 
 
 class Maximum(NamedTuple):

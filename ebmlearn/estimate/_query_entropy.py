@@ -27,7 +27,7 @@ from ..models import (
 )
 from ..queries import AbstractQueries, as_queries, draw, Query
 from ..samplers import AbstractSampler
-from ._alone import surprise_alone
+from ._independent_units import surprise_alone
 from ._sampled import sampled_marginals
 
 

@@ -37,6 +37,7 @@ from ._engine import (
     tells_statistics as tells_statistics,
 )
 from ._expectation import Moments as Moments
+from ._factor_messages import TablesSent as TablesSent
 from ._forms import (
     AbstractSent as AbstractSent,
     Damp as Damp,
@@ -49,4 +50,3 @@ from ._forms import (
     Sums as Sums,
 )
 from ._odds import OddsSent as OddsSent
-from ._sent import TablesSent as TablesSent

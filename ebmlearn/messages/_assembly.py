@@ -21,6 +21,7 @@ from ..units import AbstractUnits, Binary
 from ._edge import odds_serve
 from ._engine import Engine
 from ._expectation import Gaussians, GaussianSent
+from ._factor_messages import DenseSent, TablesSent
 from ._forms import (
     AbstractNumbered,
     AbstractSent,
@@ -34,7 +35,6 @@ from ._forms import (
 )
 from ._neighbours import is_narrow, LatticeSent
 from ._odds import OddsSent
-from ._sent import DenseSent, TablesSent
 
 
 class Site(NamedTuple):

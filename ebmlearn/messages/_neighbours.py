@@ -16,6 +16,7 @@ from .._sentinels import EXCLUDED, LIMIT
 from .._types import AnyArray
 from ..factors import Lattice
 from ..factors._lattice import ends, moved
+from ._factor_messages import less_the_largest, mixed, without
 from ._forms import (
     AbstractSent,
     Damp,
@@ -28,7 +29,6 @@ from ._forms import (
     Start,
     Sums,
 )
-from ._sent import less_the_largest, mixed, without
 
 
 # How far below the largest log-potential of its table another may lie where messages are products

@@ -1,3 +1,4 @@
+from ._as_tables import stacks_of as stacks_of, told as told, whole_stacks as whole_stacks
 from ._base import (
     AbstractModel as AbstractModel,
     AbstractPlainModel as AbstractPlainModel,
@@ -48,7 +49,6 @@ from ._gaussian_rbm import GaussianRBM as GaussianRBM
 from ._grid_mrf import GridMRF as GridMRF
 from ._grouped import AbstractGrouped as AbstractGrouped, where_there as where_there
 from ._layered import LayeredModel as LayeredModel
-from ._listed import stacks_of as stacks_of, told as told, whole_stacks as whole_stacks
 from ._nnbm import check_couplings as check_couplings, NNBM as NNBM
 from ._observed import (
     asked_rows as asked_rows,

@@ -9,9 +9,9 @@ from .. import _checks
 from .._types import AnyArray
 from ..factors import AbstractFactor, inner
 from ..units import AbstractUnits
+from ._as_tables import stacks_of
 from ._base import AbstractPlainModel, Arrays, Kinds
 from ._grouped import AbstractGrouped, where_there
-from ._listed import stacks_of
 from ._turns import AbstractTurns, Alone, in_order
 from ._variables import Groups
 

@@ -26,6 +26,7 @@ from ._dense_group import (
     RBMFactorGroup as RBMFactorGroup,
     RBMWiring as RBMWiring,
 )
+from ._graph_messages import register as _register_messages
 from ._graphs import PGMaxGraph as PGMaxGraph, to_pgmax as to_pgmax
 from ._grid import (
     geometric_grid as geometric_grid,
@@ -47,8 +48,7 @@ from ._nnbm_group import (
 )
 from ._possible import Possible as _Possible
 from ._sites import Sites as _Sites
-from ._split import Listed as _Listed, Listing as _Listing
-from ._wired import register as _register_messages
+from ._sparse_tables import Listed as _Listed, Listing as _Listing
 
 
 _add_type(RBMFactor, _pass_rbm)

@@ -19,7 +19,7 @@ from ..messages import Start
 from ..units import AbstractUnits
 from ._kinds import NORMALISERS, UPDATES
 from ._layout import Kind, Layout, Wires
-from ._split import Listed
+from ._sparse_tables import Listed
 
 
 Own = TypeVar("Own", bound="AbstractGraphFactor")

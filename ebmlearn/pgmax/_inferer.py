@@ -20,8 +20,8 @@ from ..models import Instance
 from ._dense_group import RBMFactor
 from ._factors import DenseFactor, factors_of
 from ._flat import as_rows, cut_units
+from ._graph_messages import KindSent
 from ._layout import lay_out, Layout, Wires
-from ._wired import KindSent
 
 
 class _Slices(NamedTuple):

@@ -16,14 +16,14 @@ from ..messages import Start
 from ..models import AbstractGrouped, AbstractPlainModel, refuse, where_there
 from ..units import AbstractUnits, Categorical
 from ._compat import starts_of
+from ._evidence import by_group, joined, parts_of
 from ._factors import DenseFactor, factors_of, KindFactor
 from ._flat import cut_states
 from ._identities import Named, Names
 from ._layout import check_graph, initial, lay_out, Layout, Wires
-from ._moving import Following
 from ._sites import Sites, sites_of
-from ._split import Listed, listed_in
-from ._told import by_group, joined, parts_of
+from ._sparse_tables import Listed, listed_in
+from ._variable_turns import Following
 
 
 # Up to 2**_WHOLE entries, a table is never split for others than `Exact`.

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .. import _checks
 from ..models import AbstractPlainModel, fields_of
 from ._base import AbstractSingle, ChainState
-from ._moves import AbstractMoving, Layers, Moves
+from ._unit_changes import AbstractMoving, Layers, Moves
 
 
 class DMALAInfo(NamedTuple):

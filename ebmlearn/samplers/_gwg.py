@@ -11,7 +11,7 @@ from ..factors import inner
 from ..models import AbstractPlainModel, fields_of
 from ..units import _random
 from ._base import AbstractSingle, ChainState, tree_where
-from ._moves import AbstractMoving, Layers, Moves
+from ._unit_changes import AbstractMoving, Layers, Moves
 
 
 class GibbsWithGradientsInfo(NamedTuple):

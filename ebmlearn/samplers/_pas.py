@@ -10,7 +10,7 @@ from .. import _checks
 from ..models import AbstractPlainModel, fields_of
 from ..units import _random
 from ._base import AbstractSingle, ChainState
-from ._moves import AbstractMoving, Layers, Moves
+from ._unit_changes import AbstractMoving, Layers, Moves
 
 
 class PASInfo(NamedTuple):
