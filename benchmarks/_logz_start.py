@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 import ebmlearn as ebm
+from ebmlearn._watch import Watch
 from ebmlearn.estimate._log_partition import _Run
 from ebmlearn.estimate._path import CALL
 
@@ -25,7 +26,7 @@ def remembered(args: argparse.Namespace) -> dict[str, Any]:
     for k in range(args.repeats):
         began = time.perf_counter()
         one, two = jax.random.split(jax.random.key(args.seed + k))
-        run = _Run(model, None, args.chains, one)
+        run = _Run(model, None, args.chains, one, Watch("logz", args.calls))
         run.extend(args.calls, two)
         firsts = range(0, args.calls, TOGETHER)
         each = [run.bennett(first, first + TOGETHER) for first in firsts]
