@@ -26,7 +26,7 @@ def remembered(args: argparse.Namespace) -> dict[str, Any]:
     for k in range(args.repeats):
         began = time.perf_counter()
         one, two = jax.random.split(jax.random.key(args.seed + k))
-        run = _Run(model, None, args.chains, one, Watch("", None))
+        run = _Run(model, None, args.chains, one, Watch("logz", args.calls))
         run.extend(args.calls, two)
         firsts = range(0, args.calls, TOGETHER)
         each = [run.bennett(first, first + TOGETHER) for first in firsts]

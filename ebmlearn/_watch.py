@@ -46,7 +46,8 @@ class Watch:
         _checks.instance("progress", progress, bool, "a boolean")
         if seconds is not None:
             _checks.number("seconds", seconds, 0, math.inf, "(0, inf)")
-        self.deadline = math.inf if seconds is None else clock() + seconds
+        self.began = clock()
+        self.deadline = math.inf if seconds is None else self.began + seconds
         self.name, self.bar, self.rated = name, None, not always
         # Notebooks are no terminals, but show bars.
         if progress and (always or sys.stderr.isatty() or "ipykernel" in sys.modules):
@@ -98,3 +99,9 @@ class Watch:
         if figures:
             self.bar.set_postfix(figures, refresh=False)
         self.bar.update(number)
+
+    def stage(self, what: str) -> None:
+        """Says what comes next in a call whose steps are seconds."""
+        if self.bar is not None:
+            self.bar.set_description(f"{self.name}, {what}", refresh=False)
+            self.bar.update(round(clock() - self.began) - self.bar.n)

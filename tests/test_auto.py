@@ -1,6 +1,7 @@
 """`Auto`, the search for likely states, and the chains that judge, against enumeration."""
 
 import math
+import sys
 import time
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn import elimination, uai
+from ebmlearn import _watch, elimination, uai
 from ebmlearn.answers._tempered_means import apart, sampled
 from ebmlearn.elimination import _search, likely_states, Network, possible
 from ebmlearn.elimination._orders import find_part, neighbours
@@ -199,6 +200,17 @@ def test_a_failure_of_a_candidate_is_not_hidden(rbm, monkeypatch):
     monkeypatch.setattr(ebm.MeanField, "_beliefs", broken)
     with pytest.raises(TypeError, match="broken"):
         ebm.Auto(60, exact=False)(rbm)
+
+
+@pytest.mark.slow
+def test_stages_are_shown(rbm, monkeypatch, capsys):
+    monkeypatch.setattr(_watch, "_SHORT", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    ebm.Auto(2, exact=False)(rbm)
+    told = capsys.readouterr().err
+    assert "Auto, messages" in told or "Auto, parallel tempering" in told
+    ebm.Auto(2, exact=False, progress=False)(rbm)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Estimates against enumeration."""
 
 import itertools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import oracle
 import pytest
 
 import ebmlearn as ebm
-from ebmlearn import datasets
+from ebmlearn import _watch, datasets
 
 
 KEY = jax.random.key(0)
@@ -67,6 +68,27 @@ def test_ais_passes_the_rest_of_the_path_in_longer_steps_when_time_is_short():
     back = ebm.reverse_ais(model, start, key=KEY, betas=420, seconds=0.5)
     assert back.steps == 100
     assert abs(float(back.log_partition) - truth) < 5 * float(back.standard_error)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "progress", "short", "shown"),
+    [
+        (True, True, 0.0, True),
+        (True, True, 1e3, False),
+        (True, False, 0.0, False),
+        (False, True, 0.0, False),
+    ],
+)
+def test_a_bar_is_shown_in_terminals_for_long_calls(
+    terminal, progress, short, shown, monkeypatch, capsys
+):
+    monkeypatch.setattr(_watch, "_SHORT", short)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    model = oracle.random_rbm(np.random.default_rng(1), 3, 2)
+    ebm.ais(model, key=KEY, betas=420, num_chains=500, progress=progress)
+    told = capsys.readouterr().err
+    assert ("ais: 100%" in told and "420/420" in told) == shown
+    assert shown or not told
 
 
 @pytest.mark.slow

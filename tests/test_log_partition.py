@@ -25,6 +25,9 @@ from ebmlearn.models import marginal_energies
 from ebmlearn.samplers._sweep import sweep
 
 
+UNTIMED = Watch("log_partition", None, progress=False)
+
+
 def conditioned(rng):
     crbm = ebm.CRBM(*(rng.normal(size=s).astype("f") for s in ((5, 4), (5, 3), (4, 3), (5,), (4,))))
     return crbm.condition(np.asarray([1.0, -0.5, 0.3], "f"))
@@ -180,7 +183,7 @@ def test_places_are_close_where_chains_differ(monkeypatch):
     model = oracle.random_rbm(np.random.default_rng(0), 10, 8, scale=4.0)
 
     def largest_share():
-        run = _log_partition._Run(model, None, 32, jax.random.key(5), Watch("", None))
+        run = _log_partition._Run(model, None, 32, jax.random.key(5), UNTIMED)
         run.extend(16, jax.random.key(6))
         _, moves = bennett([(x.forward, x.backward) for x in run.found])
         return moves.std(1).max() / moves.std(1).sum()
@@ -201,7 +204,7 @@ def test_a_layer_may_be_empty():
 @pytest.mark.slow
 def test_steps_count_only_after_trips_along_the_path():
     model = MODELS["rbm"](np.random.default_rng(1))
-    run = _log_partition._Run(model, None, 8, jax.random.key(2), Watch("", None))
+    run = _log_partition._Run(model, None, 8, jax.random.key(2), UNTIMED)
     run.extend(4, jax.random.key(3))
     each = [float(x.trips) for x in run.found]
     assert run.trips == pytest.approx(sum(each))

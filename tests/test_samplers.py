@@ -326,7 +326,7 @@ def test_samples_are_those_so_far_when_the_time_is_over():
     model = oracle.random_rbm(np.random.default_rng(9), 4, 3)
 
     def run(seconds, **options):
-        found = dict(key=KEY, num_chains=2, burn_in=600) | options
+        found: dict[str, Any] = dict(key=KEY, num_chains=2, burn_in=600) | options
         return ebm.sample_with_info(model, ebm.Gibbs(), 1500, **found, seconds=seconds)
 
     (whole, info), (timely, _) = run(None), run(1e6)

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 import time
 from dataclasses import KW_ONLY
 from typing import Literal, NamedTuple
@@ -10,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import _checks, messages
 from .._types import Key
+from .._watch import Watch
 from ..inference import (
     AbstractInference,
     affordable,
@@ -21,7 +23,7 @@ from ..inference import (
     TooLarge,
     TRBP,
 )
-from ..models import AbstractModel, Problem, refuse, Refused, Statistics
+from ..models import AbstractModel, AbstractPlainModel, Problem, refuse, Refused, Statistics
 from ._auto_bp import iterated, propagated
 from ._host_networks import drawn, tables_of
 from ._maximum import maximised
@@ -51,6 +53,10 @@ class Auto(AbstractInference):
       of the model that are narrow enough are solved exactly given the rest. The bound of
       [`ebmlearn.MPLP`][] is reported beside.
 
+    It stops at the first result after `seconds`. Compilation cannot be stopped, so the first call
+    for a model may take longer. With `progress`, a bar in a terminal or a notebook says what it is
+    doing, if the call takes more than two seconds.
+
     `report` of the beliefs says what was used and how good it is: see
     [`ebmlearn.inference.Report`][].
 
@@ -74,12 +80,14 @@ class Auto(AbstractInference):
     product: Literal["sum", "max"] = eqx.field(static=True, default="sum")
     exact: bool = eqx.field(static=True, default=True)
     key: Key = 0
+    progress: bool = eqx.field(static=True, default=True)
     takes = Exact.takes
 
     def __check_init__(self):
         _checks.number("seconds", self.seconds, 0, float("inf"), "(0, inf)")
         _checks.choice("product", self.product, ("sum", "max"))
         _checks.as_key(self.key)
+        _checks.instance("progress", self.progress, bool, "a boolean")
 
     def accepts(self, model: AbstractModel) -> bool:
         """Whether `Exact` takes the model. Approximations are known for binary units and graphs."""
@@ -91,13 +99,21 @@ class Auto(AbstractInference):
                 "`Auto` must be called outside of compiled functions, got traced values: name"
                 " another inference there, such as `BP(20)`."
             )
-        began = time.perf_counter()
-        found = self._exact(problem) if self.exact else None
-        if found is None:
-            if not (messages.serves(problem.model) and problem.model.numbered):
-                refuse(problem.model, "be small enough for exact inference in the time of `Auto`")
-            ask = _summed if self.product == "sum" else maximised
-            found = ask(problem, began + self.seconds, _checks.as_key(self.key))
+        began, options = time.perf_counter(), {"progress": self.progress, "unit": "s"}
+        with Watch("Auto", math.ceil(self.seconds), self.seconds, **options) as watch:
+            watch.stage("exact inference")
+            found = self._exact(problem) if self.exact else None
+            if found is None:
+                if not (messages.serves(problem.model) and problem.model.numbered):
+                    refuse(
+                        problem.model, "be small enough for exact inference in the time of `Auto`"
+                    )
+                key, deadline = _checks.as_key(self.key), began + self.seconds
+                if self.product == "sum":
+                    found = _summed(problem, deadline, key, watch)
+                else:
+                    watch.stage("search")
+                    found = maximised(problem, deadline, key)
         assert found.report is not None
         took = time.perf_counter() - began
         return found.with_report(dataclasses.replace(found.report, seconds=took))
@@ -117,6 +133,11 @@ class Auto(AbstractInference):
         )
 
 
+def _require_approximations(model: AbstractPlainModel) -> None:
+    if not (messages.serves(model) and model.numbered):
+        refuse(model, "be small enough for exact inference in the time of `Auto`")
+
+
 class _Candidates(NamedTuple):
     """Approximations by name; log Z by messages that converged, if any did, and bounds of it."""
 
@@ -126,12 +147,13 @@ class _Candidates(NamedTuple):
     upper: Float[Array, "*batch"]
 
 
-def _summed(problem: Problem, deadline: float, key: PRNGKeyArray) -> Beliefs:
+def _summed(problem: Problem, deadline: float, key: PRNGKeyArray, watch: Watch) -> Beliefs:
     """The best approximation of the marginals, and of log Z."""
     began, stacks = time.perf_counter(), tables_of(problem.model)
     compact = stacks is not None and len(stacks) <= _SHAPES
     # Draws compile nothing. Where all else compiles for long, they have all the time.
     end = began + (deadline - began) / 3 if compact else deadline
+    watch.stage(_MINI_BUCKETS)
     draws = drawn(problem, stacks, end, jax.random.fold_in(key, 1))
     judges = []
     if draws is not None:
@@ -139,8 +161,10 @@ def _summed(problem: Problem, deadline: float, key: PRNGKeyArray) -> Beliefs:
     if draws is not None and not compact:
         told = _Candidates({}, draws.value, jnp.full_like(draws.value, -jnp.inf), draws.bound)
     else:
+        watch.stage("messages")
         told = _candidates(problem, deadline, compact, key)
         if not judges or float(judges[0].error.max()) > ENOUGH:
+            watch.stage("parallel tempering")
             chains = sampled(problem, key, deadline - time.perf_counter())
             judges += [] if chains is None else [chains]
     name, beliefs, error = _best(told, judges)
