@@ -118,7 +118,7 @@ def test_all_held_changes_nothing():
 @pytest.mark.parametrize(
     ("turns", "message"),
     [
-        ({"visible": True}, r"`turns` must be a list of dictionaries .* of type dict"),
+        ({"visible": True}, r"`turns` must be a list of dictionaries .*, got a dict with"),
         ([{"visible": 1}], r"`turns` must be a list of dictionaries .* True for units"),
         ([{}], r"`turns` must be a list"),
         ([{"seen": True}], r"`turns` must hold some of 'visible', 'hidden', got 'seen'"),

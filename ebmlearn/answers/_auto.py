@@ -73,6 +73,8 @@ class Auto(AbstractInference):
     - `product`: `"sum"` for marginals and log Z, `"max"` for the most likely configuration.
     - `exact`: False leaves out exact inference.
     - `key`: a seed or key for the samplers.
+    - `progress`: whether to show what it does in a terminal or a notebook, if the call takes more
+      than two seconds.
     """
 
     seconds: float | int = eqx.field(static=True, default=20)

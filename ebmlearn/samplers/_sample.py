@@ -122,8 +122,8 @@ def sample_with_info(
 
     **Arguments:**
 
-    - `model`, `sampler`, `num_samples`, `key`, `num_chains`, `burn_in`, `thin`, `start`, `clamped`:
-      as for [`ebmlearn.sample`][].
+    - `model`, `sampler`, `num_samples`, `key`, `num_chains`, `burn_in`, `thin`, `start`, `clamped`,
+      `seconds`, `progress`: as for [`ebmlearn.sample`][].
 
     **Returns:**
 
