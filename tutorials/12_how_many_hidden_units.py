@@ -51,7 +51,7 @@ figure, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 for hidden, run in fitted.items():
     ax.plot(run.history.epochs["metric"], label=f"{hidden} hidden units")
 ax.set(xlabel="epoch", ylabel="validation metric in nats", ylim=(16, 30))
-ax.legend(frameon=False)
+ax.legend(frameon=False, loc="upper right")
 
 # %% [markdown]
 # While a model trains, the progress bar shows `gap`: the mean energy of the data minus the mean
