@@ -79,6 +79,14 @@ def test_import_loads_no_other_ecosystem():
         assert repr(name) not in loaded
 
 
+def test_import_compiles_nothing():
+    events = run(
+        "import jax; seen = []; note = lambda event, *_, **__: seen.append(event);"
+        " jax.monitoring.register_event_duration_secs_listener(note); import ebmlearn; print(seen)"
+    )
+    assert events.strip() == "[]"
+
+
 @pytest.mark.slow
 def test_missing_extra_says_what_to_install():
     """In one process, without the packages of all extras."""

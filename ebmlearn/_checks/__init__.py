@@ -205,6 +205,12 @@ def as_key(key: Any) -> Array:
     return key
 
 
+def key(x: Any) -> None:
+    """Raises unless `x` is a key or a seed. A seed compiles nothing: defaults are made on import."""
+    if not (type(x) is int or isinstance(x, np.integer)):
+        as_key(x)
+
+
 def count(name: str, x: Any, least: int = 1) -> None:
     """Raises unless `x` is a Python integer of at least `least`."""
     if isinstance(x, bool) or not isinstance(x, (int, np.integer)):

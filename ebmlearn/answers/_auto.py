@@ -88,7 +88,7 @@ class Auto(AbstractInference):
     def __check_init__(self):
         _checks.number("seconds", self.seconds, 0, float("inf"), "(0, inf)")
         _checks.choice("product", self.product, ("sum", "max"))
-        _checks.as_key(self.key)
+        _checks.key(self.key)
         _checks.instance("progress", self.progress, bool, "a boolean")
 
     def accepts(self, model: AbstractModel) -> bool:

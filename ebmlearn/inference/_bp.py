@@ -114,7 +114,7 @@ class BP(AbstractInference):
         check_limits(self.iterations, damping, self.tol)
         _checks.number("temperature", self.temperature, 0, float("inf"), "(0, inf)")
         _checks.count("starts", self.starts)
-        _checks.as_key(self.key)
+        _checks.key(self.key)
         if self.chunk is not None:
             _checks.count("chunk", self.chunk)
         if self.unroll and self.tol is not None:
