@@ -81,12 +81,21 @@ def picture(images: dict[str, np.ndarray], path: Path, columns: int = 7) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ebmlearn", description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("ebmlearn-demo.png"))
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    path = Path("ebmlearn-demo.png")
+    parser.add_argument("--output", type=Path, default=path, help=f"by default {path}")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"by default {EPOCHS}")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
-    parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
+    which = "which learners, by default all"
+    parser.add_argument(
+        "--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS), help=which
+    )
     args = parser.parse_args()
-    _extras.need("python -m ebmlearn", "data", "plot")
+    if args.epochs < 1:
+        parser.error(f"--epochs must be at least 1, got {args.epochs}")
+    try:
+        _extras.need("python -m ebmlearn", "data", "plot")
+    except ImportError as error:
+        raise SystemExit(f"error: {error}") from None
     data = datasets.digits()
     valid_key, test_key = jax.random.split(jax.random.key(2))
     valid = noisy(jnp.asarray(data.valid.x), key=valid_key)
@@ -94,7 +103,7 @@ def main() -> None:
     print(f"{len(data.train.x)} digits of 8x8 pixels, {NOISE:.0%} of them flipped in each epoch;")
     print(f"conditional RBMs with {HIDDEN} hidden units, {args.epochs} epochs\n")
     images = {"original": np.asarray(v), "noisy": np.asarray(x)}
-    lines = []
+    lines, worse = [], []
     for name in args.learners:
         learner, _, _ = LEARNERS[name]
         began = time.perf_counter()
@@ -104,10 +113,17 @@ def main() -> None:
         every = ebm.error_rate(found, v)
         changed = ebm.error_rate(found, v, where=x != v)
         seconds = time.perf_counter() - began
+        if every > ebm.error_rate(x, v):
+            worse.append(name)
         lines.append(f"{name:20} {every:10.2%} {changed:16.2%} {seconds:12.1f}")
     print(f"\n{'':20} {'test error':>10} {'of changed ones':>16} {'seconds':>12}")
     print(f"{'left as it came':20} {ebm.error_rate(x, v):10.2%} {1:16.2%}")
     print("\n".join(lines))
+    if worse:
+        names = ", ".join(worse)
+        print(
+            f"\n{names}: worse than the noisy digits after too few epochs: the default is {EPOCHS}."
+        )
     picture(images, args.output)
     print(f"\nwrote {args.output}")
 

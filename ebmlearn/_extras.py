@@ -1,6 +1,7 @@
 """Optional packages: an error that says what to install."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 
 _PACKAGES = {
@@ -23,6 +24,7 @@ def need(what: str, *extras: str) -> None:
     if missing:
         packages = " and ".join(_PACKAGES[extra][0] for extra in missing)
         slim = "".join(_SLIM.get(extra, "") for extra in missing)
-        raise ImportError(
-            f'{what} needs {packages}: pip install "ebmlearn[{",".join(missing)}]"{slim}'
-        )
+        # A checkout is installed from its folder.
+        checkout = (Path(__file__).parents[1] / "pyproject.toml").exists()
+        name = f"{'.' if checkout else 'ebmlearn'}[{','.join(missing)}]"
+        raise ImportError(f'{what} needs {packages}: pip install "{name}"{slim}')

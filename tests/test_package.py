@@ -92,22 +92,20 @@ def test_missing_extra_says_what_to_install():
     """In one process, without the packages of all extras."""
     uses = {
         "import ebmlearn.pgmax": "ebmlearn.pgmax needs PGMax: "
-        'pip install "ebmlearn[pgmax]", or slim: pip install numba && pip install --no-deps pgmax',
-        "import ebmlearn.plotting": "ebmlearn.plotting needs Matplotlib: "
-        'pip install "ebmlearn[plot]"',
-        "import ebmlearn.sklearn": "ebmlearn.sklearn needs scikit-learn: "
-        'pip install "ebmlearn[sklearn]"',
+        'pip install ".[pgmax]", or slim: pip install numba && pip install --no-deps pgmax',
+        "import ebmlearn.plotting": 'ebmlearn.plotting needs Matplotlib: pip install ".[plot]"',
+        "import ebmlearn.sklearn": 'ebmlearn.sklearn needs scikit-learn: pip install ".[sklearn]"',
         "from ebmlearn import datasets; datasets.digits()": "datasets.digits needs scikit-learn: "
-        'pip install "ebmlearn[data]"',
-        "import runpy; runpy.run_module('ebmlearn', run_name='__main__')": "python -m ebmlearn "
-        'needs scikit-learn and Matplotlib: pip install "ebmlearn[data,plot]"',
+        'pip install ".[data]"',
+        "import runpy; runpy.run_module('ebmlearn', run_name='__main__')": "error: "
+        'python -m ebmlearn needs scikit-learn and Matplotlib: pip install ".[data,plot]"',
     }
     out = run(
         "import sys\n"
         "for name in ('pgmax', 'matplotlib', 'sklearn'):\n    sys.modules[name] = None\n"
         f"for use in {list(uses)!r}:\n"
         "    try:\n        exec(use)\n"
-        "    except ImportError as error:\n        print(error)"
+        "    except (ImportError, SystemExit) as error:\n        print(error)"
     )
     assert out.splitlines() == list(uses.values())
 
@@ -167,7 +165,18 @@ def test_demonstration(tmp_path):
         if match:
             errors[match[1]] = float(match[2])
     assert len(errors) == 4
+    assert "too few epochs" not in out
     assert errors["MLE-BP"] < errors["logistic regression"] < errors["left as it came"] / 1.2
+
+
+@pytest.mark.slow
+def test_demonstration_says_that_few_epochs_are_too_few(tmp_path):
+    command = [sys.executable, "-m", "ebmlearn", "--quiet", "--epochs", "1"]
+    command += ["--output", str(tmp_path / "demo.png"), "--learners", "MSSVM"]
+    out = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=ROOT, env=programs.as_users()
+    ).stdout
+    assert "MSSVM: worse than the noisy digits after too few epochs: the default is 60." in out
 
 
 @pytest.mark.slow

@@ -206,7 +206,7 @@ def as_key(key: Any) -> Array:
 
 
 def key(x: Any) -> None:
-    """Raises unless `x` is a key or a seed. A seed compiles nothing: defaults are made on import."""
+    """Raises unless `x` is a key or a seed. Seeds compile nothing: defaults are made on import."""
     if not (type(x) is int or isinstance(x, np.integer)):
         as_key(x)
 
