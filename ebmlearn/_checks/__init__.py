@@ -21,7 +21,7 @@ from .._types import AnyArray
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-# What takes more characters than this is told by its type alone.
+# Longer values are described by their type alone.
 _SHORT = 120
 _DTYPES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.float64))
 

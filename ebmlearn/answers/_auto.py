@@ -196,8 +196,8 @@ def _candidates(problem: Problem, deadline: float, compact: bool, key: PRNGKeyAr
 
 
 def _best(told: _Candidates, judges: list[Judged]) -> Judged:
-    """The candidate that is nearest to what the surest draws say, and its error; or the draws
-    themselves, if all candidates are further away than the error of these.
+    """The candidate nearest to the most accurate draws, and its error; or the draws themselves, if
+    all candidates are further away than their error.
     """
     if not judges:
         return Judged(*next(iter(told.beliefs.items())), jnp.full_like(told.value, jnp.nan))

@@ -1,4 +1,4 @@
-"""What the files of the data sets hold, and where their originals are published."""
+"""The contents of data files, and where their originals are published."""
 
 import io
 import os

@@ -254,7 +254,7 @@ def _warning(found: LogPartition) -> str:
 
 
 class _Run:
-    """The chains of an estimate, and what they have found so far."""
+    """The chains of an estimate, and their results so far."""
 
     def __init__(
         self,

@@ -85,7 +85,7 @@ def _mean(
     burn_in: Any,
 ) -> Float[Array, "rows units"]:
     warm, main = jax.random.split(key)
-    # What the chains leave as it is, is left so by the conditional of its temperature.
+    # Chains of a tempered sampler are at its temperature, and so must be the conditional.
     beta = jnp.asarray(getattr(sampler, "beta", 1.0), model.unary()[0].dtype)
 
     state = after_steps(sampler, model, state, warm, burn_in)

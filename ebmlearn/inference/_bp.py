@@ -135,7 +135,7 @@ class BP(AbstractInference):
     def _beliefs(self, problem: Problem) -> Beliefs:
         settings = settings_of(self, problem.model)
         found, converged, ends = solved(settings, problem)
-        # Of real units the moments are told.
+        # Beliefs of real units are their moments.
         real = [x for x in found if isinstance(x, Moments)]
         found = tuple(None if isinstance(x, Moments) else x for x in found)
         return Beliefs(
@@ -350,8 +350,8 @@ def in_form(fits: bool | Bool[AnyArray, ""], run: Callable[[Form], PyTree]) -> P
 # All leaves are arrays. `eqx.filter_jit` would take longer to see that than a small inference.
 @jax.jit
 def solved(settings: Settings, problem: Problem) -> tuple[Any, Array, Ends]:
-    """What is told of all units, whether converged, and how messages ended; they themselves are
-    there if they may be kept.
+    """The marginals of all units, whether messages converged, and how they ended. Messages are
+    included if they may be kept.
     """
     model, shape = problem.model, problem.shape
     keep = math.prod(shape) * settings.starts * messages.outline(model).size <= KEPT

@@ -95,8 +95,9 @@ def sides(
 
 
 class Answer(NamedTuple):
-    """Of one instance: the logarithms of what the configurations with each state of each unit add
-    up to, or the largest of them; the most likely states; and log Z or the largest log-potential.
+    """The result for one instance. For each state of each unit, the log of the sum over all
+    configurations with that state, or the largest of them; the most likely states; and log Z or the
+    largest log-potential.
     """
 
     scores: Float[Array, "variables most"]

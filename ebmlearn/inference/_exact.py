@@ -305,7 +305,7 @@ def _gradient(
 
 
 def _pair_maxima(table: Table) -> tuple[Float[Array, "_ _"], ...]:
-    """What the best configurations with each pair of states say of pairs, normalised."""
+    """Beliefs of pairs from the best configuration with each pair of states, normalised."""
     best, places, out = table.pairs(), table.space.places, []
     for factor in table.factors:
         ends = [table.space.names.index(group) for group in factor.groups]

@@ -68,8 +68,8 @@ class MPLP(AbstractInference):
     def _beliefs(self, problem: Problem) -> Beliefs:
         limits = limited(self.iterations, self.tol, problem.model.dtype)
         told, bound, went = _solved(limits, problem)
-        # What the decoded configuration meets of each factor, and the value of the dual: an upper
-        # bound of the largest log-potential.
+        # The statistics of the decoded configuration, and the dual value, which is an upper bound of
+        # the largest log-potential.
         found = Found(bound + problem.offset, jax.tree_util.Partial(_met, limits), "MPLP")
         return Beliefs(problem, found, log_odds=problem.told(told), **went._asdict())
 
@@ -196,16 +196,14 @@ def _statistics(limits: Limits, problem: Problem) -> Statistics:
 
 @eqx.filter_jit
 def _met(limits: Limits, problem: Problem) -> PyTree:
-    """How often the decoded configuration of each instance meets each parameter."""
+    """The statistics of the decoded configuration of each instance."""
     model, one = problem.model, _decoded(limits, problem.model)
     found = each(lambda at: one(at)[1], problem.instances(), problem.shape, chunk_of(model))
     return model.by_factor(found)
 
 
 def _decoded(limits: Limits, model: AbstractModel) -> Callable[[Instance], tuple[Any, PyTree]]:
-    """A function from an instance to its decoded states and how it went, and to how often these
-    states meet each parameter.
-    """
+    """A function from an instance to its decoded states, how it went, and their statistics."""
     engine = _engine(model)
 
     def one(instance: Instance) -> tuple[tuple[Any, Went], PyTree]:

@@ -200,8 +200,8 @@ def judged(
     value: Callable[[Any], Float[Array, ""]],
     tol: Float[Array, ""],
 ) -> Ends:
-    """Several ends as one. `value` of a state is what the best configuration
-    has the most of for max-product, else the Bethe approximation of log Z.
+    """Combines the ends of several starts. `value` of an end is the log-potential of its best
+    configuration for max-product, else the Bethe approximation of log Z.
 
     Sum-product takes each distinct fixed point as a part of the distribution, with its own log Z
     (Mézard & Montanari 2009, section 19.1). A start that did not converge counts only if none did:

@@ -84,7 +84,7 @@ Weights: TypeAlias = tuple[Float[Array, "_ _"], ...]
 
 
 class Messages(NamedTuple):
-    """What the bound is minimised over: messages, and the logarithms of weights."""
+    """The variables of the minimisation: messages, and the logarithms of weights."""
 
     sent: Sent
     logits: Weights

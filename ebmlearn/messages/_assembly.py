@@ -178,10 +178,10 @@ class Outline(NamedTuple):
         """
         names = list(self.units)
         joined = [tuple(names.index(group) for group in f.groups) for f in self.factors]
-        # A factor of one unit sends to its own group, whoever's turn it is.
+        # A factor of one unit sends to its own group in every turn.
         if any(len(ends) != 2 or ends[0] == ends[1] for ends in joined):
             return None
-        # Gaussian units send first: what they send is not kept.
+        # Gaussian units send first, because their messages are not kept.
         real = [int(own.numbered) for own in self.units.values()]
         sides = real if self.is_real else two_sides(len(names), joined)
         return None if any(sides[a] == sides[b] for a, b in joined) else tuple(sides)

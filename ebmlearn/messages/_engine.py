@@ -264,7 +264,7 @@ class Engine(eqx.Module):
         ]
 
     def finished(self, state: State, instance: Instance) -> State:
-        """The state after all groups have heard what there is to hear."""
+        """The state after each group has received the last messages."""
         messages, fields = list(state.messages), list(state.fields)
         if not self._leaves:
             return state

@@ -203,8 +203,7 @@ class GaussianSent(AbstractSent):
         mean, variance = self._cavities(messages, *heard[real].field)
         if sender == real:
             return messages, (*messages, self._sent(mean, variance))
-        # A hidden unit's belief is the same whichever of its visible neighbours it is seen from,
-        # for they have all just sent what they are now combined with.
+        # All visible neighbours have just sent, so each sees the same belief of a hidden unit.
         answers = self._answers(heard[binary].field[None, :], mean, variance)
         kept = tuple(damp(a, b) for a, b in zip(messages, answers, strict=True))
         return kept, kept

@@ -1,5 +1,5 @@
-"""What messages to the units of a group are, and what they add up to: one log-odds for a binary
-unit, a row of scores for a categorical one. And what all messages of factors have in common.
+"""The forms of messages to a group, and of their sums: one log-odds for each binary unit, a row of
+scores for each categorical one; and the base of the messages of all factors.
 """
 
 import abc
@@ -86,7 +86,7 @@ class AbstractNumbered(eqx.Module):
 
     @abc.abstractmethod
     def field(self, sums: Sums, old: Any, clamp: Any) -> Any:
-        """What the sums say. `old` is what was known a sweep ago, None at the start."""
+        """The field that follows from the sums. `old` is that of the last sweep, None at first."""
 
     @abc.abstractmethod
     def held(self, field: Any, clamp: Any) -> Any:
@@ -367,7 +367,7 @@ class AbstractSent(eqx.Module):
 
     @property
     def is_fast(self) -> bool:
-        """Whether messages are kept in another form than what they add up to."""
+        """Whether messages are kept in another form than their sums."""
         return False
 
     def as_logs(self, messages: PyTree, are_odds: bool | Bool[AnyArray, ""]) -> PyTree:

@@ -64,7 +64,7 @@ def without_diagonal(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 @jax.jit
 def symmetrised(couplings: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The symmetric part without its diagonal: what the energy means, also after an update that
-    broke the symmetry or while differentiating.
+    """The symmetric part without its diagonal. The energy depends on nothing else, also after an
+    update that broke the symmetry, and in derivatives.
     """
     return without_diagonal((couplings + couplings.T) / 2)

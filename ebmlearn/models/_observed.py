@@ -1,4 +1,4 @@
-"""From what users tell of a model, data and evidence, to arrays for each group."""
+"""Converts data and evidence from users to arrays for each group."""
 
 import math
 from collections.abc import Mapping

@@ -171,9 +171,7 @@ class QueryModel(AbstractModel):
         return eqx.tree_at(lambda model: model.centred, out, self.centred.trained())
 
     def project(self) -> "QueryModel":
-        """The model with its parameters made what they must be, where the plain model asks for
-        that.
-        """
+        """The model with its parameters projected as the plain model requires."""
         return eqx.tree_at(lambda model: model.centred, self, self.centred.project())
 
     def tempered(self, beta: float | Float[Array, ""]) -> "QueryModel":

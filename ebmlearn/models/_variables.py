@@ -206,7 +206,7 @@ class Variables(NamedTuple):
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The groups that data tell: all of a model whose groups are named, else those that are not
+        """The observed groups: all of a model whose groups are named, else those that are not
         named `hidden`, or `hidden_1`, `hidden_2` and so on.
         """
         hidden = [not self.grouped and HIDDEN.fullmatch(name) for name in self.names]

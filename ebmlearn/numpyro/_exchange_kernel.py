@@ -230,7 +230,7 @@ class ExchangeKernel(MCMCKernel):
         return step(state) if state.rng_key.ndim == 0 else jax.vmap(step)(state)
 
     def get_diagnostics_str(self, state: ExchangeState) -> str:  # pyright: ignore
-        """What the progress bar shows."""
+        """Figures for the progress bar."""
         return f"accept prob {float(jnp.mean(state.accept_prob)):.2f}"
 
     def _step(self, state: ExchangeState, args: tuple, kwargs: Any) -> ExchangeState:

@@ -193,7 +193,7 @@ class SamplerKernel(MCMCKernel):
         )
 
     def get_diagnostics_str(self, state: KernelState) -> str:  # pyright: ignore
-        """What the progress bar shows."""
+        """Figures for the progress bar."""
         text = f"energy {float(jnp.mean(state.potential_energy)):.3g}"
         accepted = float(jnp.mean(state.accept_prob))
         if state.ladder is not None:

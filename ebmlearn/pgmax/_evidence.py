@@ -1,5 +1,5 @@
-"""What is said of the variables of a graph, in all forms that PGMax takes: of whole groups, of the
-variables of a `VarDict` by name, and of single variables.
+"""Data and evidence for the variables of a graph, in all forms that PGMax takes: for whole groups,
+for the variables of a `VarDict` by name, and for single variables.
 """
 
 import math

@@ -228,8 +228,8 @@ class FactorGraphModel(AbstractGrouped, AbstractPlainModel):
         return infer.BPArrays(log_potentials, messages, evidence)
 
     def places(self, data: Mapping[Any, Any], name: str, soft: bool) -> dict[int, Any]:
-        """What is said of the variables of each group, by the number of the group: of whole groups,
-        of the variables of a `VarDict` by name, and of single variables.
+        """The values for each group, by its number. They may be given for whole groups, for the
+        variables of a `VarDict` by name, and for single variables.
         """
         sizes = self.layout.variables
         parts = parts_of(data, self.variable_groups, sizes, name)

@@ -1,4 +1,4 @@
-"""Changes of single units, of all layers side by side: what they would gain, and how they are made.
+"""Changes of single units in all layers: how much each would gain, and how they are made.
 
 A move takes one unit to one of its other states. The moves of all units lie along one axis, those
 of a unit beside each other.
@@ -20,7 +20,7 @@ from ._sweep import joined, Layers
 
 
 class AbstractMoving(AbstractSampler):
-    """A sampler that proposes moves by what the gradient of the energy says of them."""
+    """A sampler that proposes moves by the gradient of the energy."""
 
     beta: eqx.AbstractVar[float | Float[Array, ""]]
 
@@ -77,7 +77,7 @@ class Moves:
         return out
 
     def differences(self, old: Layers, new: Layers, fields: Layers) -> Float[Array, "chains units"]:
-        """What the change of each unit from its old state to its new one gains, as fields tell."""
+        """The gain of moving each unit from its old state to its new one, by the fields."""
         parts = []
         for a, b, field, units in zip(old, new, fields, self.kinds, strict=True):
             gain = (b - a) * field

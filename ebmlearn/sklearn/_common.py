@@ -1,4 +1,4 @@
-"""What the estimators share: arguments as scikit-learn gives them."""
+"""The base of all estimators: arguments as scikit-learn gives them."""
 
 import dataclasses
 import math

@@ -18,7 +18,7 @@ LARGE = 100.0
 
 
 class Growth:
-    """What the loss, the gap and the largest parameter of each lane were at first."""
+    """Compares the loss, the gap and the largest parameter of each lane with their first values."""
 
     def __init__(self, parameters: Sequence[PyTree], bounded: bool, many: bool):
         """`parameters` are those of each lane. `bounded` says whether they have a known scale."""

@@ -1,4 +1,4 @@
-"""What is told of a run: its history, its result, and the facts of its lanes."""
+"""The history and the result of a run, and the state of its lanes."""
 
 import math
 from typing import Any, Literal, NamedTuple

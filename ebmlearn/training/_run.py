@@ -229,7 +229,7 @@ class Run:
             watch.count(number, **self._figures(np.concatenate(own, axis=1)))
 
     def _figures(self, infos: np.ndarray) -> dict[str, Any]:
-        """What the progress bar shows: the means of the last steps, without those that are NaN."""
+        """Figures for the progress bar: means of the last steps, without NaN."""
         means = means_of(infos)
         name = "loss" if math.isfinite(means["loss"]) else "gap"
         told = {name: f"{means[name]:.4g}", "metric": f"{self.metric:.4g}"}

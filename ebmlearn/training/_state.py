@@ -330,7 +330,7 @@ def step(
 def recorder(
     trajectory: int | Trajectory, model: AbstractPlainModel, batch: Batch, key: PRNGKeyArray
 ) -> TrajectoryTemperingState:
-    """Chains on a trajectory that starts at the base-rate model, or on one that goes on."""
+    """Chains on a trajectory from the base-rate model, or on a given one."""
     if not isinstance(trajectory, Trajectory):
         if not isinstance(trajectory, int) or isinstance(trajectory, bool):
             got = _checks.describe(trajectory)
