@@ -68,8 +68,8 @@ class MPLP(AbstractInference):
     def _beliefs(self, problem: Problem) -> Beliefs:
         limits = limited(self.iterations, self.tol, problem.model.dtype)
         told, bound, went = _solved(limits, problem)
-        # The statistics of the decoded configuration, and the dual value, which is an upper bound of
-        # the largest log-potential.
+        # The statistics of the decoded configuration, and the dual value: an upper bound of the
+        # largest log-potential.
         found = Found(bound + problem.offset, jax.tree_util.Partial(_met, limits), "MPLP")
         return Beliefs(problem, found, log_odds=problem.told(told), **went._asdict())
 
@@ -203,7 +203,7 @@ def _met(limits: Limits, problem: Problem) -> PyTree:
 
 
 def _decoded(limits: Limits, model: AbstractModel) -> Callable[[Instance], tuple[Any, PyTree]]:
-    """A function from an instance to its decoded states, how it went, and their statistics."""
+    """A function from an instance to its decoded states, how it went and their statistics."""
     engine = _engine(model)
 
     def one(instance: Instance) -> tuple[tuple[Any, Went], PyTree]:
