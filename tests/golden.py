@@ -498,6 +498,15 @@ add("models-others", others)
 # Gradients
 
 
+def facts(info: Any) -> np.ndarray:
+    """Loss, gap, converged, iterations and accepted. 0.1.0 called learners converged that iterate
+    nothing, where it is NaN now.
+    """
+    found = np.stack([np.asarray(x, float) for x in info])
+    found[2] = np.where(np.isnan(found[2]), 1.0, found[2])
+    return found
+
+
 def gradient(name: str, make: Callable, learner: Any, steps: int = 1) -> dict[str, Any]:
     """That of the last step, and where chains are then."""
     model = make()
@@ -506,8 +515,7 @@ def gradient(name: str, make: Callable, learner: Any, steps: int = 1) -> dict[st
     found, info = None, ()
     for k in range(steps):
         found, state, info = learner.step(model, state, batch, key=key(2 + k), epoch=0)
-    # Loss, gap, converged, iterations and accepted.
-    out = {"gradient": parameters(found), "info": np.stack([np.asarray(x, float) for x in info])}
+    out = {"gradient": parameters(found), "info": facts(info)}
     chains = getattr(state, "chains", state)
     if hasattr(chains, "units"):
         out["chains"] = units(chains.units)
@@ -523,7 +531,7 @@ def graph_gradient(learner: Any) -> dict[str, Any]:
     graph = Graph()
     batch = graph.by_group(GRAPH_ROWS)
     found, _, info = learner.step(graph.model, None, batch, key=key(2), epoch=0)
-    return {"gradient": parameters(found), "info": np.stack([np.asarray(x, float) for x in info])}
+    return {"gradient": parameters(found), "info": facts(info)}
 
 
 LEARNERS = {
@@ -887,6 +895,7 @@ def fitted(model: Any, learner: Any, rows: Any, **options: Any) -> dict[str, Any
     defaults = dict(epochs=2, batch_size=4, key=key(5), progress=False, optimizer=optax.adam(0.05))
     found = ebm.fit(model, learner, rows, **{**defaults, **options})
     history = {k: np.asarray(x) for k, x in found.history.steps.items()}
+    history["converged"] = np.nan_to_num(history["converged"], nan=1.0)
     return {"last": parameters(found.last), "steps": history}
 
 

@@ -24,9 +24,12 @@ class RBMClassifier(ClassifierMixin, Estimator):
     !!! example
 
         ```python
+        from ebmlearn import datasets
         from ebmlearn.sklearn import RBMClassifier
 
-        accuracy = RBMClassifier(threshold=7.5).fit(x, y).score(x_test, y_test)
+        train, valid, _ = datasets.digits()
+        classifier = RBMClassifier(50, n_iter=20).fit(train.x, train.y)
+        accuracy = classifier.score(valid.x, valid.y)
         ```
     """
 
