@@ -82,7 +82,8 @@ class RBMClassifier(ClassifierMixin, Estimator):
 
     def predict(self, X: MatrixLike) -> Shaped[np.ndarray, " rows"]:
         """The most likely label of each row."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
 
     def predict_proba(self, X: MatrixLike) -> Float[np.ndarray, "rows classes"]:
         """The probability of each label given the features, with hidden units summed out."""
