@@ -122,7 +122,7 @@ def main() -> None:
     if worse:
         names = ", ".join(worse)
         print(
-            f"\n{names}: worse than the noisy digits after too few epochs: the default is {EPOCHS}."
+            f"\nWorse than the noisy digits: {names}. Train longer; the default is {EPOCHS} epochs."
         )
     picture(images, args.output)
     print(f"\nwrote {args.output}")

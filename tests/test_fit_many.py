@@ -69,7 +69,9 @@ def test_each_lane_is_a_run_by_itself():
 def test_lanes_with_a_state_and_without_a_metric():
     models = [ebm.RBM.init(4, 3, key=seed) for _, seed in GRID]
     learner = ebm.SAP(num_chains=6, weight_decay=0.01)
-    both(models, learner, rows(20)[0], [optax.sgd(rate) for rate, _ in GRID])
+    many = both(models, learner, rows(20)[0], [optax.sgd(rate) for rate, _ in GRID])
+    assert all(len(x.history.steps["gap"]) == 24 for x in many)
+    assert all(len(x.history.validations["metric"]) == 0 for x in many)
 
 
 @pytest.mark.slow
@@ -111,7 +113,8 @@ def test_query_training_in_lanes():
     models = [ebm.QueryModel(ebm.RBM.init(4, 3, key=seed), iterations=4) for _, seed in GRID]
     optimizers = [optax.adam(rate) for rate, _ in GRID]
     data, valid = rows(20)[0], rows(9, 1)[0]
-    both(models, ebm.QueryTraining(), data, optimizers, validation=valid, epochs=3)
+    many = both(models, ebm.QueryTraining(), data, optimizers, validation=valid, epochs=3)
+    assert all(len(x.history.validations["metric"]) == 3 for x in many)
 
 
 @pytest.mark.slow

@@ -165,7 +165,7 @@ def test_demonstration(tmp_path):
         if match:
             errors[match[1]] = float(match[2])
     assert len(errors) == 4
-    assert "too few epochs" not in out
+    assert "Train longer" not in out
     assert errors["MLE-BP"] < errors["logistic regression"] < errors["left as it came"] / 1.2
 
 
@@ -176,7 +176,7 @@ def test_demonstration_says_that_few_epochs_are_too_few(tmp_path):
     out = subprocess.run(
         command, check=True, capture_output=True, text=True, cwd=ROOT, env=programs.as_users()
     ).stdout
-    assert "MSSVM: worse than the noisy digits after too few epochs: the default is 60." in out
+    assert "Worse than the noisy digits: MSSVM. Train longer; the default is 60 epochs." in out
 
 
 @pytest.mark.slow

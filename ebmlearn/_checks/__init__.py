@@ -76,7 +76,7 @@ def describe(x: Any) -> str:
     """A short description of a value: shape and dtype of an array, else value and type."""
     kind = type(x).__name__
     if isinstance(x, type):
-        return f"the class {x.__name__} (an object is `{x.__name__}()`)"
+        return f"the class {x.__name__} instead of an object such as `{x.__name__}()`"
     if hasattr(x, "shape") and hasattr(x, "dtype"):
         return f"an array of shape {tuple(x.shape)} and dtype {x.dtype}"
     if isinstance(x, Mapping):

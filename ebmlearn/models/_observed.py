@@ -407,9 +407,9 @@ def _check_form(evidence: Any, observed: Any, units: int) -> None:
     if evidence is None and observed is None:
         return
     if evidence is None or observed is None:
-        missing, what = ("evidence", "values") if evidence is None else ("observed", "booleans")
+        missing, what = ("evidence", "states") if evidence is None else ("observed", "booleans")
         raise ValueError(
-            f"`evidence` and `observed` go together, got no `{missing}`: give {what} of all units."
+            f"`evidence` and `observed` go together, got no `{missing}`: give {what} for all units."
         )
     for name, x in (("evidence", evidence), ("observed", observed)):
         if not hasattr(x, "shape"):
